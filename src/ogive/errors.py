@@ -1,0 +1,315 @@
+"""The exception tree.
+
+A class exists only where a caller would act differently. The decision travels as attributes: may the same call be tried on another
+broker, should the route be refreshed first, is the outcome unknown (done or not done: nobody can tell).
+"""
+
+import enum
+from typing import ClassVar, Final
+
+
+class ResponseCode(enum.IntEnum):
+    """Answer codes. Source: ResponseCode.java and RemotingSysResponseCode.java, 5.5."""
+
+    RPC_TIME_OUT = -1006
+    RPC_SEND_TO_CHANNEL_FAILED = -1004
+    RPC_ADDR_IS_NULL = -1002
+    RPC_UNKNOWN = -1000
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    TRANSACTION_FAILED = 4
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FILTER_DATA_NOT_EXIST = 27
+    FILTER_DATA_NOT_LATEST = 28
+    INVALID_PARAMETER = 29
+    TRANSACTION_SHOULD_COMMIT = 200
+    TRANSACTION_SHOULD_ROLLBACK = 201
+    TRANSACTION_STATE_UNKNOW = 202
+    TRANSACTION_STATE_GROUP_WRONG = 203
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
+    BROKER_NOT_EXIST = 211
+    BROKER_DISPATCH_NOT_COMPLETE = 212
+    BROADCAST_CONSUMPTION = 213
+    FLOW_CONTROL = 215
+    NOT_LEADER_FOR_QUEUE = 501
+    ILLEGAL_OPERATION = 604
+    GO_AWAY = 1500
+    CONTROLLER_FENCED_MASTER_EPOCH = 2000
+    CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH = 2001
+    CONTROLLER_INVALID_MASTER = 2002
+    CONTROLLER_INVALID_REPLICAS = 2003
+    CONTROLLER_MASTER_NOT_AVAILABLE = 2004
+    CONTROLLER_INVALID_REQUEST = 2005
+    CONTROLLER_BROKER_NOT_ALIVE = 2006
+    CONTROLLER_NOT_LEADER = 2007
+    CONTROLLER_BROKER_METADATA_NOT_EXIST = 2008
+    CONTROLLER_INVALID_CLEAN_BROKER_METADATA = 2009
+    CONTROLLER_BROKER_NEED_TO_BE_REGISTERED = 2010
+    CONTROLLER_MASTER_STILL_EXIST = 2011
+    CONTROLLER_ELECT_MASTER_FAILED = 2012
+    CONTROLLER_ALTER_SYNC_STATE_SET_FAILED = 2013
+    CONTROLLER_BROKER_ID_INVALID = 2014
+    CONTROLLER_JRAFT_INTERNAL_ERROR = 2015
+    CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
+    LMQ_QUOTA_EXCEEDED = 2017
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
+    USER_NOT_EXIST = 3001
+    POLICY_NOT_EXIST = 3002
+
+
+class OgiveError(Exception):
+    """Base of everything that ogive raises on purpose."""
+
+    retry_other_broker: ClassVar[bool] = False
+    refresh_route: ClassVar[bool] = False
+    outcome_unknown: ClassVar[bool] = False
+
+
+class InvalidOption(OgiveError, ValueError):
+    """An option or argument has a value that cannot work; nothing was changed."""
+
+
+class IllegalStateError(OgiveError):
+    """An object was used outside its lifetime, or an internal state machine was asked for an impossible step."""
+
+
+class ProtocolError(OgiveError):
+    """Bytes that are no valid frame, header, body or record. Decoders raise this and nothing else."""
+
+
+# --- transport -------------------------------------------------------------------------------------------------------
+
+
+class TransportError(OgiveError):
+    """The peer could not be asked."""
+
+    retry_other_broker = True
+
+    def __init__(self, message: str, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ConnectError(TransportError):
+    """No connection to the address; the request never left."""
+
+    refresh_route = True
+
+
+class ConnectionLost(TransportError):
+    """The connection went while a request was on its way: it may or may not have been carried out."""
+
+    outcome_unknown = True
+    refresh_route = True
+
+
+class RequestTimeout(TransportError):
+    """No answer in time: the request may or may not have been carried out."""
+
+    outcome_unknown = True
+
+
+class TooManyRequests(TransportError):
+    """The limit of requests in flight to this peer is reached; the request never left."""
+
+
+# --- name server and routes ------------------------------------------------------------------------------------------
+
+
+class NoNameServer(OgiveError):
+    """None of the configured name servers answered."""
+
+
+class NoRoute(OgiveError):
+    """The name server answered, but knows no broker for the topic."""
+
+    refresh_route = True
+
+
+# --- brokers ---------------------------------------------------------------------------------------------------------
+
+
+class BrokerError(OgiveError):
+    """A broker or name server answered with an error code that has no class of its own."""
+
+    codes: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, code: int, remark: str | None, address: str = "") -> None:
+        name = ResponseCode(code).name if code in ResponseCode._value2member_map_ else "unknown code"
+        super().__init__(f"{address or 'peer'} answered {code} {name}: {remark or 'no remark'}")
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+
+
+class BrokerInternalError(BrokerError):
+    """The broker's catch-all."""
+
+    codes = (ResponseCode.SYSTEM_ERROR,)
+    retry_other_broker = True
+
+
+class BrokerBusy(BrokerError):
+    """Flow control at the broker: try later, or elsewhere."""
+
+    codes = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+    retry_other_broker = True
+
+
+class NotSupported(BrokerError):
+    """The peer does not know the request code."""
+
+    codes = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)
+
+
+class MessageIllegal(BrokerError):
+    """The message itself is refused: too long, a bad name, a bad property. Trying again cannot help."""
+
+    codes = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER)
+
+
+class ServiceNotAvailable(BrokerError):
+    """The broker cannot write: disk full, failed, shutting down, or a slave."""
+
+    codes = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
+    retry_other_broker = True
+    refresh_route = True
+
+
+class NoPermission(BrokerError):
+    """Access control or a permission bit forbids the request."""
+
+    codes = (ResponseCode.NO_PERMISSION,)
+    retry_other_broker = True
+
+
+class TopicNotExist(BrokerError):
+    """The broker does not hold the topic (and does not create it)."""
+
+    codes = (ResponseCode.TOPIC_NOT_EXIST,)
+    retry_other_broker = True
+    refresh_route = True
+
+
+class QueryNotFound(BrokerError):
+    """The broker holds nothing under that key, offset or name."""
+
+    codes = (ResponseCode.QUERY_NOT_FOUND,)
+
+
+class SubscriptionOutdated(BrokerError):
+    """The broker does not know the group's subscription (yet): a heartbeat mends it."""
+
+    codes = (
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    )
+
+
+class SubscriptionInvalid(BrokerError):
+    """The broker cannot parse the filter expression."""
+
+    codes = (ResponseCode.SUBSCRIPTION_PARSE_FAILED,)
+
+
+class GroupNotExist(BrokerError):
+    """The broker does not hold the consumer group (and does not create it)."""
+
+    codes = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)
+
+
+class ConsumerNotOnline(BrokerError):
+    """No live member of the group is connected to the broker."""
+
+    codes = (ResponseCode.CONSUMER_NOT_ONLINE,)
+
+
+_BY_CODE: Final[dict[int, type[BrokerError]]] = {
+    code: cls
+    for cls in (
+        BrokerInternalError,
+        BrokerBusy,
+        NotSupported,
+        MessageIllegal,
+        ServiceNotAvailable,
+        NoPermission,
+        TopicNotExist,
+        QueryNotFound,
+        SubscriptionOutdated,
+        SubscriptionInvalid,
+        GroupNotExist,
+        ConsumerNotOnline,
+    )
+    for code in cls.codes
+}
+
+
+def broker_error(code: int, remark: str | None, address: str = "") -> BrokerError:
+    """The exception for an answer that is not SUCCESS."""
+    return _BY_CODE.get(code, BrokerError)(code, remark, address)
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+class SendFailed(OgiveError):
+    """Every try failed, and it is certain that the message was not stored."""
+
+
+class SendTimeout(OgiveError):
+    """The time budget is used up, or the last answer never came: the message may or may not be stored."""
+
+    outcome_unknown = True
+
+
+# --- store -----------------------------------------------------------------------------------------------------------
+
+
+class StoreError(OgiveError):
+    """The store cannot do what was asked."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the directory."""
+
+
+class StoreCorrupt(StoreError):
+    """The directory holds something that is no store, or damage that recovery must not guess about."""
+
+
+class StoreFailed(StoreError):
+    """A write or a sync failed: final for this process, nothing more is written or acknowledged."""
+
+
+class StoreFull(StoreError):
+    """The disk is full: writes are refused, reads go on."""
+
+
+class StoreBusy(StoreError):
+    """More bytes wait to be written than the store accepts."""

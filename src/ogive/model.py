@@ -1,0 +1,331 @@
+"""The records that applications meet: messages, queues, results. Immutable, without bytes layouts or JSON."""
+
+import enum
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_TOPIC_LENGTH: Final = 127
+MAX_GROUP_LENGTH: Final = 120
+MAX_RESOURCE_LENGTH: Final = 255  # %RETRY% and %DLQ% topics
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+AUTO_CREATE_TOPIC: Final = "TBW102"
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class PropertyName:
+    """Reserved property names. Source: MessageConst.java, 5.3."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QUEUE_ID = "REAL_QID"
+    TRANSACTION_PREPARED = "TRAN_MSG"
+    PRODUCER_GROUP = "PGROUP"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    MSG_REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    UNIQ_KEY = "UNIQ_KEY"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    CLUSTER = "CLUSTER"
+    SHARDING_KEY = "__SHARDINGKEY"
+    RECORD_CRC = "__CRC32#"
+
+
+RESERVED_PROPERTIES: Final = frozenset(
+    {value for name, value in vars(PropertyName).items() if not name.startswith("_")}
+    | {
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "EXTEND_UNIQ_INFO",
+        "DUP_INFO",
+        "INNER_NUM",
+        "INNER_BASE",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "MSG_TYPE",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+    }
+)
+"""Names that carry meaning for the broker or the client; a user property must not use them."""
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+@functools.lru_cache(4096)
+def validate_topic(topic: str) -> str:
+    """*topic*, if a broker may hold it. Raises InvalidOption. Source: TopicValidator.java, 5.3."""
+    limit = MAX_RESOURCE_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    return _validate_name("topic", topic, limit)
+
+
+@functools.lru_cache(4096)
+def validate_group(group: str) -> str:
+    """*group*, if it may name a producer or consumer group. Raises InvalidOption. Source: Validators.java, 5.3."""
+    return _validate_name("group", group, MAX_GROUP_LENGTH)
+
+
+def _validate_name(kind: str, name: str, limit: int) -> str:
+    if not name or len(name) > limit:
+        raise InvalidOption(f"{kind} name of {len(name)} characters: 1 to {limit} are allowed")
+    if not _NAME.fullmatch(name):
+        raise InvalidOption(f"{kind} name {name[:64]!r} may hold only letters, digits and % | - _")
+    return name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker. The order (topic, broker name, queue id) is the one that allocation relies on."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker_name}/{self.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    *tag* is what consumers filter by, *keys* what operators look messages up by; messages with equal *sharding_key* go to one queue, in
+    order. *properties* are the application's own; names that RocketMQ reserves are refused. *delay_level* n >= 1 delivers later, after
+    the broker's n-th delay. Raises MessageIllegal for a message that no broker would store.
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None = field(default=None, kw_only=True)
+    keys: tuple[str, ...] = field(default=(), kw_only=True)
+    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES, kw_only=True)
+    sharding_key: str | None = field(default=None, kw_only=True)
+    delay_level: int = field(default=0, kw_only=True)
+    flag: int = field(default=0, kw_only=True)
+    wait_store_ok: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.topic or len(self.body) > MAX_BODY_BYTES or not isinstance(self.body, bytes):
+            raise self._illegal()
+        if isinstance(self.keys, str):
+            object.__setattr__(self, "keys", (self.keys,))
+        if self.properties is not _NO_PROPERTIES:
+            object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
+            for name, value in self.properties.items():
+                if name in RESERVED_PROPERTIES:
+                    raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} is reserved; use the argument for it")
+                _check_text("property", name)
+                _check_text(f"property {name!r}", value)
+        if self.tag is not None:
+            _check_text("tag", self.tag)
+        if self.sharding_key is not None:
+            _check_text("sharding key", self.sharding_key)
+        for key in self.keys:
+            _check_text("key", key)
+            if " " in key:
+                raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"key {key!r} holds a space: keys are stored separated by spaces")
+
+    def _illegal(self) -> Exception:
+        if not self.topic:
+            return InvalidOption("a message needs a topic")
+        if not isinstance(self.body, bytes):
+            return TypeError(f"body must be bytes, not {type(self.body).__name__}: encode text first")
+        return MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}")
+
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def _check_text(what: str, text: str) -> None:
+    """Properties are stored as name 0x01 value 0x02: neither separator may occur, and an empty value would vanish."""
+    if not text:
+        raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"{what} is empty: it would be lost on the way")
+    if "\x01" in text or "\x02" in text:
+        raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"{what} holds the control character 1 or 2, which separate properties")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageExt:
+    """A message as a broker delivered it.
+
+    *queue_offset* counts messages in the queue, *commitlog_offset* bytes in the broker's log. *topic* is the one that was subscribed, also
+    when the delivery came through the retry topic.
+    """
+
+    topic: str
+    body: bytes
+    properties: Mapping[str, str]
+    queue: MessageQueue
+    queue_offset: int
+    commitlog_offset: int
+    reconsume_times: int
+    born_timestamp_ms: int
+    store_timestamp_ms: int
+    born_host: str
+    store_host: str
+    flag: int
+    sys_flag: int
+    stored_bytes: int
+    prepared_transaction_offset: int = 0
+
+    @property
+    def id(self) -> str:
+        """The sender's unique key; the broker's offset id where the sender gave none."""
+        return self.properties.get(PropertyName.UNIQ_KEY) or self.offset_id
+
+    @property
+    def offset_id(self) -> str:
+        """The broker's id: its address and the commit-log offset, in upper-case hex."""
+        host, _, port = self.store_host.rpartition(":")
+        return f"{ip_address(host.strip('[]')).packed.hex()}{int(port):08x}{self.commitlog_offset:016x}".upper()
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get(PropertyName.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(PropertyName.KEYS, "").split())
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.properties.get(PropertyName.SHARDING_KEY)
+
+    @property
+    def delay_level(self) -> int:
+        """The level of the delay that this delivery went through; 0 for none."""
+        text = self.properties.get(PropertyName.DELAY, "0")
+        return int(text) if text.isdecimal() else 0
+
+    @property
+    def born_at(self) -> datetime:
+        return datetime.fromtimestamp(self.born_timestamp_ms / 1000, UTC)
+
+    @property
+    def stored_at(self) -> datetime:
+        return datetime.fromtimestamp(self.store_timestamp_ms / 1000, UTC)
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8. Raises UnicodeDecodeError."""
+        return self.body.decode()
+
+    def json(self) -> Any:
+        """The body parsed as JSON. Raises ValueError."""
+        return json.loads(self.body)
+
+
+class SendStatus(enum.Enum):
+    """How well a sent message is kept; all four mean that it *is* stored. Source: SendStatus.java."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a sent message stands. For a batch: *id* and *offset_id* are comma lists, *queue_offset* is that of the first."""
+
+    status: SendStatus
+    id: str
+    offset_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+class PullStatus(enum.Enum):
+    """Source: PullStatus.java."""
+
+    FOUND = 0
+    NO_NEW_MSG = 19
+    NO_MATCHED_MSG = 20
+    OFFSET_ILLEGAL = 21
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """One pull's answer; *next_offset* is where to go on, also when nothing was found."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[MessageExt, ...] = ()
+    suggested_broker_id: int = 0
+
+
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLevels:
+    """messageDelayLevel: level n (from 1) waits delays_ms[n - 1] in queue n - 1 of SCHEDULE_TOPIC_XXXX."""
+
+    delays_ms: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h") -> Self:
+        """Raises InvalidOption on a bad entry: a broker must not start with half a table."""
+        try:
+            delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in text.split())
+        except (KeyError, ValueError):
+            raise InvalidOption(f"delay levels {text!r}: a list of numbers with a unit is expected, for example '1s 5s 2m 1h 1d'") from None
+        if not delays or min(delays) < 0:
+            raise InvalidOption(f"delay levels {text!r}: at least one is needed, and none may be negative")
+        return cls(delays)
+
+    def clamp(self, level: int) -> int:
+        """Levels above the table mean the longest delay."""
+        return min(level, len(self.delays_ms))
+
+    def delay_ms(self, level: int) -> int:
+        """Raises InvalidOption below 1."""
+        if level < 1:
+            raise InvalidOption(f"delay level {level} is below 1")
+        return self.delays_ms[self.clamp(level) - 1]
+
+
+def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
+    """One key or several, as the tuple that a Message holds."""
+    return (keys,) if isinstance(keys, str) else tuple(keys)

@@ -1,0 +1,208 @@
+"""RemotingCommand and its two header encodings. Source: RemotingCommand.java, RemotingSerializable.java, RocketMQSerializable.java."""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import Any, Final, NoReturn
+
+from ogive.errors import ProtocolError
+from ogive.wire.codes import VERSION, Flag, LanguageCode, SerializeType
+from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+
+MAX_EXT_FIELDS = 256
+
+_BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
+_U16: Final = struct.Struct(">H")
+_I32: Final = struct.Struct(">i")
+_LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
+_JSON: Final = int(SerializeType.JSON)
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+
+
+@dataclass(slots=True)
+class RemotingCommand:
+    """One request or response. ``opaque`` pairs a response with its request, per connection and direction."""
+
+    code: int
+    ext_fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    language: int = LanguageCode.PYTHON
+    version: int = VERSION
+    serialize_type: int = _JSON
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & Flag.RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & Flag.ONEWAY)
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """The whole frame, length word included. Raises ProtocolError where the command does not fit the protocol."""
+    if command.serialize_type == _JSON:
+        header = _encode_json(command)
+    elif command.serialize_type == _ROCKETMQ:
+        header = _encode_binary(command)
+    else:
+        raise ProtocolError(f"unknown serialize type {command.serialize_type}")
+    total = 4 + len(header) + len(command.body)
+    if len(header) > MAX_HEADER_BYTES or total > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {total} bytes with a header of {len(header)} is over the limit")
+    return b"%b%b%b%b" % (total.to_bytes(4), (command.serialize_type << 24 | len(header)).to_bytes(4), header, command.body)
+
+
+def decode_command(frame: bytes) -> RemotingCommand:
+    """The command in a frame (without its length word). Raises ProtocolError."""
+    word = int.from_bytes(frame[:4])
+    serialize_type, header_end = word >> 24, 4 + (word & 0xFFFFFF)
+    if len(frame) < 4 or header_end > len(frame):
+        raise ProtocolError(f"a header of {header_end - 4} bytes does not fit a frame of {len(frame)}")
+    if header_end - 4 > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header of {header_end - 4} bytes is over the limit of {MAX_HEADER_BYTES}")
+    if serialize_type == _ROCKETMQ:
+        return _decode_binary(frame, header_end)
+    if serialize_type == _JSON:
+        return _decode_json(frame, header_end)
+    raise ProtocolError(f"unknown serialize type {serialize_type}")
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _encode_json(command: RemotingCommand) -> bytes:
+    """Keys in Java's order, without spaces, and text as it is (UTF-8): half the work of json.dumps on this path."""
+    quote = encode_basestring
+    ext = ",".join([f"{quote(name)}:{quote(value)}" for name, value in command.ext_fields.items()])
+    remark = "" if command.remark is None else f'"remark":{quote(command.remark)},'
+    language = LanguageCode(command.language).name
+    text = (
+        f'{{"code":{command.code},"extFields":{{{ext}}},"flag":{int(command.flag)},"language":"{language}","opaque":{command.opaque},'
+        f'{remark}"serializeTypeCurrentRPC":"JSON","version":{command.version}}}'
+    )
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise ProtocolError(f"header text cannot be written as UTF-8: {exc.reason}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ProtocolError(f"{name} is no JSON number")
+
+
+_decode_json_text: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
+    try:
+        header = _decode_json_text(frame[4:header_end].decode())
+    except (
+        ValueError,
+        RecursionError,
+    ) as exc:  # UnicodeDecodeError and JSONDecodeError are ValueErrors, as is an integer too long to parse
+        raise ProtocolError(f"header is no JSON: {exc}") from None
+    if not isinstance(header, dict):
+        raise ProtocolError("header is no JSON object")
+    ext = header.get("extFields")
+    remark = header.get("remark")
+    if remark is not None and not isinstance(remark, str):
+        raise ProtocolError("header field remark is no text")
+    language = header.get("language")
+    if isinstance(language, str):
+        language = _LANGUAGE_NAMES.get(language, LanguageCode.OTHER)
+    return RemotingCommand(
+        _int32(header, "code"),
+        {} if ext is None else _text_fields(ext),
+        frame[header_end:],
+        _int32(header, "opaque"),
+        _int32(header, "flag"),
+        remark,
+        language if isinstance(language, int) else LanguageCode.OTHER,
+        _int32(header, "version"),
+        _JSON,
+    )
+
+
+def _int32(header: dict[str, Any], name: str) -> int:
+    value = header.get(name, 0)
+    if type(value) is not int or not -0x80000000 <= value <= 0x7FFFFFFF:
+        raise ProtocolError(f"header field {name} is no 32-bit integer")
+    return value
+
+
+def _text_fields(ext: Any) -> dict[str, str]:
+    """Java writes every value as a string; the C++ client writes some numbers bare, and null means absent."""
+    if not isinstance(ext, dict):
+        raise ProtocolError("extFields is no JSON object")
+    if len(ext) > MAX_EXT_FIELDS:
+        raise ProtocolError(f"{len(ext)} extension fields are over the limit of {MAX_EXT_FIELDS}")
+    fields: dict[str, str] = {}
+    for name, value in ext.items():
+        if type(value) is str:
+            fields[name] = value
+        elif value is True or value is False:
+            fields[name] = "true" if value else "false"
+        elif type(value) is int or type(value) is float:
+            fields[name] = str(value)
+        elif value is not None:
+            raise ProtocolError(f"extension field {name[:64]!r} is neither text nor number")
+    return fields
+
+
+# --- ROCKETMQ --------------------------------------------------------------------------------------------------------
+
+
+def _encode_binary(command: RemotingCommand) -> bytes:
+    if not -0x8000 <= command.code <= 0x7FFF:
+        raise ProtocolError(f"code {command.code} does not fit the binary header; send it as JSON")
+    try:
+        remark = b"" if command.remark is None else command.remark.encode()
+        parts = [b"", remark, b""]
+        size = 0
+        for name, value in command.ext_fields.items():
+            key, text = name.encode(), value.encode()
+            parts.append(b"%b%b%b%b" % (len(key).to_bytes(2), key, len(text).to_bytes(4), text))
+            size += 6 + len(key) + len(text)
+        parts[0] = _BINARY_FIXED.pack(command.code, command.language, command.version, command.opaque, command.flag, len(remark))
+    except (UnicodeEncodeError, OverflowError, struct.error) as exc:
+        raise ProtocolError(f"command does not fit the binary header: {exc}") from None
+    parts[2] = _I32.pack(size)
+    return b"".join(parts)
+
+
+def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
+    try:
+        code, language, version, opaque, flag, remark_length = _BINARY_FIXED.unpack_from(frame, 4)
+        at = 4 + _BINARY_FIXED.size
+        if header_end < 25 or not 0 <= remark_length <= header_end - at - 4:
+            raise ProtocolError(f"remark length {remark_length} does not fit the header")
+        remark = frame[at : at + remark_length].decode() if remark_length else None
+        at += remark_length
+        (ext_length,) = _I32.unpack_from(frame, at)
+        at += 4
+        if not 0 <= ext_length <= header_end - at:
+            raise ProtocolError(f"extension length {ext_length} does not fit the header")
+        fields: dict[str, str] = {}
+        end = at + ext_length
+        while at < end:
+            (size,) = _U16.unpack_from(frame, at)
+            name_end = at + 2 + size
+            (value_size,) = _I32.unpack_from(frame, name_end)
+            value_end = name_end + 4 + value_size
+            if value_size < 0 or value_end > end:
+                raise ProtocolError(f"extension value length {value_size} does not fit the header")
+            if size and value_size:  # Java decodes an empty key or value to null: absent
+                fields[frame[at + 2 : name_end].decode()] = frame[name_end + 4 : value_end].decode()
+            at = value_end
+    except struct.error:
+        raise ProtocolError("binary header ends in the middle of a field") from None
+    except UnicodeDecodeError as exc:
+        raise ProtocolError(f"binary header holds text that is no UTF-8: {exc.reason}") from None
+    if len(fields) > MAX_EXT_FIELDS:
+        raise ProtocolError(f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}")
+    return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)

@@ -1,0 +1,52 @@
+"""Frames on a byte stream: length u32 | serialize type u8 + header length u24 | header | body (big-endian)."""
+
+from ogive.errors import ProtocolError
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024 - 4
+"""Largest value of the length word; with its own four bytes a frame is at most 16 MiB. Source: NettyDecoder.java."""
+
+MAX_HEADER_BYTES = 256 * 1024
+"""32,767 bytes of properties with every character escaped need 196,602: a legal send must pass."""
+
+
+class FrameDecoder:
+    """Splits a byte stream into frames. A frame is yielded without its length word, as one ``bytes``.
+
+    After a ProtocolError the stream has no meaning any more: the connection must be closed.
+    """
+
+    __slots__ = ("_max", "_needed", "_pending")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._pending = bytearray()  # the start of a frame that is not complete; grows in amortised constant time
+        self._max = max_frame_bytes
+        self._needed = 4  # bytes of _pending before it is worth looking again
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held of the frame that is not complete yet."""
+        return len(self._pending)
+
+    def feed(self, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
+        """The frames that *data* completes, and what is wrong behind them (the frames before the fault are good)."""
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._needed:
+                return [], None
+            data = bytes(self._pending)
+            self._pending.clear()
+        frames: list[bytes] = []
+        at, end = 0, len(data)
+        self._needed = 4
+        while end - at >= 4:
+            size = int.from_bytes(data[at : at + 4])
+            if not 4 <= size <= self._max:
+                return frames, ProtocolError(f"frame length {size} is outside 4..{self._max}")
+            if end - at - 4 < size:
+                self._needed = size + 4
+                break
+            frames.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        if at < end:
+            self._pending += data[at:] if at else data
+        return frames, None

@@ -1,0 +1,164 @@
+"""A reader for the JSON that Java's fastjson writes: bare integer keys, objects as keys, references to values written before.
+
+Source: behaviour of fastjson 1 and 2 as seen in answers of Apache's brokers (protocol 01, section 10).
+"""
+
+import json
+import re
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, Final
+
+from ogive.errors import ProtocolError
+
+MAX_DEPTH: Final = 64
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_WORDS: Final = {"true": True, "false": False, "null": None}
+
+
+class FrozenObject(dict[str, Any]):
+    """An object that stands as a key of another object: equal to a dict, hashable by its content."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted((k, str(v)) for k, v in self.items())))
+
+
+def loads(raw: bytes | str) -> Any:
+    """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text. Raises ProtocolError."""
+    try:
+        text = raw if isinstance(raw, str) else raw.decode()
+    except UnicodeDecodeError as exc:
+        raise ProtocolError(f"body is no UTF-8: {exc.reason}") from None
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ProtocolError("body is nested too deep") from None
+    except ValueError:
+        value = _Reader(text).document()
+    return _resolve(value) if '"$ref"' in text else value
+
+
+class _Reader:
+    """Recursive descent over the dialect; depth is bounded."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def document(self) -> Any:
+        value = self._value(0)
+        self._skip()
+        if self._at != len(self._text):
+            raise self._wrong("something stands behind the value")
+        return value
+
+    def _wrong(self, what: str) -> ProtocolError:
+        return ProtocolError(f"body is no JSON, also not Java's: {what} at character {self._at}")
+
+    def _skip(self) -> str:
+        match = _SPACE.match(self._text, self._at)
+        self._at = match.end() if match else self._at
+        return self._text[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise self._wrong("nested too deep")
+        first = self._skip()
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        if first == '"':
+            return self._string()
+        if match := _NUMBER.match(self._text, self._at):
+            self._at = match.end()
+            try:
+                return float(match[0]) if match[1] or match[2] else int(match[0])
+            except ValueError:
+                raise self._wrong("a number is too long") from None
+        for word, value in _WORDS.items():
+            if self._text.startswith(word, self._at):
+                self._at += len(word)
+                return value
+        raise self._wrong("no value")
+
+    def _string(self) -> str:
+        try:
+            value, self._at = scanstring(self._text, self._at + 1)
+        except ValueError:
+            raise self._wrong("a string does not end") from None
+        return str(value)
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        self._at += 1
+        out: dict[Any, Any] = {}
+        if self._skip() == "}":
+            self._at += 1
+            return out
+        while True:
+            key = self._value(depth + 1)
+            if isinstance(key, dict):
+                key = FrozenObject(key)
+            elif isinstance(key, list):
+                raise self._wrong("a list stands as a key")
+            elif not isinstance(key, str):
+                key = str(key)
+            if self._skip() != ":":
+                raise self._wrong("a colon is missing")
+            self._at += 1
+            out[key] = self._value(depth + 1)
+            if self._closes("}"):
+                return out
+
+    def _array(self, depth: int) -> list[Any]:
+        self._at += 1
+        out: list[Any] = []
+        if self._skip() == "]":
+            self._at += 1
+            return out
+        while True:
+            out.append(self._value(depth + 1))
+            if self._closes("]"):
+                return out
+
+    def _closes(self, bracket: str) -> bool:
+        found = self._skip()
+        self._at += 1
+        if found == bracket:
+            return True
+        if found == ",":
+            return False
+        raise self._wrong(f"neither a comma nor {bracket}")
+
+
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+
+def _resolve(root: Any) -> Any:
+    """Replace ``{"$ref": "$.a.b[0]"}`` by what stands there; other forms of reference are refused."""
+
+    def walk(value: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ProtocolError("body is nested too deep")
+        if isinstance(value, dict):
+            if len(value) == 1 and isinstance(value.get("$ref"), str):
+                return _follow(root, value["$ref"])
+            for key in value:
+                value[key] = walk(value[key], depth + 1)
+        elif isinstance(value, list):
+            value[:] = [walk(item, depth + 1) for item in value]
+        return value
+
+    return walk(root, 0)
+
+
+def _follow(root: Any, path: str) -> Any:
+    if not path.startswith("$") or ".." in path:
+        raise ProtocolError(f"reference {path[:64]!r} is not of the form $.a.b[0]")
+    value = root
+    for name, index in _STEP.findall(path):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError):
+            raise ProtocolError(f"reference {path[:64]!r} points nowhere") from None
+    return value

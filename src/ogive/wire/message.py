@@ -1,0 +1,392 @@
+"""Stored messages, properties, ids and batches. Source: MessageDecoder.java, CommitLog.java, 5.3; protocol facts in docs/protocol.md."""
+
+import binascii
+import functools
+import socket
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.errors import ProtocolError
+from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.wire.codes import SysFlag
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+"""Version 2 differs in one place: two bytes of topic length instead of one. Only 5.x writes it, for topics over 127 bytes."""
+MAGIC_BLANK: Final = 0xCBD43194
+"""End of a commit-log file: int32 of the room left, this magic, then anything."""
+
+MAX_PROPERTIES_BYTES: Final = 32767
+MAX_INFLATED_BYTES: Final = 32 * 1024 * 1024
+MAX_BATCH_MESSAGES: Final = 4096
+
+HEAD: Final = struct.Struct(">IIIiiqqiq")
+"""total size, magic, body CRC, queue id, flag, queue offset, commit-log offset, sysFlag, born timestamp (48 bytes)"""
+TAIL: Final = struct.Struct(">iq")
+"""reconsume times, prepared transaction offset; they stand between the store host and the body length"""
+RECORD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqi")
+"""The whole fixed part with IPv4 hosts: HEAD, born host, store timestamp, store host, TAIL, body length (88 bytes)"""
+
+SYS_FLAG_AT: Final = 36
+_V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+
+
+# --- small parts -----------------------------------------------------------------------------------------------------
+
+
+def body_crc(body: bytes) -> int:
+    """java.util.zip.CRC32 of the stored body with the sign bit cleared; 0 for none."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+@functools.lru_cache(4096)
+def java_hash(text: str) -> int:
+    """String.hashCode: 31 * h + each UTF-16 unit, as a signed 32-bit number."""
+    h = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        h = (31 * h + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return h - 0x100000000 if h & 0x80000000 else h
+
+
+def tags_code(tag: str | None) -> int:
+    """What a consume-queue entry holds of the tag; 0 for none."""
+    return java_hash(tag) if tag else 0
+
+
+@functools.lru_cache(8192)
+def encode_host(host: str, port: int) -> bytes:
+    """4 or 16 address bytes and the port as int32. Raises ProtocolError for a name or a scoped address."""
+    try:
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    except OSError:
+        raise ProtocolError(f"{host!r} is no IP address") from None
+    return packed + port.to_bytes(4)
+
+
+@functools.lru_cache(8192)
+def decode_host(raw: bytes) -> str:
+    """``ip:port`` of 8 or 20 stored bytes."""
+    family = socket.AF_INET if len(raw) == 8 else socket.AF_INET6
+    address = socket.inet_ntop(family, raw[:-4])
+    port = int.from_bytes(raw[-4:])
+    return f"{address}:{port}" if family == socket.AF_INET else f"[{address}]:{port}"
+
+
+def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
+    """The broker's id of a message: its store host and commit-log offset in upper-case hex (32 or 56 characters)."""
+    return binascii.hexlify(store_host + commitlog_offset.to_bytes(8)).decode().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[str, int]:
+    """``ip:port`` of the broker and the commit-log offset. Raises ProtocolError."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise ProtocolError(f"{text[:64]!r} is no message id of a broker (32 or 56 hexadecimal digits)")
+    return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
+
+
+# --- properties ------------------------------------------------------------------------------------------------------
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """name 0x01 value 0x02 ..., UTF-8. Raises ProtocolError over 32,767 bytes, or where a separator stands in a name or value."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count("\x02") != len(properties):
+        raise ProtocolError("a property name or value holds the control character 2, which separates properties")
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as exc:
+        raise ProtocolError(f"a property cannot be written as UTF-8: {exc.reason}") from None
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise ProtocolError(f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
+    return raw
+
+
+def decode_properties(raw: bytes) -> dict[str, str]:
+    """Entries without a name or value vanish, a repeated name keeps its last value, as in Java. Raises ProtocolError on bad UTF-8."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as exc:
+        raise ProtocolError(f"properties are no UTF-8: {exc.reason}") from None
+    properties: dict[str, str] = {}
+    for entry in text.split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def raw_property(raw: bytes, name: bytes) -> bytes | None:
+    """One value straight from the stored form, without parsing the rest."""
+    at = 0 if raw.startswith(name + b"\x01") else raw.find(b"\x02" + name + b"\x01") + 1
+    if at == 0 and not raw.startswith(name + b"\x01"):
+        return None
+    start = at + len(name) + 1
+    end = raw.find(b"\x02", start)
+    return raw[start:] if end < 0 else raw[start:end]
+
+
+class Properties(Mapping[str, str]):
+    """Stored properties that are parsed when somebody looks; most deliveries are never asked."""
+
+    __slots__ = ("_parsed", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._parsed: dict[str, str] | None = None
+
+    def _all(self) -> dict[str, str]:
+        if self._parsed is None:
+            self._parsed = decode_properties(self.raw)
+        return self._parsed
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+# --- stored records --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """One record of the commit log, every field as stored (the body perhaps compressed, hosts as 8 or 20 bytes)."""
+
+    topic: str
+    body: bytes = b""
+    properties: bytes = b""
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    commitlog_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    store_timestamp_ms: int = 0
+    store_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    body_crc: int = 0  # decoding fills it in; encoding computes it
+    size: int = 0  # likewise
+
+
+def encode_stored(message: StoredMessage) -> bytes:
+    """The record. Host flags follow the hosts' lengths; topics over 127 bytes take the version 2 layout. Raises ProtocolError."""
+    topic = message.topic.encode()
+    sys_flag = message.sys_flag & ~_V6_HOSTS
+    sys_flag |= SysFlag.BORN_HOST_V6 if len(message.born_host) == 20 else 0
+    sys_flag |= SysFlag.STORE_HOST_V6 if len(message.store_host) == 20 else 0
+    long_topic = len(topic) > 127
+    body, properties = message.body, message.properties
+    fixed = HEAD.size + len(message.born_host) + 8 + len(message.store_host) + TAIL.size
+    size = fixed + 4 + len(body) + (2 if long_topic else 1) + len(topic) + 2 + len(properties)
+    try:
+        return b"".join(
+            (
+                HEAD.pack(
+                    size,
+                    MAGIC_V2 if long_topic else MAGIC_V1,
+                    body_crc(body),
+                    message.queue_id,
+                    message.flag,
+                    message.queue_offset,
+                    message.commitlog_offset,
+                    sys_flag,
+                    message.born_timestamp_ms,
+                ),
+                message.born_host,
+                message.store_timestamp_ms.to_bytes(8, signed=True),
+                message.store_host,
+                TAIL.pack(message.reconsume_times, message.prepared_transaction_offset),
+                len(body).to_bytes(4),
+                body,
+                len(topic).to_bytes(2 if long_topic else 1),
+                topic,
+                len(properties).to_bytes(2),
+                properties,
+            )
+        )
+    except (struct.error, OverflowError) as exc:
+        raise ProtocolError(f"message does not fit the stored form: {exc}") from None
+
+
+def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
+    """The record that starts at byte *at*. Raises ProtocolError where it is not whole; the body's CRC is the caller's to check."""
+    end = len(buffer)
+    if end - at < 91:
+        raise ProtocolError(f"{end - at} bytes are no stored message")
+    size, magic, crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born = HEAD.unpack_from(buffer, at)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise ProtocolError(f"magic {magic:08x} is no stored message")
+    if not 91 <= size <= end - at:
+        raise ProtocolError(f"record length {size} does not fit the {end - at} bytes there are")
+    stop = at + size
+    cursor = at + HEAD.size
+    born_size = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
+    store_size = 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
+    born_host = bytes(buffer[cursor : cursor + born_size])
+    cursor += born_size
+    store_timestamp = int.from_bytes(buffer[cursor : cursor + 8], signed=True)
+    store_host = bytes(buffer[cursor + 8 : cursor + 8 + store_size])
+    cursor += 8 + store_size
+    if cursor + TAIL.size + 4 > stop:
+        raise ProtocolError("stored message ends inside its fixed part")
+    reconsume_times, prepared = TAIL.unpack_from(buffer, cursor)
+    cursor += TAIL.size
+    body_end = cursor + 4 + int.from_bytes(buffer[cursor : cursor + 4])
+    topic_at = body_end + (1 if magic == MAGIC_V1 else 2)
+    topic_end = topic_at + int.from_bytes(buffer[body_end:topic_at])
+    if topic_end + 2 > stop or topic_end + 2 + int.from_bytes(buffer[topic_end : topic_end + 2]) != stop:
+        raise ProtocolError("the parts of a stored message do not add up to its length")
+    try:
+        topic = str(buffer[topic_at:topic_end], "utf-8")
+    except UnicodeDecodeError as exc:
+        raise ProtocolError(f"topic is no UTF-8: {exc.reason}") from None
+    return StoredMessage(
+        topic,
+        bytes(buffer[cursor + 4 : body_end]),
+        bytes(buffer[topic_end + 2 : stop]),
+        queue_id,
+        flag,
+        queue_offset,
+        commitlog_offset,
+        sys_flag,
+        born,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared,
+        crc,
+        size,
+    )
+
+
+def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
+    """A pull answer's body: records back to back, bodies inflated. Raises ProtocolError where one is damaged."""
+    messages: list[MessageExt] = []
+    queues: dict[tuple[str, int], MessageQueue] = {}
+    at, end = 0, len(buffer)
+    while at < end:
+        record = decode_stored(buffer, at)
+        at += record.size
+        if check_crc and body_crc(record.body) != record.body_crc:
+            raise ProtocolError(f"body of the message at commit-log offset {record.commitlog_offset} does not match its checksum")
+        key = (record.topic, record.queue_id)
+        queue = queues.get(key) or queues.setdefault(key, MessageQueue(record.topic, broker_name, record.queue_id))
+        messages.append(to_message(record, queue))
+    return messages
+
+
+def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
+    """The record as an application sees it."""
+    sys_flag, body = record.sys_flag, record.body
+    if sys_flag & SysFlag.COMPRESSED:
+        body = decompress(body, sys_flag)
+        sys_flag &= ~SysFlag.COMPRESSED
+    return MessageExt(
+        record.topic,
+        body,
+        Properties(record.properties),
+        queue,
+        record.queue_offset,
+        record.commitlog_offset,
+        record.reconsume_times,
+        record.born_timestamp_ms,
+        record.store_timestamp_ms,
+        decode_host(record.born_host),
+        decode_host(record.store_host),
+        record.flag,
+        sys_flag,
+        record.size,
+        record.prepared_transaction_offset,
+    )
+
+
+# --- compression -----------------------------------------------------------------------------------------------------
+
+
+def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
+    """The zlib form of *body*, and the sysFlag bits that mark it."""
+    return zlib.compress(body, level), SysFlag.COMPRESSED | SysFlag.ZLIB
+
+
+def decompress(body: bytes, sys_flag: int, limit: int = MAX_INFLATED_BYTES) -> bytes:
+    """Inflate a body of at most *limit* bytes. Raises ProtocolError. No type bits means zlib: all clients before 5.0."""
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    if kind not in (0, SysFlag.ZLIB):
+        name = {SysFlag.LZ4: "LZ4", SysFlag.ZSTD: "ZSTD"}.get(kind, f"type {kind:#x}")
+        raise ProtocolError(f"body is compressed with {name}, which this release does not read")
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, limit)
+    except zlib.error as exc:
+        raise ProtocolError(f"body is no zlib stream: {exc}") from None
+    if inflater.unconsumed_tail:
+        raise ProtocolError(f"body inflates to more than {limit} bytes")
+    if not inflater.eof:
+        raise ProtocolError("compressed body ends in the middle")
+    return plain
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+_BATCH_ITEM: Final = struct.Struct(">iiiii")  # item size, magic 0, CRC 0, flag, body length
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One message inside the body of SEND_BATCH_MESSAGE."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """Source: MessageDecoder.encodeMessage, 5.3."""
+    parts: list[bytes] = []
+    for item in items:
+        size = 22 + len(item.body) + len(item.properties)
+        parts += (_BATCH_ITEM.pack(size, 0, 0, item.flag, len(item.body)), item.body, len(item.properties).to_bytes(2), item.properties)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchItem]:
+    """Raises ProtocolError where lengths do not add up, or over *max_messages*."""
+    items: list[BatchItem] = []
+    at, end = 0, len(body)
+    while at < end:
+        if len(items) == max_messages:
+            raise ProtocolError(f"batch holds more than {max_messages} messages")
+        if end - at < 22:
+            raise ProtocolError("batch ends in the middle of a message")
+        size, _magic, _crc, flag, body_length = _BATCH_ITEM.unpack_from(body, at)
+        properties_at = at + 22 + body_length
+        if not 22 <= size <= end - at or body_length < 0 or properties_at > at + size:
+            raise ProtocolError(f"batch item of {size} bytes with a body of {body_length} does not fit")
+        if properties_at + int.from_bytes(body[properties_at - 2 : properties_at]) != at + size:
+            raise ProtocolError("the parts of a batch item do not add up to its length")
+        items.append(BatchItem(flag, body[at + 20 : properties_at - 2], body[properties_at : at + size]))
+        at += size
+    return items
+
+
+def unique_key_of(properties: bytes) -> str | None:
+    raw = raw_property(properties, PropertyName.UNIQ_KEY.encode())
+    return raw.decode() if raw else None
