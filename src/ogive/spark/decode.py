@@ -1,0 +1,318 @@
+"""Pull answers to Arrow columns, a whole answer at a time.
+
+Python touches a record once, to find where its parts begin; every column is then made by Arrow kernels over those positions: parts are
+gathered by a bitmap filter, numbers are byte-swapped in one sweep, properties are cut at the positions of their separators.
+
+Behaviour
+- `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or dead-letter topic keeps its own name.
+- Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`, `properties` or a tag filter asks.
+- Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten into it first.
+
+Differs from Java
+- The body's checksum is not verified again: the broker does so before it serves a record after a crash, TCP does so on the way.
+- A repeated property name stays repeated in `properties` (no client writes one).
+"""
+
+import functools
+import struct
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ogive.errors import ProtocolError
+from ogive.model import MessageQueue, PropertyName
+from ogive.wire.codes import SysFlag
+from ogive.wire.message import MAGIC_V1, RECORD_V4, decode_stored, decompress
+
+_FIXED: Final = struct.Struct(">II28xI44xI")  # size, magic, sysFlag, body length of a record with IPv4 hosts
+_FIXED_BYTES: Final = RECORD_V4.size
+_FIXED_WORDS: Final = _FIXED_BYTES // 4
+_PARTS: Final = 4  # fixed part, body, topic and lengths, properties
+
+_INNER_BATCH: Final = 0xC0  # protocol 03, section 6
+_NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _INNER_BATCH
+
+# where the two 32-bit halves of a 64-bit field stand in the fixed part, in words
+_QUEUE_OFFSET_AT: Final = 5
+_BORN_AT: Final = 10
+_STORED_AT: Final = 14
+
+_ZERO: Final = pa.scalar(0, pa.int32())  # a plain Python number would widen the result to 64 bits
+_ONE: Final = pa.scalar(1, pa.int32())
+
+_PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties"})
+
+
+class RecordDecoder:
+    """Decodes the records of pull answers into batches of *schema*.
+
+    *schema* holds columns of `ogive.spark.schema`, in any order and number. With *tags* only messages that carry one of them are kept: the
+    broker's filter compares hash codes, so a few others may arrive.
+    """
+
+    def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
+        self._schema = schema
+        self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
+        self._wants_properties = tags is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
+
+    def decode(self, records: bytes, queue: MessageQueue, start: int, end: int) -> pa.RecordBatch:
+        """The messages among *records* (stored messages of *queue*, back to back) with start <= queue offset < end.
+
+        Raises ProtocolError for damaged records, and for bodies in a compression that cannot be read.
+        """
+        records, positions = _in_plain_form(records)
+        parts = _cut(pa.binary(), pa.py_buffer(records), positions)
+        words = _words(_every(parts, 0, _PARTS))
+        offsets = _int64(words, _QUEUE_OFFSET_AT)
+        count = len(offsets)
+        properties = _Properties.of(_every(parts, 3, _PARTS)) if self._wants_properties else None
+
+        make: dict[str, Callable[[], Any]] = {
+            "topic": lambda: pa.repeat(queue.topic, count),
+            "brokerName": lambda: pa.repeat(queue.broker_name, count),
+            "queueId": lambda: pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
+            "queueOffset": lambda: offsets,
+            "body": lambda: _every(parts, 1, _PARTS),
+            "bornTimestamp": lambda: _timestamps(words, _BORN_AT),
+            "storeTimestamp": lambda: _timestamps(words, _STORED_AT),
+        }
+        if properties is not None:
+            make["keys"] = lambda: properties.values_of(PropertyName.KEYS)
+            make["tags"] = lambda: properties.values_of(PropertyName.TAGS)
+            make["properties"] = lambda: properties.map_array(self._schema.field("properties").type)
+        batch = pa.RecordBatch.from_arrays([make[name]() for name in self._schema.names], schema=self._schema)
+        mask = self._mask(offsets, properties, start, end)
+        return batch if mask is None else batch.filter(mask)
+
+    def _mask(self, offsets: Any, properties: "_Properties | None", start: int, end: int) -> Any:
+        """Which rows to keep; None for all of them."""
+        mask = None
+        if len(offsets) and not start <= offsets[0].as_py() <= offsets[-1].as_py() < end:
+            mask = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
+        if self._tags is not None and properties is not None:
+            tagged = pc.is_in(properties.values_of(PropertyName.TAGS), value_set=self._tags)
+            mask = tagged if mask is None else pc.and_(mask, tagged)
+        return mask
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _in_plain_form(records: bytes) -> "tuple[bytes, array[int]]":
+    positions = _positions(records)
+    if positions is None:
+        records = _rewrite(records)
+        positions = _positions(records)
+        assert positions is not None  # _rewrite() writes no other form
+    return records, positions
+
+
+def _positions(records: bytes) -> "array[int] | None":
+    """Where each record's fixed part, body, topic and properties begin, and at last the end; None if a record is not in the plain form."""
+    positions: list[int] = []
+    extend, unpack = positions.extend, _FIXED.unpack_from
+    at, end = 0, len(records)
+    try:
+        while at < end:
+            size, magic, sys_flag, body_length = unpack(records, at)
+            if magic != MAGIC_V1 or sys_flag & _NOT_PLAIN:
+                return None
+            body_at = at + _FIXED_BYTES
+            body_end = body_at + body_length
+            properties_at = body_end + 3 + records[body_end]
+            following = at + size
+            if properties_at + (records[properties_at - 2] << 8 | records[properties_at - 1]) != following:
+                raise ProtocolError("the parts of a stored message do not add up to its length")
+            extend((at, body_at, body_end, properties_at))
+            at = following
+    except (struct.error, IndexError):
+        at = end + 1
+    if at != end:
+        raise ProtocolError("a pull answer ends in the middle of a message")
+    positions.append(end)
+    return array("i", positions)
+
+
+def _rewrite(records: bytes) -> bytes:
+    """The same messages in the plain form: inflated, without hosts and topic, which no column shows."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(records):
+        record = decode_stored(records, at)
+        at += record.size
+        if record.sys_flag & _INNER_BATCH:
+            raise ProtocolError(f"{record.topic} is a topic of batches (queue.type=BatchCQ), which cannot be read")
+        body = decompress(record.body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else record.body
+        fixed = RECORD_V4.pack(
+            _FIXED_BYTES + len(body) + 3 + len(record.properties),
+            MAGIC_V1,
+            0,
+            record.queue_id,
+            record.flag,
+            record.queue_offset,
+            record.commitlog_offset,
+            0,
+            record.born_timestamp_ms,
+            bytes(8),
+            record.store_timestamp_ms,
+            bytes(8),
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            len(body),
+        )
+        parts += (fixed, body, b"\0", len(record.properties).to_bytes(2), record.properties)
+    return b"".join(parts)
+
+
+# --- Arrow -----------------------------------------------------------------------------------------------------------
+
+
+def _view(arrow_type: Any, values: "array[int]") -> Any:
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
+
+
+def _cut(text_type: Any, data: Any, cuts: "array[int]") -> Any:
+    """*data* as texts without gaps: text i is data[cuts[i] : cuts[i + 1]]. A view, nothing is copied or checked."""
+    return pa.Array.from_buffers(text_type, len(cuts) - 1, [None, pa.py_buffer(cuts), data])
+
+
+def _every(values: Any, first: int, step: int) -> Any:
+    """values[first::step]; *step* divides 8. A filter by a repeated bitmap costs Python nothing per row."""
+    bits = sum(1 << bit for bit in range(first, 8, step))
+    bitmap = pa.py_buffer(bytes((bits,)) * (len(values) // 8 + 1))
+    return values.filter(pa.Array.from_buffers(pa.bool_(), len(values), [None, bitmap]))
+
+
+def _words(fixed_parts: Any) -> "array[int]":
+    """The fixed parts as 32-bit numbers in this machine's byte order, _FIXED_WORDS a record."""
+    words = array("I")
+    words.frombytes(_data(fixed_parts))
+    words.byteswap()  # Arrow in Python runs on little-endian machines only
+    return words
+
+
+def _int64(words: "array[int]", at: int) -> Any:
+    """The 64-bit field whose two words stand at *at* in every record."""
+    halves = array("I", bytes(8 * (len(words) // _FIXED_WORDS)))
+    halves[0::2] = words[at + 1 :: _FIXED_WORDS]
+    halves[1::2] = words[at::_FIXED_WORDS]
+    return pa.Array.from_buffers(pa.int64(), len(halves) // 2, [None, pa.py_buffer(halves)])
+
+
+def _timestamps(words: "array[int]", at: int) -> Any:
+    return pc.multiply(_int64(words, at), 1000).cast(pa.timestamp("us", "UTC"))
+
+
+def _numbers(count: int) -> Any:
+    """0, 1, 2, ... as int64."""
+    return _numbers_to(1 << count.bit_length()).slice(0, count)
+
+
+@functools.lru_cache(32)
+def _numbers_to(count: int) -> Any:
+    return _view(pa.int64(), array("q", range(count)))
+
+
+def _ints(values: Any) -> "array[int]":
+    copied = array("i")
+    copied.frombytes(values.buffers()[1].slice(0, 4 * len(values)))
+    return copied
+
+
+def _text_ends(texts: Any) -> Any:
+    """Where each text ends in _data(texts), after a leading 0."""
+    return pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, texts.buffers()[1]])
+
+
+def _data(texts: Any) -> Any:
+    """The bytes of a binary array, joined, without a copy. Only for whole arrays: a slice has more data than it shows."""
+    return texts.buffers()[2].slice(0, _text_ends(texts)[-1].as_py()) if len(texts) else pa.py_buffer(b"")
+
+
+# --- properties ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Properties:
+    """The properties of all rows as one run of names and one of values; those of row i are row_ends[i] : row_ends[i + 1]."""
+
+    names: Any
+    values: Any
+    row_ends: Any
+
+    @classmethod
+    def of(cls, raw: Any) -> "_Properties":
+        return _cut_properties(_terminate(raw)) or _parse_properties(raw.to_pylist())
+
+    def map_array(self, map_type: Any) -> Any:
+        return pa.MapArray.from_arrays(self.row_ends, self.names, self.values, map_type)
+
+    def values_of(self, name: str) -> Any:
+        """One property of every row, null where there is none."""
+        found = pc.indices_nonzero(pc.equal(self.names, name))
+        rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(found)
+        every_row = _numbers(len(self.row_ends) - 1)
+        values = self.values.take(found)
+        return values if rows.equals(every_row) else values.take(pc.index_in(every_row, value_set=rows))
+
+
+def _terminate(raw: Any) -> Any:
+    """*raw* with a separator 2 at the end of every row that has properties; 4.9 brokers leave the last one off."""
+    open_ended = pc.and_not(pc.not_equal(raw, b""), pc.ends_with(raw, b"\x02"))
+    if not pc.any(open_ended, min_count=0).as_py():
+        return raw
+    return pc.if_else(open_ended, pc.binary_join_element_wise(raw, b"\x02", b""), raw)
+
+
+def _cut_properties(raw: Any) -> _Properties | None:
+    """Cut the joined bytes of all rows at their separators, which alternate: name 1 value 2 name 1 value 2.
+
+    None if they do not, or if a name or value is empty, or if the whole is no UTF-8.
+    """
+    data = _data(raw)
+    octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
+    separators = pc.indices_nonzero(pc.less(octets, pa.scalar(3, pa.uint8()))).cast(pa.int32())
+    count = len(separators) // 2
+    if octets.take(separators).buffers()[1].to_pybytes()[: len(separators)] != b"\x01\x02" * count:
+        return None
+    at = _ints(separators)
+    cuts = array("i", bytes(8 * len(at) + 4))
+    cuts[1::2] = at
+    cuts[2::2] = _ints(pc.add(separators, _ONE))
+    texts = _cut(pa.string(), data, cuts)  # text, separator, text, separator, ...
+    names, values = _every(texts, 0, 4), _every(texts, 2, 4)
+    if not _is_utf8(data) or _any_empty(names) or _any_empty(values):
+        return None
+    # the last separator of a row stands right before its end; rows without properties end where the one before did
+    last = pc.index_in(pc.subtract(_text_ends(raw), _ONE), value_set=_view(pa.int32(), at[1::2]))
+    return _Properties(names, values, pc.fill_null(pc.add(last, _ONE), _ZERO))
+
+
+def _any_empty(texts: Any) -> bool:
+    return bool(pc.min(pc.binary_length(texts)).as_py() == 0)
+
+
+def _is_utf8(data: Any) -> bool:
+    try:
+        _cut(pa.string(), data, array("i", (0, data.size))).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _parse_properties(rows: list[bytes]) -> _Properties:
+    """Row by row, as Java reads them: nameless and empty entries dropped, the last of a repeated name, bad UTF-8 replaced."""
+    names: list[str] = []
+    values: list[str] = []
+    row_ends = array("i", (0,))
+    for row in rows:
+        entries = (entry.partition("\x01") for entry in row.decode(errors="replace").split("\x02"))
+        properties = {name: value for name, _, value in entries if name and value}
+        names += properties.keys()
+        values += properties.values()
+        row_ends.append(len(names))
+    return _Properties(pa.array(names, pa.string()), pa.array(values, pa.string()), _view(pa.int32(), row_ends))

@@ -1,0 +1,216 @@
+"""Pull answers as Arrow columns: the same messages that wire.message reads, exactly the columns and rows asked for."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from ogive.errors import ProtocolError
+from ogive.model import MessageQueue
+from ogive.spark.decode import RecordDecoder
+from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema
+from ogive.wire.message import StoredMessage, compress, decode_messages, encode_stored
+
+QUEUE = MessageQueue("Orders", "broker-a", 3)
+ALL = arrow_schema(MESSAGE_COLUMNS)
+EVERYTHING = (0, 1 << 62)
+VECTORS = Path(__file__).parents[2] / "vectors" / "messages.jsonl"
+
+
+def decode(records: bytes, *, tags: frozenset[str] | None = None, span: tuple[int, int] = EVERYTHING) -> list[dict[str, Any]]:
+    batch = RecordDecoder(ALL, tags).decode(records, QUEUE, *span)
+    batch.validate(full=True)
+    assert batch.schema == ALL
+    return rows_of(batch)
+
+
+def rows_of(batch: Any) -> list[dict[str, Any]]:
+    return [{**row, "properties": dict(row["properties"])} for row in batch.to_pylist()]
+
+
+def expected(records: bytes) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": QUEUE.topic,
+            "brokerName": QUEUE.broker_name,
+            "queueId": QUEUE.queue_id,
+            "queueOffset": message.queue_offset,
+            "keys": message.properties.get("KEYS"),
+            "tags": message.tag,
+            "body": message.body,
+            "properties": dict(message.properties),
+            "bornTimestamp": message.born_at,
+            "storeTimestamp": message.stored_at,
+        }
+        for message in decode_messages(records)
+    ]
+
+
+def stored(offset: int = 0, body: bytes = b"body", properties: bytes = b"", **fields: Any) -> bytes:
+    return encode_stored(
+        StoredMessage("Orders", body, properties, 3, queue_offset=offset, born_timestamp_ms=1_700_000_000_000, **fields),
+    )
+
+
+# --- against Apache's own encoder ------------------------------------------------------------------------------------
+
+
+def vectors(field: str) -> list[Any]:
+    lines = [json.loads(line) for line in VECTORS.read_text().splitlines()]
+    return [pytest.param(line, id=line["name"]) for line in lines if field in line]
+
+
+@pytest.mark.parametrize("line", vectors("stored"))
+def test_reads_what_apache_wrote(line: dict[str, Any]) -> None:
+    """Every golden record, also with IPv6 hosts, without a body, with the longest topic."""
+    record = bytes.fromhex(line["stored"])
+    (row, again) = decode(record + record)
+    assert row == again == expected(record)[0]
+    assert row["queueOffset"] == line["queue_offset"]
+    assert row["body"] == bytes.fromhex(line["body"])
+    assert row["properties"] == line["properties"]
+
+
+@pytest.mark.parametrize("line", vectors("compressed"))
+def test_compressed_bodies_are_inflated_or_refused_by_name(line: dict[str, Any]) -> None:
+    """zlib is read; LZ4 and ZSTD are not shown as if they were plain."""
+    record = stored(0, bytes.fromhex(line["compressed"]), sys_flag=line["sys_flag"])
+    kind = line["name"].split()[-1]
+    if kind == "ZLIB":
+        assert decode(stored(0) + record)[1]["body"] == bytes.fromhex(line["body"])
+    else:
+        with pytest.raises(ProtocolError, match=kind):
+            decode(stored(0) + record)
+
+
+# --- against wire.message --------------------------------------------------------------------------------------------
+
+texts = st.text("aZ é中\U0001f680=\x00", max_size=6)
+properties = st.dictionaries(st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY"]), texts), texts, max_size=5)
+hosts = st.sampled_from([bytes(8), bytes(20)])
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> list[StoredMessage]:
+    bodies = draw(st.lists(st.binary(max_size=40), max_size=20))
+    odd = draw(st.booleans())
+    result = []
+    for offset, body in enumerate(bodies):
+        text = "".join(f"{name}\x01{value}\x02" for name, value in draw(properties).items())
+        raw = text.encode()[: -1 if draw(st.booleans()) and text else None]
+        flag = 0
+        if odd and draw(st.booleans()):
+            body, flag = compress(body)
+        result.append(
+            StoredMessage(
+                draw(st.sampled_from(["T", "%RETRY%" + "g" * 125])) if odd else "Orders",
+                body,
+                raw,
+                3,
+                queue_offset=offset,
+                commitlog_offset=draw(st.integers(0, 2**62)),
+                sys_flag=flag,
+                born_timestamp_ms=draw(st.integers(0, 4_102_444_800_000)),
+                born_host=draw(hosts) if odd else bytes(8),
+                store_timestamp_ms=draw(st.integers(0, 4_102_444_800_000)),
+                store_host=draw(hosts) if odd else bytes(8),
+            )
+        )
+    return result
+
+
+@given(messages())
+def test_agrees_with_the_record_decoder(sent: list[StoredMessage]) -> None:
+    """Whatever was stored, Arrow shows what the plain decoder shows."""
+    records = b"".join(encode_stored(message) for message in sent)
+    assert decode(records) == expected(records)
+
+
+@given(messages(), st.data())
+def test_any_subset_of_columns_is_the_same_data(sent: list[StoredMessage], data: st.DataObject) -> None:
+    """Pruning changes the cost, never the values."""
+    records = b"".join(encode_stored(message) for message in sent)
+    names = data.draw(st.lists(st.sampled_from(ALL.names), min_size=1, unique=True))
+    pruned = RecordDecoder(ALL.empty_table().select(names).schema).decode(records, QUEUE, *EVERYTHING)
+    full = RecordDecoder(ALL).decode(records, QUEUE, *EVERYTHING)
+    assert pruned.equals(full.select(names))
+
+
+@settings(max_examples=300)
+@given(messages().filter(bool), st.data())
+def test_damage_raises_protocol_error_only(sent: list[StoredMessage], data: st.DataObject) -> None:
+    """Cut anywhere and flip any byte: rows or ProtocolError, nothing else."""
+    records = bytearray(b"".join(encode_stored(message) for message in sent))
+    at = data.draw(st.integers(0, len(records) - 1))
+    records[at] ^= data.draw(st.integers(1, 255))
+    cut = data.draw(st.integers(0, len(records)))
+    with contextlib.suppress(ProtocolError):
+        RecordDecoder(ALL).decode(bytes(records[:cut]), QUEUE, *EVERYTHING)
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_garbage_raises_protocol_error(garbage: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(garbage)
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_answer_has_no_rows() -> None:
+    assert decode(b"") == []
+
+
+def test_only_offsets_of_the_span_are_kept() -> None:
+    """A filtered pull may run past the planned end, a replay may begin inside an answer."""
+    records = b"".join(stored(offset) for offset in range(10, 20))
+    assert [row["queueOffset"] for row in decode(records, span=(12, 15))] == [12, 13, 14]
+
+
+def test_tags_are_compared_exactly() -> None:
+    """`Aa` and `BB` have one Java hash code, so the broker sends both."""
+    records = stored(0, properties=b"TAGS\x01Aa\x02") + stored(1, properties=b"TAGS\x01BB\x02") + stored(2)
+    assert [row["queueOffset"] for row in decode(records, tags=frozenset({"BB"}))] == [1]
+
+
+def test_tag_filter_works_without_the_column() -> None:
+    schema = ALL.empty_table().select(["body"]).schema
+    records = stored(0, b"a", b"TAGS\x01Aa\x02") + stored(1, b"b", b"TAGS\x01BB\x02")
+    assert RecordDecoder(schema, frozenset({"BB"})).decode(records, QUEUE, *EVERYTHING).to_pylist() == [{"body": b"b"}]
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        pytest.param(b"a\x011\x02b\x012", {"a": "1", "b": "2"}, id="4.9 leaves the last separator off"),
+        pytest.param(b"a\x01\x02b\x012\x02", {"b": "2"}, id="empty values vanish"),
+        pytest.param(b"\x011\x02b\x012\x02", {"b": "2"}, id="nameless values vanish"),
+        pytest.param(b"a\x011\x012\x02", {"a": "1\x012"}, id="a value may hold the inner separator"),
+        pytest.param(b"a\x011\x02\x02b\x012\x02", {"a": "1", "b": "2"}, id="a repeated separator"),
+        pytest.param(b"a\x01\x00\x02", {"a": "\x00"}, id="a zero byte is a value"),
+        pytest.param(b"a\x01\xff\x02", {"a": "\ufffd"}, id="bad UTF-8 is replaced, as in Java"),
+        pytest.param(b"junk", {}, id="no separator at all"),
+    ],
+)
+def test_irregular_properties(raw: bytes, shown: dict[str, str]) -> None:
+    """One irregular row changes neither itself nor its neighbours."""
+    neighbour = stored(0, properties=b"KEYS\x01k\x02TAGS\x01t\x02")
+    rows = decode(neighbour + stored(1, properties=raw) + neighbour)
+    assert [row["properties"] for row in rows] == [{"KEYS": "k", "TAGS": "t"}, shown, {"KEYS": "k", "TAGS": "t"}]
+
+
+def test_missing_keys_and_tags_are_null() -> None:
+    rows = decode(stored(0) + stored(1, properties=b"TAGS\x01t\x02") + stored(2, properties=b"KEYS\x01k\x02x\x01y\x02") + stored(3))
+    assert [(row["keys"], row["tags"]) for row in rows] == [(None, None), (None, "t"), ("k", None), (None, None)]
+
+
+def test_a_topic_of_batches_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="BatchCQ"):
+        decode(stored(0, sys_flag=0xC0))
