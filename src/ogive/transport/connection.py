@@ -1,0 +1,331 @@
+"""One TCP or TLS connection between two peers that may both ask and answer. Source: NettyRemotingAbstract.java, 5.3."""
+
+import asyncio
+import itertools
+import logging
+import ssl as tls
+from collections.abc import Callable
+from typing import Final
+
+from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
+from ogive.transport.deadlines import Deadlines
+from ogive.transport.limits import Limits
+from ogive.wire.codes import Flag, ResponseCode
+from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from ogive.wire.frame import FrameDecoder
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[RemotingCommand | TransportError], None]
+"""Gets the answer, or why there is none. Runs on the loop, inside the reading of the socket: it must be short and must not raise."""
+
+RequestHandler = Callable[["Connection", RemotingCommand], None]
+"""Called for each request of the peer, in order. Answers now or later through ``Connection.reply``; not at all if it is one-way."""
+
+_RESPONSE: Final = int(Flag.RESPONSE)
+_ONEWAY: Final = int(Flag.ONEWAY)
+_MAX_OPAQUE: Final = 0x7FFFFFFF
+
+
+def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
+    """The handler of a peer that takes no requests."""
+    if not command.flag & _ONEWAY:
+        remark = f" request type {command.code} not supported"
+        connection.reply(RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark, opaque=command.opaque, flag=_RESPONSE))
+
+
+class Connection(asyncio.Protocol):
+    """Frames in and out of one socket, on one event loop.
+
+    Answers are matched by opaque. Writes of one loop turn leave as one. A call that gets no answer while the peer sends nothing at all
+    takes the connection down with it: the link counts as dead, and the next call gets a fresh one.
+    """
+
+    def __init__(self, on_request: RequestHandler = refuse_requests, limits: Limits | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_request = on_request
+        self.limits = limits or Limits()
+        self._decoder = FrameDecoder(self.limits.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, tuple[Answer, float]] = {}
+        self._deadlines = Deadlines(self._loop, self._expire)
+        self._opaques = itertools.count(1)
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._writable: asyncio.Future[None] | None = None  # set while the socket's buffer is over its limit
+        self._requests_in_flight = 0
+        self._idle: asyncio.Future[None] | None = None  # somebody waits for the last answer
+        self._last_words: str | None = None  # why the connection ends once the requests in flight are answered
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self.remote_address = "?"
+        self.closed = False
+        self.opened_at = self.received_at = self.sent_at = self._loop.time()
+        self.received_frames = 0
+        self.on_close: list[Callable[[Connection], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<connection to {self.remote_address}{', closed' if self.closed else ''}>"
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """The peer's answer, whatever its code. Raises TransportError. A cancelled call ignores its late answer."""
+        return await self.start_call(command, timeout_s)
+
+    def start_call(self, command: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
+        """Like ``call``, without waiting; sets the command's opaque. Raises at once if the request cannot even start."""
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+
+        def answer(result: RemotingCommand | TransportError) -> None:
+            if future.done():
+                return
+            if isinstance(result, RemotingCommand):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+
+        command.opaque = self.next_opaque()
+        self.start_frame(command.opaque, encode_command(command), answer, timeout_s)
+        return future
+
+    def next_opaque(self) -> int:
+        """A number for one request on this connection."""
+        return next(self._opaques) & _MAX_OPAQUE
+
+    def start_frame(self, opaque: int, frame: bytes, answer: Answer, timeout_s: float) -> None:
+        """Send a whole request frame that carries *opaque*; *answer* is called exactly once. Raises if it cannot start."""
+        if self.closed or self._last_words is not None:
+            raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
+        if len(self._calls) >= self.limits.max_calls_in_flight:
+            raise TooManyRequests(f"{len(self._calls)} requests to {self.remote_address} wait for an answer already", self.remote_address)
+        now = self._loop.time()
+        self._calls[opaque] = (answer, now)
+        self._deadlines.add(opaque, now + timeout_s)
+        self.write(frame)
+
+    async def send(self, command: RemotingCommand) -> None:
+        """Send a one-way request, waiting while the socket's buffer is over its limit. Raises TransportError."""
+        await self.drain()
+        self.send_nowait(command)
+
+    def send_nowait(self, command: RemotingCommand) -> None:
+        """Send a one-way request at once. Raises ConnectError."""
+        if self.closed:
+            raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
+        command.opaque = self.next_opaque()
+        command.flag |= _ONEWAY
+        self.write(encode_command(command))
+
+    @property
+    def calls_in_flight(self) -> int:
+        return len(self._calls)
+
+    def _expire(self, opaques: list[int]) -> None:
+        silent = False
+        for opaque in opaques:
+            call = self._calls.pop(opaque, None)
+            if call is not None:
+                answer, started = call
+                silent = silent or self.received_at < started
+                waited = self._loop.time() - started
+                answer(RequestTimeout(f"no answer from {self.remote_address} within {waited:.1f} s", self.remote_address))
+        if silent:
+            self.abort(f"{self.remote_address} sent nothing while a request waited for its whole timeout")
+
+    # --- answering ---------------------------------------------------------------------------------------------------
+
+    def reply(self, answer: RemotingCommand | bytes) -> None:
+        """Answer one request: a command with its opaque and the response flag set, or the whole frame. Never for one-way requests."""
+        self._requests_in_flight -= 1
+        if self._requests_in_flight == self.limits.max_requests_in_flight // 2 and self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+        if not self.closed:
+            self.write(answer if isinstance(answer, bytes) else encode_command(answer))
+        if self._requests_in_flight == 0:
+            self._all_answered()
+
+    def _all_answered(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        if self._last_words is not None:
+            self._loop.call_soon(self._close, self._last_words)
+
+    async def finish_requests(self) -> None:
+        """Read nothing more; return when every request that was read has been answered."""
+        if self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+        while self._requests_in_flight and not self.closed:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.wait([self._idle])
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests of the peer that wait for our answer."""
+        return self._requests_in_flight
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, frame: bytes) -> None:
+        """Queue a whole frame; everything queued in one loop turn leaves together."""
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+
+    def _flush(self) -> None:
+        frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if self._transport is not None and frames and not self.closed:
+            self.sent_at = self._loop.time()
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the peer to read."""
+        return self._unsent_bytes + (self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0)
+
+    async def drain(self) -> None:
+        """Wait until the socket's buffer is below its limit. Raises ConnectionLost."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self.closed:
+            raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self.limits.write_high_bytes)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.remote_address = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the frame that is arriving."""
+        return self._decoder.buffered
+
+    def data_received(self, data: bytes) -> None:
+        if self._last_words is not None:
+            return
+        self.received_at = self._loop.time()
+        frames, fault = self._decoder.feed(data)
+        calls = self._calls
+        for frame in frames:
+            self.received_frames += 1
+            try:
+                command = decode_command(frame)
+            except ProtocolError as exc:
+                fault = exc
+                break
+            if command.flag & _RESPONSE:
+                call = calls.pop(command.opaque, None)
+                if call is not None:  # else it came after its timeout: normal
+                    call[0](command)
+            else:
+                self._take_request(command)
+        if fault is not None:
+            self._end(f"{self.remote_address} sent what is no frame: {fault}")
+
+    def _take_request(self, command: RemotingCommand) -> None:
+        if not command.flag & _ONEWAY:
+            self._requests_in_flight += 1
+            if self._requests_in_flight == self.limits.max_requests_in_flight and self._transport is not None:
+                self._transport.pause_reading()
+        self._on_request(self, command)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close after what is written has left. Calls in flight end with ConnectionLost."""
+        self._close(f"connection to {self.remote_address} was closed here")
+
+    async def wait_closed(self) -> None:
+        await asyncio.shield(self._lost)
+
+    def _end(self, reason: str) -> None:
+        """Read no more, answer what came before, then close: a stream is never taken up again behind a fault."""
+        self._last_words = reason
+        log.warning("%s", reason[:300])
+        if self._transport is not None:
+            self._transport.pause_reading()
+        if self._requests_in_flight == 0:
+            self._close(reason)
+
+    def _close(self, reason: str) -> None:
+        if not self.closed and self._transport is not None:
+            self._flush()
+            self._transport.close()
+            self._finish(reason)
+
+    def abort(self, reason: str) -> None:
+        """Close at once; what is written and not read yet is lost. A reason is logged."""
+        if reason:
+            log.warning("%s", reason[:300])
+        if self._transport is not None:
+            self._transport.abort()
+            self._finish(reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish(f"connection to {self.remote_address} was lost{f': {exc}' if exc else ''}")
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _finish(self, reason: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._deadlines.clear()
+        self.resume_writing()
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        calls, self._calls = self._calls, {}
+        for answer, _ in calls.values():
+            answer(ConnectionLost(reason, self.remote_address))
+        for callback in self.on_close:
+            callback(self)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    timeout_s: float = 3.0,
+    ssl: tls.SSLContext | None = None,
+    on_request: RequestHandler = refuse_requests,
+    limits: Limits | None = None,
+) -> Connection:
+    """A connection that is ready for calls. Raises ConnectError with the address and the reason."""
+    loop = asyncio.get_running_loop()
+    address = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(lambda: Connection(on_request, limits), host, port, ssl=ssl)
+    except TimeoutError:
+        raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
+    except tls.SSLError as exc:
+        raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}", address) from None
+    except OSError as exc:
+        raise ConnectError(f"no connection to {address}: {exc.strerror or exc}", address) from None
+    connection.remote_address = address
+    return connection
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``. Raises ConnectError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConnectError(f"{address!r} is no address of the form host:port", address)
+    return host.strip("[]"), int(port)
+
+
+__all__ = ["Answer", "Connection", "RequestHandler", "connect", "refuse_requests", "split_address"]

@@ -1,0 +1,55 @@
+"""Timeouts for very many short calls: adding one costs a list append, and nothing has to be cancelled."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+TICK_S = 0.02
+"""How late a timeout may fire. A call that is answered leaves its number behind until its deadline: eight bytes."""
+
+
+class Deadlines:
+    """Calls *expire* with the numbers whose time has come; the owner knows which of them are still waited for."""
+
+    __slots__ = ("_buckets", "_expire", "_loop", "_order", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[int]], None]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._buckets: dict[int, list[int]] = {}
+        self._order: list[int] = []  # heap of the buckets' ticks
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, number: int, deadline: float) -> None:
+        """*deadline* is a time of the loop's clock."""
+        tick = int(deadline / TICK_S) + 1
+        bucket = self._buckets.get(tick)
+        if bucket is not None:
+            bucket.append(number)
+            return
+        self._buckets[tick] = [number]
+        heapq.heappush(self._order, tick)
+        if self._order[0] == tick:
+            self._arm()
+
+    def clear(self) -> None:
+        self._buckets.clear()
+        self._order.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._order[0] * TICK_S, self._fire) if self._order else None
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        due: list[int] = []
+        while self._order and self._order[0] * TICK_S <= now:
+            due += self._buckets.pop(heapq.heappop(self._order))
+        self._arm()
+        if due:
+            self._expire(due)

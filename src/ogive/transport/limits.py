@@ -1,0 +1,39 @@
+"""What one connection, and all of a server together, may hold."""
+
+from dataclasses import dataclass
+
+from ogive.errors import InvalidOption
+from ogive.wire.frame import MAX_FRAME_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Per connection. Times in seconds."""
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_calls_in_flight: int = 65_535  # clientAsyncSemaphoreValue; ours, waiting for the peer's answer
+    max_requests_in_flight: int = 4_096  # the peer's, waiting for ours; above it nothing more is read
+    write_high_bytes: int = 1024 * 1024  # above it writers that wait are held back
+    idle_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
+
+    def __post_init__(self) -> None:
+        if min(self.max_frame_bytes, self.max_calls_in_flight, self.max_requests_in_flight, self.write_high_bytes, self.idle_s) <= 0:
+            raise InvalidOption("every limit of a connection must be above zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """All connections of one server together. Times in seconds."""
+
+    connection: Limits = Limits()
+    max_connections: int = 10_000
+    max_connections_per_address: int = 1_000
+    max_read_buffer_bytes: int = 256 * 1024 * 1024  # frames that are not complete yet
+    first_frame_s: float = 10.0  # a connection that has not sent one whole frame by then is closed
+    frame_bytes_per_s: int = 1024  # a frame that has been arriving for longer than first_frame_s must come at least this fast
+    max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it the peer counts as slow ...
+    slow_reader_s: float = 60.0  # ... and is closed after this time
+
+    def __post_init__(self) -> None:
+        if min(self.max_connections, self.max_connections_per_address, self.max_read_buffer_bytes, self.max_write_buffer_bytes) <= 0:
+            raise InvalidOption("every limit of a server must be above zero")

@@ -1,0 +1,94 @@
+"""One connection per address, made when first needed and replaced when it is gone."""
+
+import asyncio
+import ssl as tls
+
+from ogive.errors import ConnectError
+from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
+from ogive.transport.limits import Limits
+from ogive.wire.command import RemotingCommand
+
+
+class ConnectionPool:
+    """Callers of one address share one attempt to connect; a dead address holds up nobody else."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 3.0,
+        ssl: tls.SSLContext | None = None,
+        on_request: RequestHandler = refuse_requests,
+        limits: Limits | None = None,
+    ) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._ssl = ssl
+        self._on_request = on_request
+        self._limits = limits
+        self._open: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self.closed = False
+
+    def existing(self, address: str) -> Connection | None:
+        """The open connection to *address*, if there is one: no waiting."""
+        connection = self._open.get(address)
+        return connection if connection is not None and not connection.closed else None
+
+    async def get(self, address: str) -> Connection:
+        """An open connection to ``host:port``. Raises ConnectError."""
+        connection = self.existing(address)
+        if connection is not None:
+            return connection
+        if self.closed:
+            raise ConnectError(f"no new connection to {address}: the client is closed", address)
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.create_task(self._connect(address), name=f"connect {address}")
+        return await asyncio.shield(opening)  # one caller's cancellation must not take the others' connection
+
+    async def call(self, address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Connect if need be and ask, within one budget. Raises TransportError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.get(address)
+        except TimeoutError:
+            raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
+        return await connection.call(command, max(0.001, deadline - loop.time()))
+
+    async def send(self, address: str, command: RemotingCommand) -> None:
+        """Send one-way. Raises TransportError."""
+        await (await self.get(address)).send(command)
+
+    async def _connect(self, address: str) -> Connection:
+        try:
+            host, port = split_address(address)
+            connection = await connect(
+                host, port, timeout_s=self._connect_timeout_s, ssl=self._ssl, on_request=self._on_request, limits=self._limits
+            )
+            if self.closed:
+                connection.close()
+                raise ConnectError(f"no new connection to {address}: the client is closed", address)
+            self._open[address] = connection
+            connection.on_close.append(lambda gone: self._forget(address, gone))
+            return connection
+        finally:
+            del self._opening[address]
+
+    def _forget(self, address: str, gone: Connection) -> None:
+        if self._open.get(address) is gone:
+            del self._open[address]
+
+    def addresses(self) -> list[str]:
+        return list(self._open)
+
+    async def close(self) -> None:
+        """Close every connection, and wait until they are gone."""
+        self.closed = True
+        opening, connections = list(self._opening.values()), list(self._open.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        for connection in connections:
+            connection.close()
+        await asyncio.gather(*(connection.wait_closed() for connection in connections))

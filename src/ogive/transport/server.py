@@ -1,0 +1,172 @@
+"""A listening socket and its connections, each within limits. Source: NettyRemotingServer.java, 5.3; limits are our own."""
+
+import asyncio
+import logging
+import ssl as tls
+from collections import Counter
+from collections.abc import Callable
+
+from ogive.errors import ConnectError
+from ogive.transport.connection import Connection, RequestHandler
+from ogive.transport.limits import ServerLimits
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 1.0
+
+
+class ServerConnection(Connection):
+    """A client's connection. *slow_since* is the time at which its unsent bytes went over the limit."""
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__(server.handle, server.limits.connection)
+        self._server = server
+        self._peer_host = "?"
+        self._counted_bytes = 0
+        self.frame_started_at: float | None = None
+        self.slow_since: float | None = None
+
+    @property
+    def peer_host(self) -> str:
+        return self._peer_host
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._peer_host = self.remote_address.rpartition(":")[0]
+        self._server._opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        frames_before = self.received_frames
+        super().data_received(data)
+        buffered = self.buffered_bytes
+        if buffered != self._counted_bytes:
+            self._server._read_buffer_bytes += buffered - self._counted_bytes
+            self._counted_bytes = buffered
+            if self._server._read_buffer_bytes > self._server.limits.max_read_buffer_bytes:
+                self.abort(f"{self.remote_address} is cut off: frames that are not complete hold more memory than allowed")
+        if not buffered:
+            self.frame_started_at = None
+        elif self.frame_started_at is None or self.received_frames != frames_before:
+            self.frame_started_at = self.received_at
+
+    def _finish(self, reason: str) -> None:
+        if not self.closed:
+            self._server._read_buffer_bytes -= self._counted_bytes
+            self._counted_bytes = 0
+            self._server._closed(self)
+        super()._finish(reason)
+
+
+class Server:
+    """``handler(connection, command)`` is called for each request, in order; see RequestHandler."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        ssl: tls.SSLContext | None = None,
+        limits: ServerLimits | None = None,
+        on_open: Callable[[ServerConnection], None] | None = None,
+    ) -> None:
+        self.handle = handler
+        self.host = host
+        self.port = port
+        self.limits = limits or ServerLimits()
+        self._ssl = ssl
+        self._on_open = on_open
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._connections: set[ServerConnection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._read_buffer_bytes = 0
+        self._refused = 0
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def connections(self) -> frozenset[ServerConnection]:
+        return frozenset(self._connections)
+
+    async def start(self) -> None:
+        """Listen; port 0 becomes the port that was given. Raises ConnectError when the address is taken."""
+        loop = asyncio.get_running_loop()
+        handshake_s = self.limits.first_frame_s if self._ssl else None
+        try:
+            self._listener = await loop.create_server(
+                lambda: ServerConnection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=handshake_s, backlog=1024
+            )
+        except OSError as exc:
+            raise ConnectError(f"cannot listen on {self.address}: {exc.strerror or exc}", self.address) from None
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Take no new connections, give requests in flight *grace_s* to be answered and the answers as long to be read, then close."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        connections = list(self._connections)
+        if not connections:
+            return
+        await asyncio.wait([asyncio.ensure_future(connection.finish_requests()) for connection in connections], timeout=grace_s)
+        for connection in connections:
+            connection.close()
+        _, unread = await asyncio.wait([asyncio.ensure_future(connection.wait_closed()) for connection in connections], timeout=grace_s)
+        if unread:
+            log.warning("%d connections did not take their last answers within %.1f s", len(unread), grace_s)
+            for connection in connections:
+                connection.abort("")
+            await asyncio.wait(unread, timeout=grace_s)
+
+    def _opened(self, connection: ServerConnection) -> None:
+        host = connection.peer_host
+        self._connections.add(connection)
+        self._per_host[host] += 1
+        if len(self._connections) > self.limits.max_connections or self._per_host[host] > self.limits.max_connections_per_address:
+            self._refused += 1
+            connection.abort(f"{connection.remote_address} is refused: too many connections ({self._refused} so far)")
+        elif self._on_open is not None:
+            self._on_open(connection)
+
+    def _closed(self, connection: ServerConnection) -> None:
+        self._connections.discard(connection)
+        host = connection.peer_host
+        self._per_host[host] -= 1
+        if self._per_host[host] <= 0:
+            del self._per_host[host]
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = asyncio.get_running_loop().time()
+            for connection in list(self._connections):
+                reason = self._overdue(connection, now)
+                if reason:
+                    connection.abort(f"{connection.remote_address} is cut off: {reason}")
+
+    def _overdue(self, connection: ServerConnection, now: float) -> str | None:
+        """Why the connection must go, if it must."""
+        limits = self.limits
+        if not connection.received_frames and now - connection.opened_at > limits.first_frame_s:
+            return f"no whole frame within {limits.first_frame_s:g} s"
+        if connection.frame_started_at is not None:
+            age = now - connection.frame_started_at
+            if age > limits.first_frame_s and connection.buffered_bytes < age * limits.frame_bytes_per_s:
+                return "its frame arrives too slowly"
+        if now - max(connection.received_at, connection.sent_at) > limits.connection.idle_s:
+            return f"idle for {limits.connection.idle_s:g} s"
+        if connection.unsent_bytes <= limits.max_write_buffer_bytes:
+            connection.slow_since = None
+        elif connection.slow_since is None:
+            connection.slow_since = now
+        elif now - connection.slow_since > limits.slow_reader_s:
+            return f"{connection.unsent_bytes} bytes wait for it since {limits.slow_reader_s:g} s"
+        return None

@@ -1,0 +1,23 @@
+"""Periodic work."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from ogive.errors import OgiveError
+
+log = logging.getLogger(__name__)
+
+
+async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: str, first_after_s: float = 0.0) -> NoReturn:
+    """Run *job* every *period_s*, start to start, until cancelled. An OgiveError is logged; any other is a bug and ends the task."""
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(first_after_s)
+    while True:
+        started = loop.time()
+        try:
+            await job()
+        except OgiveError as exc:
+            log.warning("%s failed, next try in %.1f s: %s", name, period_s, exc)
+        await asyncio.sleep(max(0.0, started + period_s - loop.time()))

@@ -1,0 +1,240 @@
+"""Connections between two peers on loopback."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, TooManyRequests
+from ogive.transport.connection import Connection, connect
+from ogive.transport.limits import Limits, ServerLimits
+from ogive.transport.pool import ConnectionPool
+from ogive.transport.server import Server, ServerConnection
+from ogive.wire.codes import Flag, ResponseCode
+from ogive.wire.command import RemotingCommand, encode_command
+
+HELD: list[tuple[Connection, int]] = []
+
+
+def answer(command: RemotingCommand, body: bytes = b"") -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, {}, body, command.opaque, Flag.RESPONSE)
+
+
+def echo(connection: Connection, command: RemotingCommand) -> None:
+    """Code 1 echoes, code 2 is held back, code 3 echoes what was held before itself (answers out of order)."""
+    if command.is_oneway:
+        return
+    if command.code == 2:
+        HELD.append((connection, command.opaque))
+        return
+    connection.reply(answer(command, command.body))
+    if command.code == 3:
+        for held, opaque in HELD:
+            held.reply(answer(RemotingCommand(2, opaque=opaque), b"held"))
+        HELD.clear()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    HELD.clear()
+    server = Server(echo, limits=ServerLimits(connection=Limits(max_requests_in_flight=8)))
+    await server.start()
+    yield server
+    await server.stop(grace_s=0.05)
+
+
+async def test_answers_are_matched_by_opaque_not_by_order(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    held = connection.start_call(RemotingCommand(2), 5.0)
+    later = await connection.call(RemotingCommand(3, body=b"later"), 5.0)
+    assert later.body == b"later"
+    assert (await held).body == b"held"
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_many_requests_in_one_loop_turn_are_answered(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    calls = [connection.start_call(RemotingCommand(1, body=b"%d" % i), 5.0) for i in range(1000)]
+    assert [(await call).body for call in calls] == [b"%d" % i for i in range(1000)]
+    connection.close()
+
+
+async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unknown(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    with pytest.raises(RequestTimeout, match=f"127.0.0.1:{server.port} within 0.1 s") as caught:
+        await connection.call(RemotingCommand(2), 0.1)
+    assert caught.value.outcome_unknown
+
+
+async def test_a_silent_peer_counts_as_dead_after_a_timeout(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    with pytest.raises(RequestTimeout):
+        await connection.call(RemotingCommand(2), 0.05)
+    assert connection.closed
+
+
+async def test_a_timeout_beside_other_traffic_leaves_the_connection_open(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    slow = connection.start_call(RemotingCommand(2), 0.1)
+    await connection.call(RemotingCommand(1), 5.0)
+    with pytest.raises(RequestTimeout):
+        await slow
+    assert not connection.closed
+    connection.close()
+
+
+async def test_lost_connection_fails_every_call_in_flight_at_once(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    calls = [connection.start_call(RemotingCommand(2), 60.0) for _ in range(3)]
+    await connection.call(RemotingCommand(1), 5.0)
+    for peer in server.connections:
+        peer.abort("")
+    for call in calls:
+        with pytest.raises(ConnectionLost):
+            await call
+    with pytest.raises(ConnectError):
+        connection.start_call(RemotingCommand(1), 1.0)
+
+
+async def test_calls_in_flight_are_limited(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port, limits=Limits(max_calls_in_flight=2))
+    calls = [connection.start_call(RemotingCommand(2), 60.0) for _ in range(2)]
+    with pytest.raises(TooManyRequests):
+        connection.start_call(RemotingCommand(1), 1.0)
+    connection.close()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_server_reads_no_more_while_too_many_requests_wait(server: Server) -> None:
+    """The ninth request of a connection that may have eight in flight is read only after answers have gone."""
+    connection = await connect("127.0.0.1", server.port)
+    calls = [connection.start_call(RemotingCommand(2), 60.0) for _ in range(8)]
+    while len(HELD) < 8:
+        await asyncio.sleep(0)
+    ninth = connection.start_call(RemotingCommand(1, body=b"ninth"), 60.0)
+    done, _ = await asyncio.wait([ninth], timeout=0.1)
+    assert not done
+    for held, opaque in HELD:
+        held.reply(answer(RemotingCommand(2, opaque=opaque)))
+    HELD.clear()
+    assert (await ninth).body == b"ninth"
+    await asyncio.gather(*calls)
+    connection.close()
+
+
+async def test_requests_before_a_broken_frame_are_answered(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    connection = await connect("127.0.0.1", server.port)
+    held = connection.start_call(RemotingCommand(2), 5.0)
+    good = connection.start_call(RemotingCommand(1, body=b"good"), 5.0)
+    connection.write(b"\xff\xff\xff\xff nonsense")
+    assert (await good).body == b"good"
+    for peer, opaque in HELD:
+        peer.reply(answer(RemotingCommand(2, opaque=opaque), b"after the fault"))
+    assert (await held).body == b"after the fault"
+    await connection.wait_closed()
+
+
+async def test_a_request_that_nobody_handles_is_refused_at_once() -> None:
+    server = Server(lambda connection, command: None)
+    await server.start()
+    connection = await connect("127.0.0.1", server.port)
+    while not server.connections:
+        await asyncio.sleep(0)
+    (peer,) = server.connections
+    assert (await peer.call(RemotingCommand(40), 5.0)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    connection.close()
+    await server.stop()
+
+
+async def test_connect_says_address_and_reason() -> None:
+    server = Server(echo)
+    await server.start()
+    port = server.port
+    await server.stop()
+    with pytest.raises(ConnectError, match=f"no connection to 127.0.0.1:{port}: .*refused"):
+        await connect("127.0.0.1", port)
+
+
+async def test_pool_shares_one_connection_and_replaces_a_lost_one(server: Server) -> None:
+    pool = ConnectionPool()
+    address = server.address
+    first, second = await asyncio.gather(pool.get(address), pool.get(address))
+    assert first is second
+    first.close()
+    await first.wait_closed()
+    third = await pool.get(address)
+    assert third is not first
+    await pool.close()
+    assert third.closed
+    with pytest.raises(ConnectError, match="closed"):
+        await pool.get(address)
+
+
+async def test_pool_connects_to_a_good_address_while_another_hangs(server: Server) -> None:
+    """A listener whose backlog is full never completes the handshake; others are not held up."""
+    pool = ConnectionPool(connect_timeout_s=30.0)
+    hanging = asyncio.create_task(pool.get("203.0.113.1:9"))  # TEST-NET-3: nothing answers, nothing leaves a closed network
+    reply = await pool.call(server.address, RemotingCommand(1, body=b"x"), 5.0)
+    assert reply.body == b"x"
+    hanging.cancel()
+    await asyncio.gather(hanging, return_exceptions=True)
+    await pool.close()
+
+
+async def test_first_frame_must_come_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(echo, limits=ServerLimits(first_frame_s=0.05))
+    await server.start()
+    connection = await connect("127.0.0.1", server.port)
+    await asyncio.wait_for(connection.wait_closed(), 10)
+    assert "no whole frame within 0.05 s" in caplog.text
+    await server.stop()
+
+
+async def test_half_frames_of_all_connections_share_one_budget(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(echo, limits=ServerLimits(max_read_buffer_bytes=100_000))
+    await server.start()
+    first = await connect("127.0.0.1", server.port)
+    second = await connect("127.0.0.1", server.port)
+    half = encode_command(RemotingCommand(1, body=bytes(200_000)))[:70_000]
+    first.write(half)
+    while server._read_buffer_bytes < 70_000:
+        await asyncio.sleep(0)
+    second.write(half)
+    await asyncio.wait_for(second.wait_closed(), 10)
+    assert not first.closed
+    assert server._read_buffer_bytes == 70_000
+    first.close()
+    await server.stop()
+
+
+async def test_connections_per_address_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(echo, limits=ServerLimits(max_connections_per_address=1))
+    await server.start()
+    first = await connect("127.0.0.1", server.port)
+    await first.call(RemotingCommand(1), 5.0)
+    second = await connect("127.0.0.1", server.port)
+    await asyncio.wait_for(second.wait_closed(), 10)
+    assert (await first.call(RemotingCommand(1), 5.0)).code == ResponseCode.SUCCESS
+    first.close()
+    await server.stop()
+
+
+async def test_stop_answers_what_is_in_flight(server: Server) -> None:
+    connection = await connect("127.0.0.1", server.port)
+    call = connection.start_call(RemotingCommand(2), 5.0)
+    while not HELD:
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(server.stop(grace_s=5.0))
+    await asyncio.sleep(0)
+    (held, opaque) = HELD[0]
+    held.reply(answer(RemotingCommand(2, opaque=opaque), b"last"))
+    assert (await call).body == b"last"
+    await stopping
+    await connection.wait_closed()
+
+
+def test_server_connection_is_a_connection() -> None:
+    assert issubclass(ServerConnection, Connection)
