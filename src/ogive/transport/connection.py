@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import os
 import ssl as tls
 from collections.abc import Callable
 from typing import Final
@@ -315,7 +316,8 @@ async def connect(
     except tls.SSLError as exc:
         raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}", address) from None
     except OSError as exc:
-        raise ConnectError(f"no connection to {address}: {exc.strerror or exc}", address) from None
+        reason = os.strerror(exc.errno).lower() if exc.errno else str(exc)
+        raise ConnectError(f"no connection to {address}: {reason}", address) from None
     connection.remote_address = address
     return connection
 
