@@ -1,0 +1,277 @@
+"""Whatever bytes come: frames do not depend on how the stream is cut, and decoders raise ProtocolError or nothing."""
+
+import contextlib
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ogive.errors import ProtocolError
+from ogive.wire import bodies, headers, java_json
+from ogive.wire.codes import LanguageCode, SerializeType
+from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
+from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
+from ogive.wire.message import (
+    BatchItem,
+    StoredMessage,
+    decode_batch,
+    decode_messages,
+    decode_properties,
+    decode_stored,
+    encode_batch,
+    encode_properties,
+    encode_stored,
+    raw_property,
+)
+
+text = st.text(st.characters(codec="utf-8"), max_size=40)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=20)
+int32 = st.integers(-(2**31), 2**31 - 1)
+commands = st.builds(
+    RemotingCommand,
+    code=st.integers(-(2**15), 2**15 - 1),
+    ext_fields=st.dictionaries(names, st.text(st.characters(codec="utf-8"), min_size=1, max_size=40), max_size=20),
+    body=st.binary(max_size=200),
+    opaque=int32,
+    flag=int32,
+    remark=st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=40),
+    language=st.sampled_from([int(code) for code in LanguageCode]),
+    version=st.integers(0, 600),
+    serialize_type=st.sampled_from([int(kind) for kind in SerializeType]),
+)
+
+
+@given(commands)
+def test_command_round_trip_in_both_codecs(command: RemotingCommand) -> None:
+    assert decode_command(encode_command(command)[4:]) == command
+
+
+@given(st.lists(commands, max_size=5), st.data())
+def test_any_chunking_gives_the_same_frames(sent: list[RemotingCommand], data: st.DataObject) -> None:
+    stream = b"".join(encode_command(command) for command in sent)
+    decoder, received = FrameDecoder(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        frames, fault = decoder.feed(stream[:size])
+        assert fault is None
+        received += frames
+        stream = stream[size:]
+    assert [decode_command(frame) for frame in received] == sent
+    assert decoder.buffered == 0
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 1, 3, MAX_FRAME_BYTES + 1, 2**31 - 1])
+def test_impossible_length_is_a_fault_behind_the_good_frames(length: int) -> None:
+    good = encode_command(RemotingCommand(1))
+    frames, fault = FrameDecoder().feed(good + length.to_bytes(4, signed=True) + b"rest")
+    assert frames == [good[4:]]
+    assert isinstance(fault, ProtocolError)
+
+
+def test_largest_frame_passes_and_one_byte_more_does_not() -> None:
+    """16 MiB with the length word itself, exactly as Apache's decoder."""
+    header = encode_command(RemotingCommand(1))
+    room = MAX_FRAME_BYTES - (len(header) - 4)
+    frame = encode_command(RemotingCommand(1, body=bytes(room)))
+    assert len(frame) == 16 * 1024 * 1024
+    (whole,), fault = FrameDecoder().feed(frame)
+    assert fault is None
+    assert len(decode_command(whole).body) == room
+    with pytest.raises(ProtocolError, match="over the limit"):
+        encode_command(RemotingCommand(1, body=bytes(room + 1)))
+
+
+def test_largest_legal_properties_fit_a_json_header() -> None:
+    """32,767 bytes of properties, every character escaped: six times as long in the header."""
+    command = RemotingCommand(310, {"i": "\x01" * 32767})
+    assert decode_command(encode_command(command)[4:]) == command
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"[]",
+        b'{"code":1e999}',
+        b'{"code":NaN}',
+        b'{"code":' + b"9" * 5000 + b"}",
+        b'{"code":2147483648}',
+        b'{"code":true}',
+        b'{"code":"1"}',
+        b'{"extFields":[]}',
+        b'{"extFields":{"a":{}}}',
+        b'{"extFields":{"a":Infinity}}',
+        b'{"remark":5}',
+        b"\xef\xbb\xbf{}",
+        b"[" * 100_000,
+        b'{"extFields":{' + b",".join(b'"%d":""' % i for i in range(MAX_EXT_FIELDS + 1)) + b"}}",
+        b" " * (MAX_HEADER_BYTES + 1),
+        b"\xff\xfe",
+    ],
+    ids=range(17),
+)
+def test_hostile_json_header_is_refused(header: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_command(len(header).to_bytes(4) + header)
+
+
+def test_json_header_with_trailing_newline_and_bare_numbers_is_accepted() -> None:
+    """The C++ client writes both."""
+    header = b'{"code":10,"extFields":{"n":4,"b":true,"x":null},"language":"CPP","opaque":2,"remark":"","version":63}\n'
+    command = decode_command(len(header).to_bytes(4) + header)
+    assert command.ext_fields == {"n": "4", "b": "true"}
+    assert command.language == LanguageCode.CPP
+
+
+@given(st.binary(max_size=300))
+@example(b"\x00\x00\x00\x02{}")
+@example(b"\x01\x00\x00\x15" + bytes(21))
+def test_garbage_frame_raises_protocol_error_only(garbage: bytes) -> None:
+    _only_protocol_error(decode_command, garbage)
+
+
+@given(commands.map(encode_command), st.integers(0, 2**32), st.integers(0, 255))
+def test_damaged_frame_raises_protocol_error_only(frame: bytes, where: int, byte: int) -> None:
+    damaged = bytearray(frame[4:])
+    damaged[where % len(damaged)] = byte
+    _only_protocol_error(decode_command, bytes(damaged))
+
+
+properties = st.dictionaries(names, names, max_size=8)
+stored = st.builds(
+    StoredMessage,
+    topic=st.text("abcABC%_-|", min_size=1, max_size=200),
+    body=st.binary(max_size=100),
+    properties=properties.map(encode_properties),
+    queue_id=int32,
+    flag=int32,
+    queue_offset=st.integers(0, 2**62),
+    commitlog_offset=st.integers(0, 2**62),
+    sys_flag=st.sampled_from([0, 2, 4, 8, 12]),
+    born_timestamp_ms=st.integers(0, 2**50),
+    born_host=st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20),
+    store_timestamp_ms=st.integers(0, 2**50),
+    store_host=st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20),
+    reconsume_times=int32,
+    prepared_transaction_offset=st.integers(0, 2**62),
+)
+
+
+@given(stored)
+def test_record_round_trip(message: StoredMessage) -> None:
+    raw = encode_stored(message)
+    read = decode_stored(raw)
+    assert read.size == len(raw)
+    message.sys_flag, message.size, message.body_crc = read.sys_flag, read.size, read.body_crc
+    assert read == message
+
+
+@given(st.lists(stored, min_size=1, max_size=4), st.integers(0, 2**32), st.integers(0, 255))
+def test_damaged_records_raise_protocol_error_only(messages: list[StoredMessage], where: int, byte: int) -> None:
+    damaged = bytearray(b"".join(encode_stored(message) for message in messages))
+    damaged[where % len(damaged)] = byte
+    _only_protocol_error(decode_messages, bytes(damaged))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_records_batches_and_properties_raise_protocol_error_only(garbage: bytes) -> None:
+    _only_protocol_error(decode_messages, garbage)
+    _only_protocol_error(decode_batch, garbage)
+    _only_protocol_error(decode_properties, garbage)
+
+
+@given(properties)
+def test_properties_round_trip_and_single_look_up(given_properties: dict[str, str]) -> None:
+    raw = encode_properties(given_properties)
+    assert decode_properties(raw) == given_properties
+    for name, value in given_properties.items():
+        assert raw_property(raw, name.encode()) == value.encode()
+    assert raw_property(raw, b"absent\x03") is None
+
+
+@given(st.lists(st.builds(BatchItem, flag=int32, body=st.binary(max_size=50), properties=properties.map(encode_properties)), max_size=6))
+def test_batch_round_trip(items: list[BatchItem]) -> None:
+    assert decode_batch(encode_batch(items)) == items
+
+
+def test_batch_count_is_limited() -> None:
+    raw = encode_batch([BatchItem(0, b"x", b"")] * 5)
+    with pytest.raises(ProtocolError, match="more than 4 messages"):
+        decode_batch(raw, max_messages=4)
+
+
+def test_inflating_stops_at_the_limit() -> None:
+    """64 MiB of zeros are 64 KiB compressed."""
+    bomb = zlib.compress(bytes(64 * 1024 * 1024))
+    with pytest.raises(ProtocolError, match="inflates to more than"):
+        decode_messages(encode_stored(StoredMessage("T", bomb, sys_flag=0x301)))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+DECODERS: list[Callable[[bytes], Any]] = [
+    bodies.HeartbeatData.decode,
+    bodies.LockBatchBody.decode,
+    bodies.ClusterInfo.decode,
+    bodies.ConsumerConnection.decode,
+    bodies.topic_list_loads,
+    bodies.topic_stats_loads,
+    bodies.consume_stats_loads,
+    bodies.consumer_ids_loads,
+    bodies.kv_table_loads,
+    lambda raw: bodies.TopicRouteData.from_json(java_json.loads(raw)),
+    lambda raw: bodies.RegisterBrokerBody.decode(raw, compressed=False),
+    lambda raw: bodies.RegisterBrokerBody.decode(raw, compressed=True),
+]
+members = st.sampled_from(
+    [
+        "clientID consumerDataSet producerDataSet groupName subscriptionDataSet topic codeSet tagsSet mqSet queueDatas brokerDatas brokerAddrs",
+        "topicConfigSerializeWrapper topicConfigTable dataVersion filterServerList offsetTable table consumerIdList connectionSet topicList",
+    ]
+).flatmap(lambda line: st.sampled_from(line.split()))
+bodies_json = st.dictionaries(members, json_values | st.dictionaries(members, json_values, max_size=3), max_size=4)
+
+
+@given(st.sampled_from(DECODERS), st.binary(max_size=120) | bodies_json.map(bodies.dumps))
+def test_hostile_bodies_raise_protocol_error_only(decode: Callable[[bytes], Any], raw: bytes) -> None:
+    _only_protocol_error(decode, raw)
+
+
+@given(st.text('{}[]:,"$ref.01tfn ', max_size=60))
+def test_java_json_raises_protocol_error_only(raw: str) -> None:
+    _only_protocol_error(java_json.loads, raw)
+
+
+@given(st.dictionaries(names, text, max_size=6))
+def test_hostile_header_fields_raise_protocol_error_only(ext: dict[str, str]) -> None:
+    for cls in (headers.PullMessageRequest, headers.SendMessageRequestV2, headers.RegisterBrokerRequest):
+        known = headers.encode_header(PULL) if cls is headers.PullMessageRequest else {}
+        _only_protocol_error(partial(headers.decode_header, cls), known | ext)
+
+
+PULL = headers.PullMessageRequest(
+    consumer_group="g", topic="t", queue_id=1, queue_offset=2, max_msg_nums=3, sys_flag=4, commit_offset=5, subscription="a || b"
+)
+
+
+def test_header_round_trip_and_named_field_in_the_error() -> None:
+    ext = headers.encode_header(PULL)
+    assert ext["suspendTimeoutMillis"] == "0"
+    assert headers.decode_header(headers.PullMessageRequest, ext | {"unknown": "ignored"}) == PULL
+    with pytest.raises(ProtocolError, match="queueId is no integer"):
+        headers.decode_header(headers.PullMessageRequest, ext | {"queueId": "one"})
+    del ext["queueOffset"]
+    with pytest.raises(ProtocolError, match="queueOffset is missing"):
+        headers.decode_header(headers.PullMessageRequest, ext)
+
+
+def _only_protocol_error(decode: Callable[[Any], object], raw: Any) -> None:
+    with contextlib.suppress(ProtocolError):
+        decode(raw)
