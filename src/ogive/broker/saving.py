@@ -1,0 +1,66 @@
+"""Saving a small table behind the event loop's back: off the loop, one write at a time, many changes in one write."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ogive.errors import StoreError
+from ogive.store.tables import JsonTable
+
+log = logging.getLogger(__name__)
+
+Render = Callable[[], dict[str, Any]]
+"""Makes the JSON object; runs in a thread, so it must close over values that nobody changes."""
+
+
+class TableWriter:
+    """Owned by the event loop; *snapshot* is called there, and what it returns in a thread."""
+
+    def __init__(self, name: str, table: JsonTable, snapshot: Callable[[], Render]) -> None:
+        self._name = name
+        self._table = table
+        self._snapshot = snapshot
+        self._version = 0  # counts changes
+        self._written = 0  # the version that the file holds
+        self._writing: asyncio.Task[None] | None = None
+
+    def mark(self) -> None:
+        """The table differs from the file; the next ``saved`` writes it."""
+        self._version += 1
+
+    def start(self) -> None:
+        """Mark, and begin to write in the background. A failure is logged, and the change is kept for the next write."""
+        self.mark()
+        if self._writing is None:
+            self._begin().add_done_callback(self._report)
+
+    async def saved(self) -> None:
+        """Return when every change made before the call is on stable storage. Raises StoreError."""
+        wanted = self._version
+        while self._written < wanted:
+            writing = self._writing or self._begin()
+            await asyncio.wait([writing])
+            if writing.exception() is not None and self._writing is None:
+                raise StoreError(f"cannot save {self._name}: {writing.exception()}") from writing.exception()
+
+    def _begin(self) -> asyncio.Task[None]:
+        self._writing = asyncio.create_task(self._write(), name=f"save {self._name}")
+        return self._writing
+
+    async def _write(self) -> None:
+        """Until the file holds the newest version, so that changes made during a write need no further trigger."""
+        try:
+            while self._written < self._version:
+                version, render = self._version, self._snapshot()
+                await asyncio.to_thread(self._save, render)
+                self._written = version
+        finally:
+            self._writing = None
+
+    def _save(self, render: Render) -> None:
+        self._table.save(render())
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.error("cannot save %s: %s", self._name, exc)

@@ -1,0 +1,217 @@
+"""The topics of one broker. Source: TopicConfigManager.java, TopicValidator.java, 5.3.
+
+Differs from Java: with auto-creation off no default topic creates anything (Java still follows the cluster's topic); an unchanged
+update changes no version; names and queue numbers are checked here, for every way in.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ogive.broker.saving import Render, TableWriter
+from ogive.errors import InvalidOption, ProtocolError
+from ogive.model import AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic, validate_topic
+from ogive.store.tables import JsonTable
+from ogive.wire.bodies import MAX_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+
+log = logging.getLogger(__name__)
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+READ_WRITE_INHERIT: Final = READ_WRITE | PERM_INHERIT
+UNIT_FLAG: Final = 1  # topicSysFlag of a topic made by a producer in unit mode
+
+_FIXED: Final = {
+    "SELF_TEST_TOPIC": 1,
+    "OFFSET_MOVED_EVENT": 1,
+    "BenchmarkTest": 1024,
+    SCHEDULE_TOPIC: 18,
+    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+}
+_RESERVED: Final = frozenset({*_FIXED, AUTO_CREATE_TOPIC, "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC"})
+
+
+class TopicTable:
+    """Name to configuration. Event-loop only; the file is written off the loop.
+
+    *changed* callbacks run after each change, on the loop, and must be short.
+    """
+
+    def __init__(
+        self,
+        table: JsonTable,
+        *,
+        cluster: str,
+        broker_name: str,
+        auto_create: bool,
+        now_ms: Callable[[], int],
+        default_queues: int = 8,
+        max_topics: int = 20_000,
+    ) -> None:
+        """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
+        self._now_ms = now_ms
+        self._auto_create = auto_create
+        self._max_topics = max_topics
+        self._writer = TableWriter("topics", table, self._snapshot)
+        self.changed: list[Callable[[], None]] = []
+        reply_topic = f"{cluster}_REPLY_TOPIC"
+        self._system = _RESERVED | {cluster, broker_name, reply_topic}
+        built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
+        built_in[cluster] = _topic(cluster, 16, READ_WRITE_INHERIT)
+        built_in[broker_name] = _topic(broker_name, 1, READ_WRITE_INHERIT)
+        built_in[reply_topic] = _topic(reply_topic, 1)
+        if auto_create:
+            built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
+        stored = table.load() or {}
+        loaded = _configs(stored.get("topicConfigTable"))
+        if not auto_create:
+            loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that nobody creates
+        self._topics = built_in | loaded
+        self.data_version = DataVersion.from_json(stored.get("dataVersion") or {})
+        if not built_in.keys() <= loaded.keys():
+            self.data_version = self.data_version.next(now_ms())
+            self._writer.mark()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def all(self) -> Mapping[str, TopicConfig]:
+        """The live table: do not keep it across an await."""
+        return self._topics
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._topics.values())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def is_system(self, name: str) -> bool:
+        """Whether *name* is the broker's own: no command creates, changes or deletes it."""
+        return name in self._system or name.startswith("rmq_sys_")
+
+    def system_topics(self) -> list[str]:
+        return sorted(name for name in self._topics if self.is_system(name))
+
+    # --- changing ----------------------------------------------------------------------------------------------------
+
+    def create_or_update(self, config: TopicConfig) -> TopicConfig:
+        """Raises InvalidOption for a bad or reserved name, impossible numbers, or a full table."""
+        validate_topic(config.name)
+        if self.is_system(config.name):
+            raise InvalidOption(f"topic {config.name} belongs to the broker: it cannot be changed")
+        for what, count in (("read", config.read_queues), ("write", config.write_queues)):
+            if not 1 <= count <= MAX_QUEUES:
+                raise InvalidOption(f"topic {config.name}: {count} {what} queues, 1 to {MAX_QUEUES} are possible")
+        if not 0 <= config.perm <= READ_WRITE_INHERIT:
+            raise InvalidOption(f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are possible")
+        if config.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            raise InvalidOption(f"topic {config.name}: filter type {config.filter_type[:40]!r}, SINGLE_TAG or MULTI_TAG is expected")
+        return self._put(config)
+
+    def auto_create_on_send(self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False) -> TopicConfig | None:
+        """The topic for a send, made after *default_topic* where it is missing; None when that is not possible.
+
+        Raises InvalidOption for a bad name or a full table. Source: createTopicInSendMessageMethod.
+        """
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        model = self._topics.get(default_topic)
+        if not self._auto_create or model is None or not model.perm & PERM_INHERIT:
+            return None
+        validate_topic(name)
+        queues = max(1, min(default_queues, model.write_queues))
+        config = _topic(name, queues, model.perm & ~PERM_INHERIT)
+        return self._put(replace(config, filter_type=model.filter_type, sys_flag=UNIT_FLAG if unit_mode else 0))
+
+    def ensure_retry(self, group: str, queues: int = 1) -> TopicConfig:
+        """The group's retry topic, whether or not topics are created automatically. Raises InvalidOption."""
+        return self._ensure(retry_topic(group), queues)
+
+    def ensure_dlq(self, group: str) -> TopicConfig:
+        """The group's dead-letter topic. Raises InvalidOption."""
+        return self._ensure(dlq_topic(group), 1)
+
+    def _ensure(self, name: str, queues: int) -> TopicConfig:
+        return self._topics.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
+
+    def set_order(self, ordered: frozenset[str]) -> None:
+        """Mark exactly these topics as ordered: what the name server's ORDER_TOPIC_CONFIG says."""
+        differing = [config for config in self._topics.values() if config.order != (config.name in ordered)]
+        for config in differing:
+            self._topics[config.name] = replace(config, order=not config.order)
+        if differing:
+            self._note_change()
+
+    def delete(self, name: str) -> bool:
+        """Whether there was such a topic. Raises InvalidOption for a system topic."""
+        if self.is_system(name):
+            raise InvalidOption(f"topic {name} belongs to the broker: it cannot be deleted")
+        if self._topics.pop(name, None) is None:
+            return False
+        self._note_change()
+        return True
+
+    def _put(self, config: TopicConfig) -> TopicConfig:
+        known = self._topics.get(config.name)
+        if known == config:
+            return known
+        if known is None and len(self._topics) >= self._max_topics:
+            raise InvalidOption(f"topic {config.name}: the broker holds {len(self._topics)} topics, its limit is {self._max_topics}")
+        self._topics[config.name] = config
+        self._note_change()
+        return config
+
+    def _note_change(self) -> None:
+        self.data_version = self.data_version.next(self._now_ms())
+        self._writer.start()
+        for callback in self.changed:
+            callback()
+
+    # --- the file ----------------------------------------------------------------------------------------------------
+
+    async def saved(self) -> None:
+        """Return when every change made before the call is on stable storage. Raises StoreError."""
+        await self._writer.saved()
+
+    def _snapshot(self) -> Render:
+        topics, version = list(self._topics.values()), self.data_version
+        return lambda: {"dataVersion": version.to_json(), "topicConfigTable": {topic.name: topic.to_json() for topic in topics}}
+
+
+def change_attributes(current: Mapping[str, str], text: str | None) -> dict[str, str]:
+    """*current* after ``+name=value,-name``. Raises InvalidOption. Source: AttributeParser.java."""
+    attributes = dict(current)
+    for change in filter(None, (text or "").split(",")):
+        sign, (name, _, value) = change[0], change[1:].partition("=")
+        if sign == "+" and name and value:
+            attributes[name] = value
+        elif sign == "-" and name and not value:
+            attributes.pop(name, None)
+        else:
+            raise InvalidOption(f"attribute change {change[:80]!r} is neither +name=value nor -name")
+    return attributes
+
+
+def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
+
+
+def _configs(stored: object) -> dict[str, TopicConfig]:
+    """The topics of a file; an entry that no command could have made is left out with a warning."""
+    configs: dict[str, TopicConfig] = {}
+    if not isinstance(stored, dict):
+        return configs
+    for name, value in stored.items():
+        try:
+            config = TopicConfig.from_json(value)
+            configs[validate_topic(str(name))] = replace(config, name=str(name))
+        except (InvalidOption, ProtocolError) as exc:
+            log.warning("topics file: entry %.80r is left out: %s", name, exc)
+    return configs
