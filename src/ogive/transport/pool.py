@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl as tls
+from collections.abc import Callable
 
 from ogive.errors import ConnectError
 from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
@@ -19,11 +20,14 @@ class ConnectionPool:
         ssl: tls.SSLContext | None = None,
         on_request: RequestHandler = refuse_requests,
         limits: Limits | None = None,
+        on_open: Callable[[str], None] | None = None,
     ) -> None:
+        """*on_open* is called with the address of each new connection."""
         self._connect_timeout_s = connect_timeout_s
         self._ssl = ssl
         self._on_request = on_request
         self._limits = limits
+        self._on_open = on_open
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self.closed = False
@@ -43,6 +47,7 @@ class ConnectionPool:
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._connect(address), name=f"connect {address}")
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it any more
         return await asyncio.shield(opening)  # one caller's cancellation must not take the others' connection
 
     async def call(self, address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -71,6 +76,8 @@ class ConnectionPool:
                 raise ConnectError(f"no new connection to {address}: the client is closed", address)
             self._open[address] = connection
             connection.on_close.append(lambda gone: self._forget(address, gone))
+            if self._on_open is not None:
+                self._on_open(address)
             return connection
         finally:
             del self._opening[address]

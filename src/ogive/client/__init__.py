@@ -1,0 +1,1 @@
+"""What applications use: producers, consumers, admin. Written once in asyncio; ``ogive.client.sync`` is the blocking facade."""

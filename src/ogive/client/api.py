@@ -1,0 +1,400 @@
+"""One short coroutine per RPC: header, request, check, typed result. Retries, caches and choices are the callers'.
+
+Every call takes the pool, the ``host:port`` to ask, and its own time budget. Each raises TransportError when the peer could not be asked,
+the BrokerError for an answer that is not SUCCESS, and ProtocolError for an answer that cannot be read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from ogive.errors import ProtocolError, QueryNotFound, ResponseCode, broker_error
+from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+from ogive.transport.pool import ConnectionPool
+from ogive.wire import headers as h
+from ogive.wire.bodies import (
+    ClusterInfo,
+    ConsumerConnection,
+    HeartbeatData,
+    LockBatchBody,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicOffset,
+    TopicRouteData,
+    consume_stats_loads,
+    consumer_ids_loads,
+    dumps,
+    kv_table_loads,
+    loads_object,
+    locked_queues_loads,
+    topic_list_loads,
+    topic_stats_loads,
+)
+from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import Header, decode_header, encode_header
+from ogive.wire.message import decode_messages
+
+R = TypeVar("R", bound=Header)
+
+REQUEST_TIMEOUT_S: Final = 3.0  # mqClientApiTimeout
+SEND_BACK_TIMEOUT_S: Final = 5.0
+LOCK_TIMEOUT_S: Final = 1.0
+PULL_SUSPEND_S: Final = 15.0  # how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
+PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
+
+
+def request(header: Header, body: bytes = b"") -> RemotingCommand:
+    """The command that carries *header*."""
+    return RemotingCommand(header.code, encode_header(header), body)
+
+
+def check(reply: RemotingCommand, address: str) -> RemotingCommand:
+    """*reply*, if it says SUCCESS; else raises the BrokerError for its code."""
+    if reply.code == ResponseCode.SUCCESS:
+        return reply
+    raise broker_error(reply.code, reply.remark, address)
+
+
+async def _ask(pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b"") -> RemotingCommand:
+    return check(await pool.call(address, request(header, body), timeout_s), address)
+
+
+async def _offset(pool: ConnectionPool, address: str, header: Header, timeout_s: float) -> int:
+    return decode_header(h.OffsetResponse, (await _ask(pool, address, header, timeout_s)).ext_fields).offset
+
+
+# --- name server -----------------------------------------------------------------------------------------------------
+
+
+async def get_route(pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> TopicRouteData:
+    """Raises TopicNotExist where the name server knows no broker for the topic."""
+    header = h.GetRouteInfoRequest(topic=topic, accept_standard_json_only=True)
+    reply = await _ask(pool, address, header, timeout_s)
+    return TopicRouteData.from_json(loads_object(reply.body))
+
+
+async def get_cluster_info(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> ClusterInfo:
+    return ClusterInfo.decode((await _ask(pool, address, h.GetBrokerClusterInfoRequest(), timeout_s)).body)
+
+
+async def topic_list(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
+    """Every topic that the name server knows, the system's own and retry topics included."""
+    return topic_list_loads((await _ask(pool, address, h.GetAllTopicListRequest(), timeout_s)).body)
+
+
+async def delete_topic_in_name_server(pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.DeleteTopicInNameServerRequest(topic=topic), timeout_s)
+
+
+# --- topics and groups at a broker -----------------------------------------------------------------------------------
+
+
+async def create_topic(pool: ConnectionPool, address: str, topic: TopicConfig, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Create the topic, or change it to *topic*. The answer comes after the broker told its name servers."""
+    attributes = ",".join(f"+{name}={value}" for name, value in topic.attributes.items())
+    header = h.CreateTopicRequest(
+        topic=topic.name,
+        read_queue_nums=topic.read_queues,
+        write_queue_nums=topic.write_queues,
+        perm=topic.perm,
+        topic_filter_type=topic.filter_type,
+        topic_sys_flag=topic.sys_flag,
+        order=topic.order,
+        attributes=attributes or None,
+    )
+    await _ask(pool, address, header, timeout_s)
+
+
+async def delete_topic(pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.DeleteTopicRequest(topic=topic), timeout_s)
+
+
+async def topic_configs(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, TopicConfig]:
+    """Every topic of one broker by name."""
+    table = loads_object((await _ask(pool, address, h.GetAllTopicConfigRequest(), timeout_s)).body).get("topicConfigTable")
+    if not isinstance(table, dict):
+        raise ProtocolError(f"{address} answered no topicConfigTable")
+    return {str(name): TopicConfig.from_json(config) for name, config in table.items()}
+
+
+async def create_group(pool: ConnectionPool, address: str, group: SubscriptionGroupConfig, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Create the consumer group, or change it to *group*."""
+    await _ask(pool, address, h.CreateGroupRequest(), timeout_s, dumps(group.to_json()))
+
+
+async def topic_stats(
+    pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> dict[MessageQueue, TopicOffset]:
+    """Minimum and maximum offset of every queue of *topic* at one broker."""
+    return topic_stats_loads((await _ask(pool, address, h.GetTopicStatsRequest(topic=topic), timeout_s)).body)
+
+
+async def consume_stats(
+    pool: ConnectionPool, address: str, group: str, topic: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> dict[MessageQueue, OffsetWrapper]:
+    """Where the broker's queues end and where *group* stands; all of the group's topics unless one is named."""
+    header = h.GetConsumeStatsRequest(consumer_group=group, topic=topic)
+    return consume_stats_loads((await _ask(pool, address, header, timeout_s)).body)
+
+
+async def consumer_connections(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> ConsumerConnection:
+    """The members of *group* that are connected to this broker. Raises ConsumerNotOnline where there is none."""
+    header = h.GetConsumerConnectionListRequest(consumer_group=group)
+    return ConsumerConnection.decode((await _ask(pool, address, header, timeout_s)).body)
+
+
+async def broker_runtime_info(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, str]:
+    return kv_table_loads((await _ask(pool, address, h.GetBrokerRuntimeInfoRequest(), timeout_s)).body)
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+_STORED: Final = {status.value: status for status in SendStatus}
+
+
+async def send_message(
+    pool: ConnectionPool,
+    address: str,
+    header: h.SendMessageRequestV2,
+    body: bytes,
+    *,
+    broker_name: str,
+    message_id: str = "",
+    batch: bool = False,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> SendResult:
+    """One try of one message, or of one batch (*body* as ``encode_batch`` makes it). *message_id* is handed through to the result."""
+    command = request(header, body)
+    if batch:
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+    return send_result(await pool.call(address, command, timeout_s), address, header.topic, broker_name, message_id)
+
+
+def send_result(reply: RemotingCommand, address: str, topic: str, broker_name: str, message_id: str) -> SendResult:
+    """What a broker's answer to a send means. Raises the BrokerError where the message was not stored."""
+    status = _STORED.get(reply.code)
+    if status is None:
+        raise broker_error(reply.code, reply.remark, address)
+    answer = decode_header(h.SendMessageResponse, reply.ext_fields)
+    queue = MessageQueue(topic, broker_name, answer.queue_id)
+    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset)
+
+
+async def send_back(
+    pool: ConnectionPool,
+    address: str,
+    message: MessageExt,
+    group: str,
+    *,
+    delay_level: int = 0,
+    max_reconsume_times: int | None = None,
+    timeout_s: float = SEND_BACK_TIMEOUT_S,
+) -> None:
+    """Ask for the message again, later: level 0 is the broker's choice (3 + reconsume times), below 0 the dead-letter topic at once."""
+    header = h.ConsumerSendMsgBackRequest(
+        offset=message.commitlog_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.offset_id,
+        origin_topic=message.topic,
+        max_reconsume_times=max_reconsume_times,
+    )
+    await _ask(pool, address, header, timeout_s)
+
+
+# --- pulling and offsets ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RawPull:
+    """One pull's answer with its records as they came: back to back in *body*, in the commit log's layout."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+    body: bytes
+
+
+_PULLED: Final = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, timeout_s: float = PULL_TIMEOUT_S) -> RawPull:
+    """A pull without decoding, for readers of whole blocks. *timeout_s* must be longer than the time the broker may hold the request."""
+    reply = await pool.call(address, request(header), timeout_s)
+    status = _PULLED.get(reply.code)  # type: ignore[call-overload]  # an unknown code is no member, and gives None
+    if status is None:
+        raise broker_error(reply.code, reply.remark, address)
+    answer = decode_header(h.PullMessageResponse, reply.ext_fields)
+    return RawPull(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, answer.suggest_which_broker_id, reply.body)
+
+
+async def pull_message(
+    pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, broker_name: str, timeout_s: float = PULL_TIMEOUT_S
+) -> PullResult:
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues."""
+    raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
+    messages = tuple(decode_messages(raw.body, broker_name)) if raw.status is PullStatus.FOUND else ()
+    return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages, raw.suggested_broker_id)
+
+
+async def query_consumer_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    zero_if_young: bool | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> int | None:
+    """Where *group* stands in *queue*; None only where the broker says that it has no offset. Every failure raises.
+
+    A broker answers 0 for a group without an offset while the queue's first message is still in memory; *zero_if_young* False asks it not
+    to (5.x).
+    """
+    header = h.QueryConsumerOffsetRequest(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_young
+    )
+    try:
+        return await _offset(pool, address, header, timeout_s)
+    except QueryNotFound:
+        return None
+
+
+async def update_consumer_offset(pool: ConnectionPool, address: str, group: str, queue: MessageQueue, offset: int) -> None:
+    """Tell the broker where *group* stands. One-way: nothing says whether it arrived."""
+    header = h.UpdateConsumerOffsetRequest(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset)
+    await pool.send(address, request(header))
+
+
+async def update_consumer_offset_checked(
+    pool: ConnectionPool, address: str, group: str, queue: MessageQueue, offset: int, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    """The same, waiting for the broker's answer: for a last commit at shutdown, and for tools."""
+    header = h.UpdateConsumerOffsetRequest(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset)
+    await _ask(pool, address, header, timeout_s)
+
+
+async def max_offset(pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S) -> int:
+    """The offset that the queue's next message will get."""
+    return await _offset(pool, address, h.GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id), timeout_s)
+
+
+async def min_offset(pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S) -> int:
+    """The offset of the oldest message that the queue still holds."""
+    return await _offset(pool, address, h.GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id), timeout_s)
+
+
+async def search_offset(
+    pool: ConnectionPool,
+    address: str,
+    queue: MessageQueue,
+    timestamp_ms: int,
+    *,
+    upper: bool = False,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> int:
+    """The first message stored at or after *timestamp_ms*; with *upper* the last one stored at or before it."""
+    boundary = "UPPER" if upper else "LOWER"
+    header = h.SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary)
+    return await _offset(pool, address, header, timeout_s)
+
+
+async def earliest_store_time(
+    pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> int | None:
+    """When the queue's oldest message was stored, in ms; None for an empty queue."""
+    header = h.GetEarliestStoreTimeRequest(topic=queue.topic, queue_id=queue.queue_id)
+    answer = decode_header(h.TimestampResponse, (await _ask(pool, address, header, timeout_s)).ext_fields)
+    return answer.timestamp if answer.timestamp >= 0 else None
+
+
+async def view_message(
+    pool: ConnectionPool, address: str, commitlog_offset: int, topic: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> MessageExt:
+    """The message at a commit-log offset (see ``parse_offset_message_id``); its queue has no broker name."""
+    header = h.ViewMessageRequest(offset=commitlog_offset, topic=topic)
+    messages = decode_messages((await _ask(pool, address, header, timeout_s)).body)
+    if len(messages) != 1:
+        raise ProtocolError(f"{address} answered {len(messages)} messages where one was asked for")
+    return messages[0]
+
+
+# --- clients, groups and queue locks ---------------------------------------------------------------------------------
+
+
+async def heartbeat(pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S) -> int:
+    """Tell a broker who we are; returns the broker's version number."""
+    return (await _ask(pool, address, h.HeartbeatRequest(), timeout_s, data.encode())).version
+
+
+async def unregister(
+    pool: ConnectionPool,
+    address: str,
+    client_id: str,
+    *,
+    producer_group: str | None = None,
+    consumer_group: str | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    header = h.UnregisterClientRequest(client_id=client_id, producer_group=producer_group, consumer_group=consumer_group)
+    await _ask(pool, address, header, timeout_s)
+
+
+async def consumer_ids(pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
+    """Client ids of the members that this broker knows. Brokers of 4.x and 5.x answer a group without members with SYSTEM_ERROR."""
+    return consumer_ids_loads((await _ask(pool, address, h.GetConsumerListRequest(consumer_group=group), timeout_s)).body)
+
+
+async def lock_queues(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> list[MessageQueue]:
+    """Lock queues of one broker for an orderly consumer, or renew the locks; returns those that are locked now."""
+    body = LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode()
+    return locked_queues_loads((await _ask(pool, address, h.LockBatchRequest(), timeout_s, body)).body)
+
+
+async def unlock_queues(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    oneway: bool = False,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> None:
+    command = request(h.UnlockBatchRequest(), LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode())
+    if oneway:
+        await pool.send(address, command)
+    else:
+        check(await pool.call(address, command, timeout_s), address)
+
+
+# --- answering a broker ----------------------------------------------------------------------------------------------
+
+
+def success(ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    """An answer to a broker's request; opaque is filled in where it is sent."""
+    return RemotingCommand(ResponseCode.SUCCESS, dict(ext_fields or {}), body, flag=Flag.RESPONSE)
+
+
+def refusal(code: int, remark: str) -> RemotingCommand:
+    """An answer that says why a broker's request was not carried out."""
+    return RemotingCommand(code, {}, flag=Flag.RESPONSE, remark=remark)

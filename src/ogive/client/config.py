@@ -1,0 +1,71 @@
+"""What a client can be told. Times in seconds; the Java name of each setting stands beside it."""
+
+import ssl as tls
+from dataclasses import dataclass
+
+from ogive.errors import ConnectError, InvalidOption
+from ogive.model import MAX_BODY_BYTES, validate_group
+from ogive.transport.connection import split_address
+
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+DEFAULT_NAME_SERVER_PORT = 9876
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How to reach a cluster. *name_server* is ``host:port``, or several joined by ``;``; the port may be left out."""
+
+    name_server: str = DEFAULT_NAME_SERVER  # namesrvAddr
+    instance_name: str | None = None  # instanceName; None: unique to this object
+    request_timeout_s: float = 3.0  # mqClientApiTimeout
+    connect_timeout_s: float = 3.0
+    heartbeat_period_s: float = 30.0  # heartbeatBrokerInterval
+    route_period_s: float = 30.0  # pollNameServerInterval
+    ssl: tls.SSLContext | None = None  # useTLS
+
+    def __post_init__(self) -> None:
+        _ = self.name_servers
+        if min(self.request_timeout_s, self.connect_timeout_s, self.heartbeat_period_s, self.route_period_s) <= 0:
+            raise InvalidOption("timeouts and periods must be above zero")
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """Each as ``host:port``. Raises InvalidOption."""
+        words = [word.strip().removeprefix("http://") for word in self.name_server.split(";") if word.strip()]
+        servers = tuple(word if ":" in word else f"{word}:{DEFAULT_NAME_SERVER_PORT}" for word in words)
+        if not servers:
+            raise InvalidOption("no name server is given: host:port, or several joined by ;")
+        for server in servers:
+            try:
+                split_address(server)
+            except ConnectError:
+                raise InvalidOption(f"name server {server!r} is not of the form host:port") from None
+        return servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a producer sends."""
+
+    group: str = "ogive-producer"  # producerGroup
+    send_timeout_s: float = 3.0  # sendMsgTimeout; the whole call: waiting for room, route, connection and every try
+    retries: int = 2  # retryTimesWhenSendFailed
+    compress_over_bytes: int | None = 4096  # compressMsgBodyOverHowmuch; None: never
+    compress_level: int = 5  # rocketmq.message.compressLevel
+    max_in_flight: int = 1024  # backPressureForAsyncSendNum
+    max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
+    max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
+    default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
+
+    def __post_init__(self) -> None:
+        validate_group(self.group)
+        if self.send_timeout_s <= 0:
+            raise InvalidOption("send_timeout_s must be above zero")
+        if self.retries < 0:
+            raise InvalidOption("retries must not be negative")
+        if not 0 <= self.compress_level <= 9:
+            raise InvalidOption(f"compress_level {self.compress_level} is outside 0..9")
+        if min(self.max_in_flight, self.max_in_flight_bytes, self.default_topic_queues) < 1:
+            raise InvalidOption("max_in_flight, max_in_flight_bytes and default_topic_queues must be at least 1")
+        if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
+            raise InvalidOption(f"max_batch_bytes {self.max_batch_bytes} is outside 1024..{MAX_BODY_BYTES}")

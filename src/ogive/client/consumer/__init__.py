@@ -1,0 +1,1 @@
+"""Consuming: listeners, push consumers, and what stands behind them."""

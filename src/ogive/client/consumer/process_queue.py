@@ -1,0 +1,150 @@
+"""What one member holds of one queue: pulled, not yet finished."""
+
+import asyncio
+import enum
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ogive.errors import IllegalStateError
+from ogive.model import MessageExt, MessageQueue
+
+
+class QueueState(enum.Enum):
+    """ACTIVE: pulled and consumed. RELEASING: no new listener call starts, the running one still counts. DROPPED: nothing counts."""
+
+    ACTIVE = enum.auto()
+    RELEASING = enum.auto()
+    DROPPED = enum.auto()
+
+
+_NEXT: Final[dict[QueueState, set[QueueState]]] = {
+    QueueState.ACTIVE: {QueueState.RELEASING, QueueState.DROPPED},
+    QueueState.RELEASING: {QueueState.DROPPED},
+    QueueState.DROPPED: set(),  # final: its messages are neither consumed nor committed; the queue comes back as a new object
+}
+
+
+class ProcessQueue:
+    """Pulled but unfinished messages of one MessageQueue. The loop owns it; worker threads only read *active* and *leased_until*.
+
+    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is the loop's time at which our lease ends,
+    infinity for a concurrent group. A lock that was refused or ran out is never taken up again with the same object: somebody else may have
+    moved on in between, so the queue is dropped and assigned anew.
+    Differs from Java: the offset that is safe to commit follows the pull offset when nothing is pending, so that messages which were filtered
+    out count as done at once. Source: ProcessQueue.java, 5.3.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_pending",
+        "_room",
+        "active",
+        "busy",
+        "leased_until",
+        "max_offset",
+        "pull_offset",
+        "queue",
+        "state",
+        "suggested_broker_id",
+    )
+
+    def __init__(self, queue: MessageQueue, pull_offset: int, leased_until: float = float("inf")) -> None:
+        self.queue = queue
+        self.pull_offset = pull_offset
+        self.leased_until = leased_until
+        self.state = QueueState.ACTIVE
+        self.active = True  # state is ACTIVE; read by other threads before each listener call
+        self.busy = False  # orderly: a listener call is running, or a pause between two tries
+        self.suggested_broker_id = 0
+        self.max_offset = 0  # the queue's end at the broker, as of the last pull
+        # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find its first key.
+        self._pending: OrderedDict[int, MessageExt] = OrderedDict()
+        self._bytes = 0
+        self._room: asyncio.Future[None] | None = None
+
+    def move_to(self, state: QueueState) -> None:
+        if state not in _NEXT[self.state]:
+            raise IllegalStateError(f"{self.queue}: {self.state.name} -> {state.name}")
+        self.state = state
+        self.active = False
+        self._wake()
+        if state is QueueState.DROPPED:
+            self._pending.clear()
+            self._bytes = 0
+
+    @property
+    def dropped(self) -> bool:
+        return self.state is QueueState.DROPPED
+
+    # --- filling and emptying ----------------------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[MessageExt], next_offset: int) -> list[MessageExt]:
+        """Take in one pull's messages; returns those that were not there already."""
+        pending = self._pending
+        fresh = [message for message in messages if message.queue_offset not in pending] if pending else list(messages)
+        for message in fresh:
+            pending[message.queue_offset] = message
+            self._bytes += len(message.body)
+        self.pull_offset = next_offset
+        return fresh
+
+    def ack(self, offsets: Iterable[int]) -> int:
+        """Forget finished messages; returns the offset now safe to commit."""
+        pending = self._pending
+        for offset in offsets:
+            message = pending.pop(offset, None)
+            if message is not None:
+                self._bytes -= len(message.body)
+        if self._room is not None:
+            self._wake()
+        return self.safe_offset
+
+    def replace(self, message: MessageExt) -> bool:
+        """Put a changed copy in the place of the message with its offset; False if that is finished already."""
+        if message.queue_offset not in self._pending:
+            return False
+        self._pending[message.queue_offset] = message
+        return True
+
+    def head(self, count: int) -> list[MessageExt]:
+        """The lowest *count* unfinished messages, in order."""
+        return [message for message, _ in zip(self._pending.values(), range(count), strict=False)]
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def safe_offset(self) -> int:
+        """Everything below is finished: the lowest unfinished offset, else where the next pull goes on."""
+        return next(iter(self._pending), self.pull_offset)
+
+    @property
+    def count(self) -> int:
+        return len(self._pending)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the unfinished bodies."""
+        return self._bytes
+
+    @property
+    def span(self) -> int:
+        """Distance from the lowest to the highest unfinished offset."""
+        return next(reversed(self._pending)) - next(iter(self._pending)) if self._pending else 0
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._pending
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until something was finished or the state changed, at most *timeout_s*. One waiter: the queue's pull loop."""
+        self._room = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((self._room,), timeout=timeout_s)
+        finally:
+            self._room = None
+
+    def _wake(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)

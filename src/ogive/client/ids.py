@@ -1,0 +1,69 @@
+"""Names that must be unique: clients and messages. Source: ClientConfig.java, MessageClientIDSetter.java, 5.3."""
+
+import os
+import secrets
+import socket
+import time
+from datetime import datetime
+
+
+def local_ip() -> str:
+    """The address of the interface towards the default route; the loopback address where there is none. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # a documentation network: only the routing table is asked
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def make_client_id(instance_name: str | None = None) -> str:
+    """``ip@instance``. Without a name the instance is pid#random: equal addresses and small pids of containers do not collide."""
+    return f"{local_ip()}@{instance_name or f'{os.getpid()}#{secrets.randbits(64)}'}"
+
+
+class UniqueKeys:
+    """Makes the UNIQ_KEY of messages: 32 upper-case hex digits that strictly grow.
+
+    Layout: address (4 bytes), pid (2), random per generator (4), milliseconds since the local month began (4), counter (2). Tools read
+    the time back from it. A clock that steps back only makes the counter run on; a new month draws a new random part.
+    """
+
+    __slots__ = ("_last", "_month_ends_ms", "_month_start_ms", "_prefix")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._month_start_ms = 0
+        self._month_ends_ms = 0
+        self._prefix = ""
+
+    def next(self, now_ms: int) -> str:
+        """*now_ms*: the time since 1970, which the caller has at hand."""
+        if now_ms >= self._month_ends_ms:
+            self._begin_month(now_ms)
+        number = (now_ms - self._month_start_ms) << 16
+        if number <= self._last:
+            number = self._last + 1
+        self._last = number
+        return f"{self._prefix}{number:012X}"
+
+    def _begin_month(self, now_ms: int) -> None:
+        start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+        self._month_start_ms = int(start.timestamp() * 1000)
+        self._month_ends_ms = max(int(end.timestamp() * 1000), now_ms + 1)
+        self._last = 0
+        address = socket.inet_aton(local_ip())
+        self._prefix = (address + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)).hex().upper()
+
+
+def key_time_ms(key: str, now_ms: int | None = None) -> int:
+    """When a UNIQ_KEY was made, as far as it says: the month is not in it, so the latest that is not in the future is taken."""
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    since_month_start = int(key[-12:-4], 16)
+    start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    made = int(start.timestamp() * 1000) + since_month_start
+    if made > now_ms:
+        previous = start.replace(year=start.year - (start.month == 1), month=(start.month - 2) % 12 + 1)
+        made = int(previous.timestamp() * 1000) + since_month_start
+    return made

@@ -1,0 +1,413 @@
+"""What the producers and consumers of one client share: connections, routes, heartbeats. Source: MQClientInstance.java, 5.3.
+
+Behaviour
+- Nothing touches the network before the first call that needs it; a name server or broker that is away is waited for within that call's
+  time budget, and found again by the next one: no restart of a client is ever needed.
+- Routes of all topics in use are read again every 30 s. A topic that vanished from the name server keeps its last route: a name server that
+  has just restarted knows no topic yet.
+- Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and when a connection is made again.
+
+Differs from Java
+- One instance per producer or consumer unless they are given a common one; its client id holds 64 random bits.
+- A name-server call tries the other servers within its own time.
+- A background task that ends with an unexpected error stops the client: it is logged, and every later call says so.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from ogive.client import api
+from ogive.client.config import ClientConfig
+from ogive.client.ids import make_client_id
+from ogive.client.name_servers import NameServers
+from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
+from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
+from ogive.model import MessageQueue
+from ogive.transport.connection import Connection, refuse_requests
+from ogive.transport.pool import ConnectionPool
+from ogive.transport.tasks import every
+from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData
+from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import GetConsumerRunningInfoRequest, NotifyConsumerIdsChangedRequest, decode_header
+
+log = logging.getLogger(__name__)
+
+MAX_TOPICS: Final = 10_000  # routes held; the one that was asked for first goes first
+MAX_SERVED: Final = 256  # requests of brokers that are being answered at a time
+UNREGISTER_TIMEOUT_S: Final = 1.0
+
+ServerRequestHandler = Callable[[Connection, RemotingCommand], Awaitable[RemotingCommand | None]]
+"""Answers one request of a broker; None is a bare SUCCESS. A one-way request gets no answer whatever the handler returns."""
+
+
+class GroupMember(Protocol):
+    """A consumer as its client sees it. All methods are called on the loop and must not block."""
+
+    @property
+    def group(self) -> str: ...
+
+    def consumer_data(self) -> ConsumerData:
+        """For the heartbeat; its subscriptions name the topics whose route changes matter."""
+        ...
+
+    def on_consumer_ids_changed(self) -> None:
+        """Members or queues of the group changed: rebalance soon."""
+        ...
+
+    def running_info(self) -> bytes:
+        """The body that answers GET_CONSUMER_RUNNING_INFO (JSON)."""
+        ...
+
+
+class ClientInstance:
+    """``async with ClientInstance(config) as client``, or ``start()`` and ``close()``. Used on one event loop only."""
+
+    def __init__(self, config: ClientConfig | None = None) -> None:
+        self.config = config or ClientConfig()
+        self.client_id = make_client_id(self.config.instance_name)
+        self.name_servers = NameServers(self.config.name_servers)
+        self.pool = ConnectionPool(
+            connect_timeout_s=self.config.connect_timeout_s, ssl=self.config.ssl, on_request=self._on_request, on_open=self._on_open
+        )
+        self.broker_versions: dict[str, int] = {}  # address -> version, from its last heartbeat answer
+        self.on_route_change: list[Callable[[str], None]] = []  # called with the topic
+        self.on_failure: list[Callable[[BaseException], None]] = []
+        self.failure: BaseException | None = None
+        self._routes: dict[str, TopicRouteData | None] = {}  # topics in use; None: asked for, not known yet
+        self._brokers: dict[str, dict[int, str]] = {}  # name -> id -> address, of all routes
+        self._refreshing: dict[str, asyncio.Task[TopicRouteData]] = {}
+        self._producer_groups: Counter[str] = Counter()
+        self._consumers: dict[str, GroupMember] = {}
+        self._beating = asyncio.Lock()
+        self._unreachable: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._handlers: dict[int, ServerRequestHandler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._consumer_ids_changed,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+        }
+        self._state = "new"
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the periodic jobs. Asks nobody anything yet."""
+        if self._state != "new":
+            raise IllegalStateError(f"client {self.client_id} was started before; make a new one")
+        self._state = "running"
+        config = self.config
+        self.spawn(every(config.route_period_s, self._refresh_routes, name="routes", first_after_s=config.route_period_s), "routes")
+        self.spawn(every(config.heartbeat_period_s, self._beat_all, name="heartbeat", first_after_s=config.heartbeat_period_s), "heartbeat")
+
+    async def close(self) -> None:
+        """Tell the brokers, stop the jobs, close the connections. Harmless when repeated."""
+        if self._state != "running":
+            self._state = "closed"
+            return
+        self._state = "closed"
+        await asyncio.gather(
+            *(self._unregister(producer_group=group) for group in self._producer_groups),
+            *(self._unregister(consumer_group=group) for group in self._consumers),
+        )
+        tasks = [*self._tasks, *self._serving, *self._refreshing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.pool.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def running(self) -> bool:
+        return self._state == "running" and self.failure is None
+
+    def check_running(self) -> None:
+        """Raises IllegalStateError unless started, not closed, and whole."""
+        if self.failure is not None:
+            raise IllegalStateError(f"client {self.client_id} stopped after an unexpected error: {self.failure!r}") from self.failure
+        if self._state != "running":
+            advice = "start it, or use it in an `async with` block" if self._state == "new" else "make a new one"
+            raise IllegalStateError(f"client {self.client_id} is {'not started' if self._state == 'new' else 'closed'}: {advice}")
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run background work until it ends or the client closes. Work that ends with an error stops the client, loudly."""
+        task = asyncio.create_task(work, name=f"{name} {self.client_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        log.critical("client %s stops: its task %r failed", self.client_id, task.get_name(), exc_info=error)
+        if self.failure is None:
+            self.failure = error
+            for callback in self.on_failure:
+                callback(error)
+
+    # --- routes ------------------------------------------------------------------------------------------------------
+
+    async def route(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
+        """Where *topic* lives, from the cache if it is known. Raises NoRoute, NoNameServer."""
+        return self._routes.get(topic) or await self.refresh_route(topic, timeout_s=timeout_s)
+
+    async def refresh_route(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
+        """Ask a name server now; callers of one topic share one question. Raises NoRoute, NoNameServer."""
+        self.check_running()
+        task = self._refreshing.get(topic)
+        if task is None:
+            task = self._refreshing[topic] = asyncio.create_task(self._fetch_route(topic), name=f"route {topic}")
+            task.add_done_callback(self._route_fetched(topic))
+        budget = self.config.request_timeout_s if timeout_s is None else timeout_s
+        await asyncio.wait([task], timeout=budget)  # neither a timeout nor a cancellation here ends the question for the others
+        if not task.done():
+            raise NoNameServer(f"no name server answered at {self.name_servers} within {budget:.1f} s")
+        if task.cancelled():
+            raise IllegalStateError(f"client {self.client_id} was closed")
+        return task.result()
+
+    def _route_fetched(self, topic: str) -> Callable[[asyncio.Task[TopicRouteData]], None]:
+        def done(task: asyncio.Task[TopicRouteData]) -> None:
+            del self._refreshing[topic]
+            if not task.cancelled():
+                task.exception()  # perhaps nobody waits for it any more
+
+        return done
+
+    async def publish_queues(self, topic: str, *, timeout_s: float | None = None) -> tuple[MessageQueue, ...]:
+        """Queues to send to. Raises NoRoute, also where the topic lives but nothing may be written."""
+        queues = publish_queues(topic, await self.route(topic, timeout_s=timeout_s))
+        if not queues:
+            raise NoRoute(f'topic "{topic}" has a route on {self.name_servers}, but no broker that may be written to')
+        return queues
+
+    async def subscribe_queues(self, topic: str, *, timeout_s: float | None = None) -> tuple[MessageQueue, ...]:
+        """Queues to read, sorted. Raises NoRoute."""
+        return subscribe_queues(topic, await self.route(topic, timeout_s=timeout_s))
+
+    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """``ip:port`` of exactly this broker. Raises NoRoute where no route in use names it."""
+        address = self._brokers.get(broker_name, {}).get(broker_id)
+        if address is None:
+            raise NoRoute(f'broker "{broker_name}" (id {broker_id}) stands in no route of {self.name_servers}')
+        return address
+
+    def readable_broker(self, broker_name: str, preferred_id: int = MASTER_ID) -> tuple[str, int]:
+        """Address and id of the broker to read from: the preferred one, else the next slave, else any. Raises NoRoute."""
+        addresses = self._brokers.get(broker_name)
+        if not addresses:
+            raise NoRoute(f'broker "{broker_name}" stands in no route of {self.name_servers}')
+        next_slave = preferred_id + 1 if preferred_id != MASTER_ID else preferred_id
+        broker_id = next((i for i in (preferred_id, next_slave) if i in addresses), min(addresses))
+        return addresses[broker_id], broker_id
+
+    def any_broker(self, route: TopicRouteData) -> str:
+        """A broker of the topic that knows its groups: the first master, else the first slave. Raises NoRoute."""
+        for broker in route.brokers:
+            if MASTER_ID in broker.addresses:
+                return broker.addresses[MASTER_ID]
+        for broker in route.brokers:
+            if broker.addresses:
+                return broker.addresses[min(broker.addresses)]
+        raise NoRoute(f"the route names no broker with an address on {self.name_servers}")
+
+    async def _fetch_route(self, topic: str) -> TopicRouteData:
+        while len(self._routes) >= MAX_TOPICS and topic not in self._routes:
+            del self._routes[next(iter(self._routes))]
+        known = self._routes.setdefault(topic, None)
+        budget = self.config.request_timeout_s
+        try:
+            route = await self.name_servers.ask(lambda address, left: api.get_route(self.pool, address, topic, timeout_s=left), budget)
+        except TopicNotExist:
+            raise NoRoute(await self._no_route_text(topic)) from None
+        if route != known:
+            self._routes[topic] = route
+            self._brokers = broker_addresses(route for route in self._routes.values() if route is not None)
+            if known is not None:
+                log.info(
+                    "route of %s changed: %s", topic, ", ".join(f"{row.write_queues} queues on {row.broker_name}" for row in route.queues)
+                )
+            self._tell_route_changed(topic)
+        return route
+
+    async def _no_route_text(self, topic: str) -> str:
+        text = f'topic "{topic}" has no route on {self.name_servers}.'
+        if topic.startswith("%"):
+            return text
+        try:
+            known = await self.name_servers.ask(lambda address, left: api.topic_list(self.pool, address, timeout_s=left), 1.0)
+        except OgiveError:
+            known = []  # the advice is a courtesy; the error is the missing route
+        similar = similar_topics(topic, known)
+        hint = f" Similar topics: {', '.join(similar)}." if similar else ""
+        return f"{text}{hint} Create it with `ogive topic create {topic}`, or switch auto-create on at the broker."
+
+    def _tell_route_changed(self, topic: str) -> None:
+        for callback in self.on_route_change:
+            callback(topic)
+        for consumer in self._consumers.values():
+            if any(subscription.topic == topic for subscription in consumer.consumer_data().subscriptions):
+                consumer.on_consumer_ids_changed()
+
+    async def _refresh_routes(self) -> None:
+        """The periodic job: every topic in use, then the end of connections to brokers that stand in no route any more."""
+        for topic in list(self._routes):
+            try:
+                await self.refresh_route(topic)
+            except NoRoute as exc:
+                log.debug("%s", exc)
+        wanted = {address for addresses in self._brokers.values() for address in addresses.values()} | set(self.name_servers.addresses)
+        for address in self.pool.addresses():
+            connection = self.pool.existing(address)
+            if address not in wanted and connection is not None and connection.calls_in_flight == 0:
+                log.info("broker %s stands in no route any more: its connection is closed", address)
+                connection.close()
+
+    # --- groups and heartbeats ---------------------------------------------------------------------------------------
+
+    def register_producer(self, group: str) -> None:
+        """Make heartbeats name *group*; several producers of one client may share it."""
+        self._producer_groups[group] += 1
+
+    async def unregister_producer(self, group: str) -> None:
+        self._producer_groups[group] -= 1
+        if self._producer_groups[group] <= 0:
+            del self._producer_groups[group]
+            await self._unregister(producer_group=group)
+
+    def register_consumer(self, consumer: GroupMember) -> None:
+        """Make heartbeats carry the consumer's subscriptions. Raises IllegalStateError where the client has a member of the group."""
+        if consumer.group in self._consumers:
+            raise IllegalStateError(f'client {self.client_id} has a consumer of group "{consumer.group}" already')
+        self._consumers[consumer.group] = consumer
+
+    async def unregister_consumer(self, group: str) -> None:
+        """Forget the consumer and tell the brokers, so that the others take over at once."""
+        if self._consumers.pop(group, None) is not None:
+            await self._unregister(consumer_group=group)
+
+    async def heartbeat_now(self) -> int:
+        """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
+        self.check_running()
+        async with self._beating:
+            addresses = self._heartbeat_addresses()
+            if not addresses or not (self._producer_groups or self._consumers):
+                return 0
+            data = self._heartbeat_data()
+            return sum(await asyncio.gather(*(self._beat(address, data) for address in addresses)))
+
+    async def _beat_all(self) -> None:
+        await self.heartbeat_now()
+
+    def _heartbeat_data(self) -> HeartbeatData:
+        consumers = tuple(consumer.consumer_data() for consumer in self._consumers.values())
+        return HeartbeatData(client_id=self.client_id, producers=tuple(self._producer_groups), consumers=consumers)
+
+    def _heartbeat_addresses(self) -> list[str]:
+        """Masters; slaves as well if anybody reads."""
+        brokers = self._brokers.values()
+        if self._consumers:
+            return [address for addresses in brokers for address in addresses.values()]
+        return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
+
+    async def _beat(self, address: str, data: HeartbeatData) -> bool:
+        try:
+            self.broker_versions[address] = await api.heartbeat(self.pool, address, data, timeout_s=self.config.request_timeout_s)
+        except OgiveError as exc:
+            level = logging.DEBUG if address in self._unreachable else logging.WARNING  # once per outage
+            self._unreachable.add(address)
+            log.log(level, "heartbeat of %s: %s", self.client_id, exc)
+            return False
+        if address in self._unreachable:
+            self._unreachable.discard(address)
+            log.info("broker %s is back", address)
+        return True
+
+    def _on_open(self, address: str) -> None:
+        """A broker that restarted knows nobody: tell it at once, before a consumer's next rebalance asks it who is there."""
+        if self.running and not self._beating.locked() and address in self._heartbeat_addresses():
+            self.spawn(self._beat(address, self._heartbeat_data()), f"heartbeat to {address}")
+
+    async def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """Only brokers with an open connection: one that is away forgets us by itself."""
+        addresses = [address for address in self._heartbeat_addresses() if self.pool.existing(address) is not None]
+        await asyncio.gather(*(self._unregister_at(address, producer_group, consumer_group) for address in addresses))
+
+    async def _unregister_at(self, address: str, producer_group: str | None, consumer_group: str | None) -> None:
+        try:
+            await api.unregister(
+                self.pool,
+                address,
+                self.client_id,
+                producer_group=producer_group,
+                consumer_group=consumer_group,
+                timeout_s=UNREGISTER_TIMEOUT_S,
+            )
+        except OgiveError as exc:
+            log.debug("unregister at %s: %s", address, exc)
+
+    # --- requests of brokers -----------------------------------------------------------------------------------------
+
+    def serve(self, code: int, handler: ServerRequestHandler) -> None:
+        """Let *handler* answer requests of brokers with this code; any other code is answered with REQUEST_CODE_NOT_SUPPORTED."""
+        self._handlers[code] = handler
+
+    def consumer(self, group: str) -> GroupMember | None:
+        """The member of *group* in this client."""
+        return self._consumers.get(group)
+
+    def consumers(self) -> Iterable[GroupMember]:
+        return self._consumers.values()
+
+    def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            refuse_requests(connection, command)
+        elif len(self._serving) >= MAX_SERVED:
+            _reply(connection, command, api.refusal(ResponseCode.SYSTEM_BUSY, f"{MAX_SERVED} requests are being answered already"))
+        else:
+            task = asyncio.create_task(self._answer(connection, command, handler), name=f"request {command.code}")
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    async def _answer(self, connection: Connection, command: RemotingCommand, handler: ServerRequestHandler) -> None:
+        try:
+            reply = await handler(connection, command) or api.success()
+        except OgiveError as exc:
+            reply = api.refusal(ResponseCode.SYSTEM_ERROR, str(exc))
+        except Exception as exc:  # a broker's odd request must not take the client down; the broker learns of it
+            log.exception("request %d of %s failed", command.code, connection.remote_address)
+            reply = api.refusal(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+        _reply(connection, command, reply)
+
+    async def _consumer_ids_changed(self, _: Connection, command: RemotingCommand) -> None:
+        """All groups look again, as in Java: the group that the broker names is only the likeliest."""
+        log.debug("members of %s changed", decode_header(NotifyConsumerIdsChangedRequest, command.ext_fields).consumer_group)
+        for consumer in list(self._consumers.values()):
+            consumer.on_consumer_ids_changed()
+
+    async def _running_info(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
+        group = decode_header(GetConsumerRunningInfoRequest, command.ext_fields).consumer_group
+        consumer = self._consumers.get(group)
+        if consumer is None:
+            return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {group} has no consumer in this client")
+        return api.success(body=consumer.running_info())
+
+
+def _reply(connection: Connection, command: RemotingCommand, reply: RemotingCommand) -> None:
+    if not command.is_oneway:
+        reply.opaque = command.opaque
+        reply.flag = Flag.RESPONSE
+        connection.reply(reply)

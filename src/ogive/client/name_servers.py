@@ -1,0 +1,49 @@
+"""Asking any one of the name servers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from ogive.errors import NoNameServer, TransportError
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S: Final = 0.1
+MAX_PAUSE_S: Final = 1.0
+
+
+class NameServers:
+    """Stays with the server that answered last. When it does not answer, the others get their share of the call's time budget, and all of
+    them are tried again until the budget is used up: a name server that is just starting is waited for."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.addresses = list(addresses)
+        self._preferred = 0
+
+    def __str__(self) -> str:
+        return ";".join(self.addresses)
+
+    async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float) -> T:
+        """The result of ``call(address, timeout_s)`` from the first server that answers at all. Raises NoNameServer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        tries, pause, last = 0, FIRST_PAUSE_S, ""
+        while True:
+            for position in range(len(self.addresses)):
+                left = deadline - loop.time()
+                if left <= 0:
+                    break
+                at = (self._preferred + position) % len(self.addresses)
+                tries += 1
+                try:
+                    result = await call(self.addresses[at], left / (len(self.addresses) - position))
+                except TransportError as exc:
+                    last = str(exc)
+                    continue
+                self._preferred = at
+                return result
+            if deadline - loop.time() <= pause:
+                times = "once" if tries == 1 else f"{tries} times"
+                raise NoNameServer(f"no name server answered at {self} within {timeout_s:.1f} s; tried {times}, at last: {last}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_S)

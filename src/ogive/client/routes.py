@@ -1,0 +1,72 @@
+"""What a route means to producers and consumers: pure functions. Source: MQClientInstance.java topicRouteData2TopicPublishInfo, 5.3."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+from ogive.model import MessageQueue
+from ogive.wire.bodies import PERM_READ, PERM_WRITE, TopicRouteData
+
+MASTER_ID = 0
+
+
+def publish_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Queues to send to: writable, and their broker has a master. An order configuration names them itself, in its order."""
+    if route.order_topic_conf:
+        return tuple(_ordered_queues(topic, route.order_topic_conf))
+    masters = {broker.broker_name for broker in route.brokers if MASTER_ID in broker.addresses}
+    rows = sorted((row for row in route.queues if row.perm & PERM_WRITE and row.broker_name in masters), key=lambda row: row.broker_name)
+    return tuple(MessageQueue(topic, row.broker_name, i) for row in rows for i in range(row.write_queues))
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Queues to read, sorted: readable; a slave alone is enough."""
+    return tuple(
+        sorted(MessageQueue(topic, row.broker_name, i) for row in route.queues if row.perm & PERM_READ for i in range(row.read_queues))
+    )
+
+
+def _ordered_queues(topic: str, conf: str) -> Iterable[MessageQueue]:
+    """``broker-a:4;broker-b:4``; entries that are not of this form are skipped, as in Java."""
+    for entry in conf.split(";"):
+        name, _, count = entry.partition(":")
+        if name and count.isdecimal():
+            yield from (MessageQueue(topic, name, i) for i in range(int(count)))
+
+
+def broker_addresses(routes: Iterable[TopicRouteData]) -> dict[str, dict[int, str]]:
+    """All brokers of all routes: name -> id -> ``ip:port``."""
+    table: dict[str, dict[int, str]] = {}
+    for route in routes:
+        for broker in route.brokers:
+            table.setdefault(broker.broker_name, {}).update(broker.addresses)
+    return table
+
+
+def auto_create_route(template: TopicRouteData, queues: int) -> TopicRouteData:
+    """The route that a topic will have once its first message makes a broker create it, from the route of TBW102."""
+    rows = tuple(
+        replace(row, read_queues=min(queues, row.read_queues), write_queues=min(queues, row.write_queues)) for row in template.queues
+    )
+    return TopicRouteData(queues=rows, brokers=template.brokers)
+
+
+def similar_topics(topic: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Names that *topic* may be a misspelling of, the likeliest first."""
+    ours = {name.lower(): name for name in known if not name.startswith("%")}
+    return [ours[name] for name in difflib.get_close_matches(topic.lower(), ours, limit, 0.7)]
+
+
+def split_by_size(sizes: Iterable[int], limit: int, max_count: int) -> list[slice]:
+    """Cut consecutive items into groups of at most *limit* bytes and *max_count* items; one too-big item is a group of its own."""
+    cuts, total, count = [0], 0, 0
+    at = 0
+    for at, size in enumerate(sizes, 1):
+        if count and (total + size > limit or count == max_count):
+            cuts.append(at - 1)
+            total, count = 0, 0
+        total += size
+        count += 1
+    cuts.append(at)
+    return [slice(a, b) for a, b in pairwise(cuts) if b > a]
