@@ -6,7 +6,7 @@ import logging
 import os
 import ssl as tls
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
 from ogive.transport.deadlines import Deadlines
@@ -203,8 +203,7 @@ class Connection(asyncio.Protocol):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         transport.set_write_buffer_limits(high=self.limits.write_high_bytes)
         peer = transport.get_extra_info("peername")
         if peer:
