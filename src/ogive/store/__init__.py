@@ -1,0 +1,22 @@
+"""The durable store of the broker: Apache's byte layout, acknowledged means durable."""
+
+from ogive.store.fs import Fs, OsFs
+from ogive.store.model import Entry, GetResult, GetStatus, NewMessage, PutDone, PutResult, QueueKey, StoreConfig, StoreStats
+from ogive.store.store import MessageStore
+from ogive.store.tables import JsonTable
+
+__all__ = [
+    "Entry",
+    "Fs",
+    "GetResult",
+    "GetStatus",
+    "JsonTable",
+    "MessageStore",
+    "NewMessage",
+    "OsFs",
+    "PutDone",
+    "PutResult",
+    "QueueKey",
+    "StoreConfig",
+    "StoreStats",
+]

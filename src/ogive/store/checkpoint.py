@@ -1,0 +1,103 @@
+"""What a start reads first: Apache's checkpoint page and abort marker, and our own list of the consume queues.
+
+The list (``queues.json`` in the root, ignored by Apache's broker) says up to which commit-log offset the consume queues were complete,
+and carries checksums of their entries. So a start trusts no derived file: it checks them and reads the log from that offset on. Without
+a usable list it reads the whole log, which also happens for a directory that comes from Apache's broker.
+"""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import StoreCorrupt
+from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.fs import Fs
+from ogive.store.model import QueueKey
+from ogive.store.tables import read_file, replace_file, write_synced
+
+FORMAT: Final = 1
+_PAGE: Final = struct.Struct(">qqqqq")
+"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset. Source: StoreCheckpoint.java, 5.3"""
+_PAGE_BYTES: Final = 4096
+_NAME: Final = "queues.json"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """One consume queue at a checkpoint: offsets, and the checksums of its files from *first_file* on."""
+
+    key: QueueKey
+    min_offset: int
+    max_offset: int
+    first_file: int
+    crcs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """*position*: the log was durable, and every record before it dispatched and written to the queue files."""
+
+    position: int
+    store_timestamp_ms: int
+    queues: tuple[QueueState, ...] = ()
+    deleted: dict[str, int] = field(default_factory=dict)  # topic -> commit-log offset: its records before that are gone
+
+
+def take(position: int, store_timestamp_ms: int, queues: Iterable[ConsumeQueue], deleted: dict[str, int]) -> Checkpoint:
+    """The state of *queues*, all of whose entries were handed to the writer."""
+    states = tuple([QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs)) for q in queues])
+    return Checkpoint(position, store_timestamp_ms, states, dict(deleted))
+
+
+def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
+    """Both files. The log must be synced up to the position. Raises OSError."""
+    rows = [[*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues]
+    body = json.dumps(
+        {"position": checkpoint.position, "storeTimestamp": checkpoint.store_timestamp_ms, "queues": rows, "deleted": checkpoint.deleted},
+        separators=(",", ":"),
+    )
+    text = f'{{"format":{FORMAT},"crc":{zlib.crc32(body.encode())},"body":{body}}}\n'
+    replace_file(fs, root / _NAME, text.encode())
+    page = _PAGE.pack(*[checkpoint.store_timestamp_ms] * 3, checkpoint.position, checkpoint.position)
+    write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"))
+
+
+def load(fs: Fs, root: Path) -> Checkpoint | None:
+    """None when there is none or it is damaged. Raises StoreCorrupt for a format of a later release."""
+    raw = read_file(fs, root / _NAME)
+    if raw is None:
+        return None
+    head, _, body = raw.rstrip().partition(b',"body":')
+    try:
+        header = json.loads(head + b"}")
+        if header["format"] > FORMAT:
+            raise StoreCorrupt(f"{root}: written by a later release (format {header['format']}, this one reads up to {FORMAT})")
+        if zlib.crc32(body[:-1]) != header["crc"]:
+            return None
+        fields = json.loads(body[:-1])
+        queues = tuple(
+            [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]
+        )
+        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _state(topic: str, queue_id: int, min_offset: int, max_offset: int, first_file: int, *crcs: int) -> QueueState:
+    return QueueState((topic, queue_id), min_offset, max_offset, first_file, crcs)
+
+
+def mark_running(fs: Fs, root: Path) -> None:
+    """Make the abort marker: as long as it stands, the last stop was none."""
+    write_synced(fs, root / "abort", str(os.getpid()).encode())
+    fs.fsync_dir(root)
+
+
+def mark_stopped(fs: Fs, root: Path) -> None:
+    fs.unlink(root / "abort")
+    fs.fsync_dir(root)

@@ -1,0 +1,226 @@
+"""The commit log: records back to back in segments, none across a border; what is left of a segment is a blank record.
+
+Two halves that share no state: LogWriter belongs to the writer thread, LogReader with its hot tail to the owner thread.
+Source: CommitLog.java, MappedFileQueue.java, 5.3.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ogive.store.fs import Fs
+from ogive.store.record import Record, read_record
+from ogive.store.segments import Handles, segment_path
+
+log = logging.getLogger(__name__)
+
+Chunk = tuple[int, bytes]
+"""commit-log offset, bytes that start there"""
+
+_ZERO_STEP: Final = 1024 * 1024
+_ZEROS: Final = bytes(_ZERO_STEP)
+_MAX_GAP: Final = 16 * 1024  # cold records this near each other come with one pread
+_MAX_SPAN: Final = 1024 * 1024
+
+
+class LogWriter:
+    """Writes and syncs. Zeros are written ahead, so that a sync on the way to an acknowledgement changes no size and no extent,
+    and so that a full disk shows before a byte of a record is written."""
+
+    def __init__(self, fs: Fs, directory: Path, segment_bytes: int, end: int) -> None:
+        self._fs, self._directory, self._segment_bytes = fs, directory, segment_bytes
+        self._current = -1  # start of the segment that records go to
+        self._prepared = end  # everything before is zeros or records, in files of full size
+        self._handles: dict[int, int] = {}  # segment start -> handle: the one being written, and those prepared after it
+        self._dirty: set[int] = set()  # starts of segments written since their last sync
+
+    @property
+    def prepared(self) -> int:
+        return self._prepared
+
+    def prepare(self, until: int) -> None:
+        """Make room up to *until*. Raises OSError; NO_SPACE leaves everything as it was."""
+        while self._prepared < until:
+            start = self._prepared - self._prepared % self._segment_bytes
+            size = min(_ZERO_STEP, start + self._segment_bytes - self._prepared)
+            handle = self._handle(start)
+            self._fs.pwrite(handle, _ZEROS if size == _ZERO_STEP else bytes(size), self._prepared - start)
+            self._dirty.add(start)
+            self._prepared += size
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Chunks in order, each inside one segment. A segment is synced before the next one gets its first record."""
+        for offset, data in chunks:
+            start = offset - offset % self._segment_bytes
+            if start != self._current:
+                self._leave(start)
+            self._fs.pwrite(self._handle(start), data, offset - start)
+            self._dirty.add(start)
+
+    def sync(self) -> None:
+        for start in sorted(self._dirty):
+            self._fs.fdatasync(self._handles[start])
+        self._dirty.clear()
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            self._fs.close(handle)
+        self._handles.clear()
+
+    def _leave(self, start: int) -> None:
+        for before in sorted(s for s in self._dirty if s < start):
+            self._fs.fdatasync(self._handles[before])
+            self._dirty.discard(before)
+        for before in [s for s in self._handles if s < start]:
+            self._fs.close(self._handles.pop(before))
+        self._current = start
+
+    def _handle(self, start: int) -> int:
+        handle = self._handles.get(start)
+        if handle is None:
+            handle = self._fs.open(segment_path(self._directory, start), create=True)
+            if self._fs.size(handle) != self._segment_bytes:
+                self._fs.truncate(handle, self._segment_bytes)
+                self._fs.fsync_dir(self._directory)
+            self._handles[start] = handle
+        return handle
+
+
+class HotLog:
+    """The newest chunks of the log, in memory up to about *limit* bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._starts: list[int] = []
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def add(self, offset: int, data: bytes) -> None:
+        self._starts.append(offset)
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._size > self._limit + self._limit // 8:  # in bulk: deleting from the front of a list moves the rest
+            drop = 0
+            while self._size > self._limit and drop < len(self._chunks) - 1:
+                self._size -= len(self._chunks[drop])
+                drop += 1
+            del self._starts[:drop], self._chunks[:drop]
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk that holds the record at *offset*."""
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0 or offset >= self._starts[at] + len(self._chunks[at]):
+            return None
+        return self._starts[at], self._chunks[at]
+
+
+class LogReader:
+    """Reads records: the newest from memory, others by pread, near ones together. What comes from disk is checked."""
+
+    def __init__(self, fs: Fs, directory: Path, segment_bytes: int, *, start: int, hot_bytes: int, max_open: int) -> None:
+        self._directory, self._segment_bytes, self._fs = directory, segment_bytes, fs
+        self.start = start  # of the oldest segment
+        self.hot = HotLog(hot_bytes)
+        self.damaged = 0
+        self._reported: set[int] = set()
+        self._handles = Handles(fs, max_open)
+
+    def collect(
+        self, wanted: Sequence[tuple[int, int, int]], belongs: Callable[[Record, int], bool]
+    ) -> tuple[list[bytes | memoryview], int, int]:
+        """(parts, count, size) of the records in *wanted*: (commit-log offset, size, queue offset). Damaged ones are left out.
+
+        *belongs* (record, queue offset) confirms that a record from disk is the one that the queue meant.
+        """
+        parts: list[bytes | memoryview] = []
+        count = size = i = 0
+        total = len(wanted)
+        while i < total:
+            hit = self.hot.find(wanted[i][0])
+            if hit is None:
+                i, found, found_size = self._cold(wanted, i, parts, belongs)
+                count += found
+                size += found_size
+                continue
+            start, data = hit
+            view, end = memoryview(data), start + len(data)
+            while i < total and start <= wanted[i][0] < end:
+                first = last = wanted[i][0]
+                while i < total and wanted[i][0] == last < end:
+                    last += wanted[i][1]
+                    count += 1
+                    i += 1
+                parts.append(view[first - start : last - start])
+                size += last - first
+        return parts, count, size
+
+    def record_at(self, commitlog_offset: int, end: int) -> bytes | None:
+        """The whole record at that offset before *end*, or None where none starts."""
+        hit = self.hot.find(commitlog_offset)
+        if hit is not None:
+            start, data = hit
+        elif self.start <= commitlog_offset < end:
+            start, data = commitlog_offset, self.read(commitlog_offset, 4096)
+            size = int.from_bytes(data[:4])
+            if len(data) < size <= self._segment_bytes:
+                data = self.read(commitlog_offset, size)
+        else:
+            return None
+        at = commitlog_offset - start
+        record = read_record(data, at, commitlog_offset)
+        return data[at : at + record.size] if record is not None else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of one segment; fewer at its end, none where no segment is."""
+        start = offset - offset % self._segment_bytes
+        try:
+            handle = self._handles.get(segment_path(self._directory, start))
+        except FileNotFoundError:
+            return b""
+        return self._fs.pread(handle, min(size, start + self._segment_bytes - offset), offset - start)
+
+    def close(self) -> None:
+        self._handles.close()
+
+    def _cold(
+        self, wanted: Sequence[tuple[int, int, int]], i: int, parts: list[bytes | memoryview], belongs: Callable[[Record, int], bool]
+    ) -> tuple[int, int, int]:
+        """One pread for wanted[i] and its near followers: (next i, count, size)."""
+        base = wanted[i][0]
+        stop = base + wanted[i][1]
+        segment_end = base - base % self._segment_bytes + self._segment_bytes
+        j = i + 1
+        while j < len(wanted):
+            offset, size, _ = wanted[j]
+            if not stop <= offset <= stop + _MAX_GAP or offset + size > min(base + _MAX_SPAN, segment_end) or self.hot.find(offset):
+                break
+            stop = offset + size
+            j += 1
+        data = self.read(base, stop - base)
+        view = memoryview(data)
+        count = total = 0
+        first = last = 0  # the run of neighbours that becomes one part
+        for offset, size, queue_offset in wanted[i:j]:
+            at = offset - base
+            record = read_record(data, at, offset)
+            if record is None or record.size != size or not belongs(record, queue_offset):
+                self._report(offset, size)
+                continue
+            count += 1
+            total += size
+            if at != last:
+                if last > first:
+                    parts.append(view[first:last])
+                first = at
+            last = at + size
+        if last > first:
+            parts.append(view[first:last])
+        return j, count, total
+
+    def _report(self, offset: int, size: int) -> None:
+        if offset not in self._reported and len(self._reported) < 10_000:
+            self._reported.add(offset)
+            self.damaged += 1
+            log.error("commit log: the record of %d bytes at offset %d is damaged and is skipped", size, offset)

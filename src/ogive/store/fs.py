@@ -1,0 +1,135 @@
+"""The few file calls that the store uses. Everything on disk goes through here, so that a test can record, lose, tear or refuse writes.
+
+Plain pwrite and pread, never a writable mapping: an I/O error is an exception here and would be a deadly signal there.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final, Protocol
+
+Data = bytes | bytearray | memoryview
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors that say "not now" and lose nothing; any other error of a write or sync is final."""
+
+
+class Fs(Protocol):
+    """File calls. Handles are small integers. Every failure is an OSError."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Read and write; *create* makes a missing file (empty), whose name lasts only after fsync_dir."""
+
+    def close(self, handle: int) -> None: ...
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        """As many bytes as there are, at most *size*."""
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        """All of *data*, or an OSError with an unknown part of it written."""
+
+    def fdatasync(self, handle: int) -> None:
+        """The file's bytes and size are on stable storage when this returns."""
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut, or extend by a hole that reads as zeros."""
+
+    def size(self, handle: int) -> int: ...
+
+    def list(self, directory: Path) -> list[str]:
+        """Sorted names; empty for a directory that is not there."""
+
+    def make_dirs(self, directory: Path) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replaces *target* in one step."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def remove_dir(self, directory: Path) -> None:
+        """Raises OSError unless it is empty."""
+
+    def fsync_dir(self, directory: Path) -> None:
+        """Names made, renamed and removed in *directory* last from here on."""
+
+    def lock(self, path: Path) -> int:
+        """Handle that holds the file exclusively until it is closed or the process ends. Raises BlockingIOError when another holds it."""
+
+
+class OsFs:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        data = os.pread(handle, size, offset)
+        while len(data) < size and (more := os.pread(handle, size - len(data), offset + len(data))):
+            data += more
+        return data
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        written = os.pwrite(handle, data, offset)
+        if written < len(data):
+            rest = memoryview(data)
+            while written < len(rest):
+                written += os.pwrite(handle, rest[written:], offset + written)
+
+    def fdatasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def list(self, directory: Path) -> list[str]:
+        try:
+            return sorted(path.name for path in directory.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_dirs(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_dir(self, directory: Path) -> None:
+        directory.rmdir()
+
+    def fsync_dir(self, directory: Path) -> None:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def lock(self, path: Path) -> int:
+        handle = self.open(path, create=True)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_first_byte(handle)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+
+def _lock_first_byte(handle: int) -> None:
+    """The lock that a Java process takes and looks at; the flock above is invisible to it.
+
+    An open-file-description lock: an ordinary record lock would vanish as soon as this process closes any other handle of the file.
+    """
+    set_lock = getattr(fcntl, "F_OFD_SETLK", None)
+    if set_lock is not None:
+        fcntl.fcntl(handle, set_lock, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))

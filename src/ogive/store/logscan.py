@@ -1,0 +1,169 @@
+"""Reading a whole log: every valid record, where the log ends, and what is damaged in between."""
+
+import logging
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ogive.store.fs import Fs
+from ogive.store.record import BLANK, BLANK_BYTES, Record, read_record
+from ogive.store.segments import Found, Handles, segment_path
+from ogive.wire.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+log = logging.getLogger(__name__)
+
+_BLOCK: Final = 4 * 1024 * 1024
+_MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
+_MAX_HOLES_LOGGED: Final = 20
+
+Scanned = tuple[int, Record, bytes, int]
+"""commit-log offset, record, buffer that holds it, where in the buffer"""
+
+
+@dataclass(slots=True)
+class LogEnd:
+    """What a scan found besides records."""
+
+    offset: int
+    damaged: int = 0
+    damaged_bytes: int = 0
+
+
+class LogScan:
+    """Reads a log that nobody writes."""
+
+    def __init__(self, fs: Fs, directory: Path, found: Found) -> None:
+        self._fs, self._directory = fs, directory
+        self.segment_bytes = found.segment_bytes
+        self.start = found.starts[0] if found.starts else 0
+        self.limit = found.end
+        self._handles = Handles(fs, 2)
+        self._block = b""
+        self._block_at = 0  # commit-log offset of _block
+
+    def records(self, position: int, result: LogEnd, *, torn_from: int | None = None, torn_window: int = 0) -> Iterator[Scanned]:
+        """Every valid record from *position* on; *result* is complete when the iteration ends.
+
+        *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it, ends the log.
+        """
+        while True:
+            position = yield from self._run(position)
+            follower = self.next_valid(position)
+            if follower is None:
+                break
+            if torn_from is not None and position >= torn_from and self._end_after(follower) - position <= torn_window:
+                break
+            result.damaged += 1
+            result.damaged_bytes += follower - position
+            if result.damaged <= _MAX_HOLES_LOGGED:
+                log.error("commit log: %d damaged bytes at offset %d are skipped", follower - position, position)
+            position = follower
+        result.offset = position
+
+    def next_valid(self, position: int) -> int | None:
+        """The offset of the first valid record after the damage at *position*."""
+        claimed = position + int.from_bytes(self._bytes(position, 4))
+        if position < claimed <= self._segment_end(position) - BLANK_BYTES and self._record(claimed) is not None:
+            return claimed
+        while position < self.limit:
+            if (found := self._search(position)) is not None:
+                return found
+            position = self._segment_end(position)
+        return None
+
+    def is_end(self, position: int) -> bool:
+        """Whether nothing was ever written at *position*."""
+        return position >= self.limit or not any(self._bytes(position, BLANK_BYTES))
+
+    def nonzero_after(self, position: int) -> bool:
+        """Whether the rest of the segment of *position* holds anything."""
+        end = self._segment_end(position)
+        while position < end:
+            block = self._bytes(position, _BLOCK)
+            if block.count(0) != len(block):
+                return True
+            position += len(block) or end
+        return False
+
+    def close(self) -> None:
+        self._handles.close()
+
+    def _run(self, position: int) -> Generator[Scanned, None, int]:
+        """Valid records up to the first thing that is none; returns its offset."""
+        block, base = self._block, self._block_at
+        while position < self.limit:
+            at = position - base
+            record = read_record(block, at, position) if at >= 0 else None
+            if record is None:
+                block, base, at = self._load(position), position, 0
+                record = read_record(block, 0, position)
+            if record is None:
+                if not _is_blank(block, self._segment_end(position) - position):
+                    break
+                position = self._segment_end(position)
+                continue
+            yield position, record, block, at
+            position += record.size
+        return position
+
+    def _end_after(self, position: int) -> int:
+        """Where the last valid record ends, from a valid one at *position* on."""
+        follower: int | None = position
+        while follower is not None:
+            run = self._run(follower)
+            while True:
+                try:
+                    next(run)
+                except StopIteration as stop:
+                    position = stop.value
+                    break
+            follower = self.next_valid(position)
+        return position
+
+    def _record(self, position: int) -> Record | None:
+        return read_record(self._load(position), 0, position)
+
+    def _search(self, position: int) -> int | None:
+        """The first valid record after *position* in its segment, found by its magic and its own offset."""
+        end = self._segment_end(position)
+        at = position + 1 if position % self.segment_bytes else position
+        while at < end:
+            block = self._bytes(at, _BLOCK)
+            for candidate in _candidates(block):
+                if candidate >= 0 and self._record(at + candidate) is not None:
+                    return at + candidate
+            if len(block) < _BLOCK:
+                return None
+            at += len(block) - 16  # a magic may stand across the border
+        return None
+
+    def _load(self, position: int) -> bytes:
+        """A block from *position* on with at least one whole record, if one starts there."""
+        size = int.from_bytes(self._bytes(position, 4))
+        self._block = self._bytes(position, max(_BLOCK, size)) if size <= self.segment_bytes else self._bytes(position, 4096)
+        self._block_at = position
+        return self._block
+
+    def _bytes(self, position: int, size: int) -> bytes:
+        start = position - position % self.segment_bytes
+        if position >= self.limit:
+            return b""
+        handle = self._handles.get(segment_path(self._directory, start))
+        return self._fs.pread(handle, min(size, start + self.segment_bytes - position), position - start)
+
+    def _segment_end(self, position: int) -> int:
+        return position - position % self.segment_bytes + self.segment_bytes
+
+
+def _is_blank(block: bytes, room: int) -> bool:
+    return len(block) >= BLANK_BYTES and BLANK.unpack_from(block) == (room, MAGIC_BLANK)
+
+
+def _candidates(block: bytes) -> Iterator[int]:
+    """Where a record could start, by its magic, in order."""
+    at = {magic: block.find(magic) for magic in _MAGICS}
+    while found := [(where, magic) for magic, where in at.items() if where >= 0]:
+        where, magic = min(found)
+        yield where - 4
+        at[magic] = block.find(magic, where + 1)

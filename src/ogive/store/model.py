@@ -1,0 +1,128 @@
+"""What goes into the store and what comes out."""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from ogive.errors import InvalidOption, StoreError
+from ogive.model import DelayLevels
+
+QueueKey = tuple[str, int]
+"""topic, queue id"""
+
+
+MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
+"""Body limit and 64 KiB for the rest, as in Apache's broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """How a store writes. Sizes count for a new directory; an existing one keeps the file sizes that it has."""
+
+    root: Path  # storePathRootDir
+    flush: Literal["sync", "async"] = "sync"  # flushDiskType
+    segment_bytes: int = 64 * 1024 * 1024  # mappedFileSizeCommitLog, 1 GiB
+    consume_queue_file_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue, 300,000 entries
+    record_crc: bool = True  # enabledAppendPropCRC, false; 20 bytes a record
+    delay_levels: DelayLevels = field(default_factory=DelayLevels.parse)  # messageDelayLevel
+    max_group_bytes: int = 1024 * 1024  # one write and one sync carry at most about this much
+    max_waiting_bytes: int = 64 * 1024 * 1024  # beyond, put() raises StoreBusy
+    async_window_bytes: int = 4 * 1024 * 1024  # flush=async: a sync after this much ...
+    async_window_s: float = 0.5  # ... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)
+    ahead_bytes: int = 4 * 1024 * 1024  # zeros written ahead of the log's end, so that a sync changes no file size
+    hot_log_bytes: int = 32 * 1024 * 1024  # newest part of the log that reads take from memory
+    hot_entries: int = 512 * 1024  # newest consume-queue entries in memory, all queues together
+    flush_bytes: int = 8 * 1024 * 1024  # log written between two writes of consume-queue files
+    checkpoint_bytes: int = 64 * 1024 * 1024  # log written between two checkpoints; a start after a crash reads about as much
+    max_open_files: int = 256
+
+    @property
+    def unsynced_limit(self) -> int:
+        """flush=async: never more than this between the last sync and the end of the log."""
+        return max(self.async_window_bytes, 2 * self.max_group_bytes + MAX_RECORD_BYTES)
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < 4096 or self.segment_bytes % 512:
+            raise InvalidOption(f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed")
+        if self.consume_queue_file_bytes < 20 or self.consume_queue_file_bytes % 20:
+            raise InvalidOption(f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an entry) is needed")
+
+
+class NewMessage(NamedTuple):
+    """A message to store, in stored form: body perhaps compressed, properties joined by 0x01 and 0x02, hosts 8 or 20 bytes."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    sys_flag: int = 0
+    flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    store_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class PutResult(NamedTuple):
+    """Where a message went. *queue_offset* is 0 for a prepared or rollback record, which no queue holds."""
+
+    queue_offset: int
+    commitlog_offset: int
+    size: int
+    store_timestamp_ms: int
+
+
+PutDone = Callable[[list[PutResult] | StoreError], None]
+"""Called once on the owner thread: the results in order, or why nothing was stored."""
+
+
+class GetStatus(enum.Enum):
+    """Source: GetMessageStatus.java; protocol facts: broker, section 2."""
+
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    OFFSET_FOUND_NULL = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+
+
+@dataclass(slots=True)
+class GetResult:
+    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory, valid as long as they are held."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: list[bytes | memoryview] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+
+
+class Entry(NamedTuple):
+    """One consume-queue entry."""
+
+    commitlog_offset: int
+    size: int
+    tags_code: int
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counters since the store was opened, and sizes now."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    groups: int = 0
+    waiting_bytes: int = 0
+    damaged: int = 0
+    commitlog_start: int = 0
+    commitlog_end: int = 0
+    queues: int = 0

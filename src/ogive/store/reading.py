@@ -1,0 +1,114 @@
+"""Reading queues: from offsets to entries to slices of the commit log. Source: DefaultMessageStore.getMessage, ConsumeQueue.java, 5.3."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ogive.store.commitlog import LogReader
+from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER_SIZE, ConsumeQueue, QueueFiles
+from ogive.store.model import GetResult, GetStatus, QueueKey
+from ogive.store.record import Record, store_timestamp
+
+_MIN_SCAN: Final = 800  # entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
+_MAX_READ: Final = 4096  # entries read at once
+
+
+class QueueReader:
+    """Answers about queues. Owner thread only."""
+
+    def __init__(self, log: LogReader, files: QueueFiles, queues: dict[QueueKey, ConsumeQueue]) -> None:
+        self._log, self._files, self._queues = log, files, queues
+
+    def get(self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None) -> GetResult:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.max_offset == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        wanted, next_offset, gone = self._select(queue, offset, max_messages, max_bytes, tag_codes)
+        if next_offset == offset:
+            after = min(high, offset - offset % queue.file_entries + queue.file_entries)
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, after, low, high)
+        parts, count, size = self._log.collect(wanted, belongs_to(queue))
+        if count:
+            return GetResult(GetStatus.FOUND, next_offset, low, high, parts, count, size)
+        status = GetStatus.MESSAGE_WAS_REMOVING if gone or wanted else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, low, high)
+
+    def entries(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        """Visible entries from *offset* on, as stored; at most *count*, fewer where a file ends. None of a file that is missing."""
+        count = min(count, queue.max_offset - offset)
+        if count <= 0:
+            return b""
+        found = queue.in_memory(offset, count)
+        if found is not None:
+            return found
+        try:
+            return self._files.read(queue, offset, min(count, queue.written - offset))
+        except FileNotFoundError:
+            return b""
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        if not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        raw = self.entries(queue, offset, 1)
+        if not raw:
+            return -1
+        commitlog_offset, size, _ = ENTRY.unpack(raw)
+        parts, count, _ = self._log.collect([(commitlog_offset, size, offset)], belongs_to(queue)) if size != FILLER_SIZE else ([], 0, 0)
+        return store_timestamp(parts[0]) if count else -1
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, upper: bool) -> int:
+        """Binary search; an offset without a message counts like the next one that has one."""
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:  # invariant: everything before low is too early, everything from high on is not
+            middle = low + (high - low) // 2
+            probe, stored_ms = middle, self.store_time(queue, middle)
+            while stored_ms < 0 and probe + 1 < high:
+                probe += 1
+                stored_ms = self.store_time(queue, probe)
+            early = stored_ms <= timestamp_ms if upper else stored_ms < timestamp_ms
+            if stored_ms >= 0 and early:
+                low = probe + 1
+            else:
+                high = middle
+        return max(queue.min_offset, low - 1) if upper else low
+
+    def close(self) -> None:
+        self._files.close()
+        self._log.close()
+
+    def _select(
+        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[list[tuple[int, int, int]], int, bool]:
+        """(records to read as (commit-log offset, size, queue offset), the offset to go on with, whether a record is gone)."""
+        wanted: list[tuple[int, int, int]] = []
+        total, gone, log_start = 0, False, self._log.start
+        end = min(queue.max_offset, offset + max(_MIN_SCAN, max_messages))
+        while offset < end:
+            raw = self.entries(queue, offset, min(end - offset, _MAX_READ))
+            if not raw:
+                break
+            for commitlog_offset, size, code in ENTRY_HASH.iter_unpack(raw):
+                if tag_codes is not None and code not in tag_codes:
+                    offset += 1
+                    continue
+                if size == FILLER_SIZE or commitlog_offset < log_start:
+                    gone = True
+                    offset += 1
+                    continue
+                if wanted and (len(wanted) >= max_messages or total + size > max_bytes):
+                    return wanted, offset, gone
+                wanted.append((commitlog_offset, size, offset))
+                total += size
+                offset += 1
+        return wanted, offset, gone
+
+
+def belongs_to(queue: ConsumeQueue) -> Callable[[Record, int], bool]:
+    topic, queue_id = queue.topic_bytes, queue.key[1]
+    return lambda record, offset: record.queue_offset == offset and record.queue_id == queue_id and record.topic == topic

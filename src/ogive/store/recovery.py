@@ -1,0 +1,274 @@
+"""What a start does with the files: check the consume queues, read the log from the last checkpoint, find its end, mend what is derived.
+
+Behaviour
+- The log is the truth. Everything up to the checkpoint is trusted if the queue files match their checksums; a queue that does not is made
+  again from the whole log. From the checkpoint on every record is read and checked.
+- Bytes that are no record end the log if no valid record follows; they are zeroed before anything new is written.
+- If one follows, in the same segment or a later one, only the damaged bytes are lost: skipped by the length they claim where a valid
+  record stands there, else by searching; counted, and logged once.
+- flush=async: damage behind the last checkpoint with less than the unsynced window after it is what a power cut leaves. The log ends
+  there, so that nothing survives behind a hole.
+
+Differs from Java
+- Java stops at the first invalid record and drops everything after it, also whole later segments. Source: CommitLog.recoverAbnormally, 5.3.
+- Java trusts the consume queues of a clean stop unseen.
+"""
+
+import logging
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ogive.model import SCHEDULE_TOPIC
+from ogive.store import checkpoint as checkpoints
+from ogive.store.checkpoint import Checkpoint, QueueState
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
+from ogive.store.fs import Fs
+from ogive.store.logscan import LogEnd, LogScan, Scanned
+from ogive.store.model import QueueKey, StoreConfig
+from ogive.store.record import delay_level, tag_hash
+from ogive.store.segments import Found, Handles, find_segments, segment_path
+from ogive.wire.codes import SysFlag
+
+log = logging.getLogger(__name__)
+
+FLUSH_ENTRIES: Final = 16 * 1024
+_MIN_RECORD_BYTES: Final = 91
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What the store goes on with."""
+
+    segment_bytes: int
+    start: int  # of the oldest segment
+    end: int  # the next record goes here
+    store_timestamp_ms: int  # of the last record
+    queues: dict[QueueKey, ConsumeQueue]
+    deleted: dict[str, int]
+    damaged: int = 0
+
+
+def recover(fs: Fs, config: StoreConfig) -> Recovered:
+    """Bring the directory into order. Raises StoreCorrupt where it would have to guess, OSError where the disk refuses."""
+    return _Recovery(fs, config).run()
+
+
+class _Recovery:
+    def __init__(self, fs: Fs, config: StoreConfig) -> None:
+        self._fs, self._config = fs, config
+        self._commitlog = config.root / "commitlog"
+        self._queue_root = config.root / "consumequeue"
+        self._files = QueueFiles(fs, config.max_open_files)
+        self._file_entries = config.consume_queue_file_bytes // ENTRY_BYTES
+        self._found = find_segments(fs, self._commitlog, config.segment_bytes)
+        self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._unwritten = 0  # entries dispatched since the last flush
+        self._deleted: dict[str, int] = {}
+        self._store_timestamp_ms = 0
+        self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are made again
+        self._skipped = 0
+
+    def run(self) -> Recovered:
+        fs, root = self._fs, self._config.root
+        clean = "abort" not in fs.list(root)
+        scan = LogScan(fs, self._commitlog, self._found)
+        try:
+            checkpoint = usable(checkpoints.load(fs, root), scan.start, scan.limit)
+            result = LogEnd(scan.start)
+            lost = self._restore(checkpoint) if checkpoint is not None else []
+            if lost and checkpoint is not None:
+                self._rebuild(scan, checkpoint, lost, result)
+            position = checkpoint.position if checkpoint is not None else scan.start
+            if clean and checkpoint is not None and scan.is_end(position):
+                result.offset = position
+            else:
+                self._read_on(scan, position, checkpoint, result)
+            self._flush()
+            for queue in self._queues.values():
+                queue.next_offset = queue.max_offset
+            if lost or result.offset != position or not clean:
+                self._settle(result.offset, clean)
+        finally:
+            scan.close()
+            self._files.close()
+        if result.damaged or self._skipped:
+            log.error(
+                "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
+            )
+        queues = {queue.key: queue for queue in self._queues.values()}
+        return Recovered(
+            scan.segment_bytes, scan.start, result.offset, self._store_timestamp_ms, queues, self._deleted, result.damaged + self._skipped
+        )
+
+    def _restore(self, checkpoint: Checkpoint) -> list[QueueState]:
+        """Take over the queues whose files are as they should be; returns the others."""
+        self._deleted = dict(checkpoint.deleted)
+        self._store_timestamp_ms = checkpoint.store_timestamp_ms
+        handles = Handles(self._fs, 1)
+        lost: list[QueueState] = []
+        for state in checkpoint.queues:
+            directory = self._directory(state.key)
+            if check_queue(self._fs, handles, directory, self._file_entries, state):
+                queue = restored(state, directory, self._file_entries)
+                self._queues[queue.topic_bytes, state.key[1]] = queue
+            else:
+                lost.append(state)
+        handles.close()
+        return lost
+
+    def _rebuild(self, scan: LogScan, checkpoint: Checkpoint, lost: list[QueueState], result: LogEnd) -> None:
+        """Make the queues in *lost* again from the log before the checkpoint."""
+        log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
+        self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}
+        for scanned in scan.records(scan.start, result):
+            if scanned[0] >= checkpoint.position:
+                break
+            self._dispatch(scanned)
+        self._rebuilding = None
+        for state in lost:  # offsets that were given out stay given out, also where their records are gone
+            queue = self._queues.get((state.key[0].encode(), state.key[1]))
+            if queue is None:
+                queue = self._new_queue(state.key, state.max_offset)
+            queue.pad(state.max_offset)
+
+    def _read_on(self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd) -> None:
+        torn_from = None if self._config.flush == "sync" else position
+        for scanned in scan.records(position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit):
+            self._dispatch(scanned)
+        if checkpoint is not None and result.offset < checkpoint.position:
+            raise AssertionError("a scan ends at or after its start")
+
+    def _dispatch(self, scanned: Scanned) -> None:
+        offset, (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at), buffer, at = scanned
+        if stored_ms > self._store_timestamp_ms:
+            self._store_timestamp_ms = stored_ms
+        kind = sys_flag & SysFlag.TRANSACTION_MASK
+        if kind != 0 and kind != SysFlag.TRANSACTION_COMMIT:
+            return
+        key = (topic, queue_id)
+        if self._rebuilding is not None and key not in self._rebuilding:
+            return
+        queue = self._queues.get(key)
+        if queue is None or queue.max_offset != queue_offset:
+            queue = self._place(queue, topic, queue_id, queue_offset, offset)
+            if queue is None:
+                return
+        properties = buffer[properties_at : at + size]
+        queue.append(ENTRY.pack(offset, size, self._tags_code(topic, properties, stored_ms)))
+        self._unwritten += 1
+        if self._unwritten >= FLUSH_ENTRIES:
+            self._flush()
+
+    def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
+        """The queue, ready to take *queue_offset* next; None for a record that belongs to nothing."""
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            self._skipped += 1
+            return None
+        if offset < self._deleted.get(name, 0):
+            return None
+        if queue is None:
+            return self._new_queue((name, queue_id), queue_offset)
+        if queue_offset < queue.max_offset:  # the topic was deleted and made again
+            return self._new_queue(queue.key, queue_offset)
+        if (queue_offset - queue.max_offset) * _MIN_RECORD_BYTES > offset - self._found.starts[0]:
+            self._skipped += 1  # so many records never stood before it
+            return None
+        self._unwritten += queue.pad(queue_offset)
+        return queue
+
+    def _new_queue(self, key: QueueKey, first: int) -> ConsumeQueue:
+        directory = self._directory(key)
+        if self._fs.list(directory):
+            self._files.remove(directory)
+        queue = self._queues[key[0].encode(), key[1]] = ConsumeQueue(key, directory, self._file_entries, first)
+        return queue
+
+    def _tags_code(self, topic: bytes, properties: bytes, stored_ms: int) -> int:
+        if topic == SCHEDULE_TOPIC.encode() and (level := delay_level(properties)) > 0:
+            return stored_ms + self._config.delay_levels.delay_ms(level)
+        return tag_hash(properties)
+
+    def _flush(self) -> None:
+        """Write what is not in files yet, and forget all but the newest entries."""
+        if not self._unwritten:
+            return
+        for queue in self._queues.values():
+            write = queue.take_write()
+            if write is not None:
+                self._files.write([write])
+                queue.written = queue.handed
+                queue.drop_written(FLUSH_ENTRIES)
+        self._unwritten = 0
+
+    def _settle(self, end: int, clean: bool) -> None:
+        """Clear what lies behind the end, and write down what was found."""
+        scan = LogScan(self._fs, self._commitlog, self._found)
+        try:
+            zero_tail(self._fs, self._commitlog, scan, self._found, end)
+        finally:
+            scan.close()
+        for queue in self._queues.values():
+            if not clean:
+                self._files.cut(queue)
+        state = checkpoints.take(end, self._store_timestamp_ms, self._queues.values(), self._deleted)
+        checkpoints.save(self._fs, self._config.root, state)
+
+    def _directory(self, key: QueueKey) -> Path:
+        return self._queue_root / key[0] / str(key[1])
+
+
+def check_queue(fs: Fs, handles: Handles, directory: Path, file_entries: int, state: QueueState) -> bool:
+    """Whether the files hold exactly the entries that the checkpoint counted."""
+    index = state.first_file * file_entries
+    for crc in state.crcs:
+        count = min(file_entries, state.max_offset - index)
+        try:
+            handle = handles.get(segment_path(directory, index * ENTRY_BYTES))
+        except FileNotFoundError:
+            return False
+        if fs.size(handle) != file_entries * ENTRY_BYTES:
+            return False
+        if zlib.crc32(fs.pread(handle, count * ENTRY_BYTES, 0)) != crc:
+            return False
+        index += count
+    return index == state.max_offset
+
+
+def restored(state: QueueState, directory: Path, file_entries: int) -> ConsumeQueue:
+    """The queue as the checkpoint left it, all entries in its files."""
+    queue = ConsumeQueue(state.key, directory, file_entries)
+    queue.min_offset = state.min_offset
+    queue.max_offset = queue.next_offset = queue.written = queue.handed = queue.tail_start = state.max_offset
+    queue.first_file = state.first_file
+    queue.crcs = list(state.crcs)
+    return queue
+
+
+def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint | None:
+    """The checkpoint if it can belong to a log from *start* to *limit*."""
+    if checkpoint is not None and not start <= checkpoint.position <= limit:
+        log.warning("the checkpoint speaks of offset %d, the log has %d to %d: reading the whole log", checkpoint.position, start, limit)
+        return None
+    return checkpoint
+
+
+def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> None:
+    """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything new is written."""
+    for start in found.starts:
+        if start >= end:
+            fs.unlink(segment_path(directory, start))
+    if end % found.segment_bytes and scan.nonzero_after(end):
+        start = end - end % found.segment_bytes
+        handle = fs.open(segment_path(directory, start))
+        try:
+            fs.truncate(handle, end - start)
+            fs.truncate(handle, found.segment_bytes)
+            fs.fdatasync(handle)
+        finally:
+            fs.close(handle)
+        log.warning("commit log: what an unclean stop left behind offset %d was cleared", end)
+    fs.fsync_dir(directory)

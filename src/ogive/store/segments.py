@@ -1,0 +1,94 @@
+"""Files of one size that together are one long run of bytes, each named by the offset of its first byte in 20 digits."""
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import StoreCorrupt
+from ogive.store.fs import Fs
+
+_DIGITS: Final = 20
+
+
+def segment_path(directory: Path, start: int) -> Path:
+    return directory / f"{start:0{_DIGITS}d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The segments of a directory: contiguous, all of *segment_bytes* (the last ones may be shorter on disk after a crash)."""
+
+    starts: tuple[int, ...]
+    segment_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.starts[-1] + self.segment_bytes if self.starts else 0
+
+
+def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
+    """What is there; the size is read from the files, *default_bytes* counts where there is none. Raises StoreCorrupt on a gap."""
+    starts = [int(name) for name in fs.list(directory) if len(name) == _DIGITS and name.isdigit()]
+    if not starts:
+        return Found((), default_bytes)
+    distance = starts[1] - starts[0] if len(starts) > 1 else 0
+    segment_bytes = distance or _size_of(fs, segment_path(directory, starts[0])) or default_bytes
+    for before, after in itertools.pairwise(starts):
+        if after - before != segment_bytes:
+            raise StoreCorrupt(f"{directory}: a file is missing between {before:0{_DIGITS}d} and {after:0{_DIGITS}d}")
+    if starts[0] % segment_bytes:
+        raise StoreCorrupt(f"{segment_path(directory, starts[0])}: the name is no multiple of the file size {segment_bytes}")
+    for start in starts:
+        if (size := _size_of(fs, segment_path(directory, start))) > segment_bytes:
+            raise StoreCorrupt(f"{segment_path(directory, start)} has {size} bytes, its neighbours {segment_bytes}")
+    return Found(tuple(starts), segment_bytes)
+
+
+def _size_of(fs: Fs, path: Path) -> int:
+    handle = fs.open(path)
+    try:
+        return fs.size(handle)
+    finally:
+        fs.close(handle)
+
+
+class Handles:
+    """Open files of one thread, the least recently used closed beyond *limit*."""
+
+    def __init__(self, fs: Fs, limit: int) -> None:
+        self._fs, self._limit = fs, limit
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path) -> int:
+        """Raises FileNotFoundError."""
+        handle = self._open.get(path)
+        if handle is None:
+            handle = self._keep(path, self._fs.open(path))
+        else:
+            self._open.move_to_end(path)
+        return handle
+
+    def create(self, path: Path, size: int) -> int:
+        """An all-zero file of *size* bytes, whatever was there before."""
+        self.forget(path)
+        handle = self._keep(path, self._fs.open(path, create=True))
+        self._fs.truncate(handle, 0)
+        self._fs.truncate(handle, size)
+        return handle
+
+    def forget(self, path: Path) -> None:
+        handle = self._open.pop(path, None)
+        if handle is not None:
+            self._fs.close(handle)
+
+    def close(self) -> None:
+        while self._open:
+            self._fs.close(self._open.popitem()[1])
+
+    def _keep(self, path: Path, handle: int) -> int:
+        self._open[path] = handle
+        if len(self._open) > self._limit:
+            self._fs.close(self._open.popitem(last=False)[1])
+        return handle

@@ -1,0 +1,363 @@
+"""The durable store: commit log, consume queues, checkpoint and lock of one directory, in Apache's byte layout.
+
+Behaviour
+- One owner thread calls everything here; one writer thread touches the files that change. They talk through groups: put() gives out
+  offsets and builds records, submit() hands over what was formed, and the writer reports back through *call_owner*.
+- flush=sync: a message is answered, and visible to get(), max_offset() and on_arrival, after the sync that made it durable.
+  flush=async: after the write; a sync follows within half a second or 4 MiB.
+- A failed write or sync is final: everything waiting and everything later gets the error, nothing is tried again.
+- A full disk refuses what waits, takes its offsets back, and the next put a second later tries again.
+
+Differs from Java
+- No memory-mapped writes, so an I/O error is an error. No message is visible before it is durable.
+- Consume queues are written behind, by the writer thread, and checked at the start. No index files yet.
+"""
+
+import functools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreLocked
+from ogive.store import checkpoint as checkpoints
+from ogive.store.appender import Appender, now_ms
+from ogive.store.commitlog import LogReader, LogWriter
+from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles, QueueWrite
+from ogive.store.flusher import QueueFlusher
+from ogive.store.fs import Fs, OsFs
+from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.reading import QueueReader
+from ogive.store.recovery import Recovered, recover
+from ogive.store.writer import Group, GroupWriter, InlineWriter, Outcome, WriterThread
+
+log = logging.getLogger(__name__)
+
+_RETRY_FULL_S = 1.0
+
+
+class MessageStore:
+    """See the module. Made by open(), running between start() and close()."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        config: StoreConfig,
+        lock: int,
+        recovered: Recovered,
+        clock_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self._fs, self._lock, self._monotonic = fs, lock, monotonic
+        self._segment_bytes = recovered.segment_bytes
+        self._queues = recovered.queues
+        self._recovered_damage = recovered.damaged
+        self._visible_end = recovered.end
+        self._appender = Appender(
+            config,
+            recovered.queues,
+            segment_bytes=recovered.segment_bytes,
+            end=recovered.end,
+            store_timestamp_ms=recovered.store_timestamp_ms,
+            clock_ms=clock_ms,
+        )
+        commitlog = config.root / "commitlog"
+        self._log = LogReader(
+            fs, commitlog, recovered.segment_bytes, start=recovered.start, hot_bytes=config.hot_log_bytes, max_open=config.max_open_files
+        )
+        self._reader = QueueReader(self._log, QueueFiles(fs, config.max_open_files), recovered.queues)
+        self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end)
+        self._flusher = QueueFlusher(config, QueueFiles(fs, config.max_open_files), recovered.queues, recovered.end, recovered.deleted)
+        self._work = GroupWriter(
+            self._log_writer,
+            self._report,
+            flush=config.flush,
+            window_bytes=config.async_window_bytes,
+            window_s=config.async_window_s,
+            ahead_bytes=config.ahead_bytes,
+            monotonic=monotonic,
+        )
+        self._writer: WriterThread | InlineWriter | None = None
+        self._call_owner: Callable[[Callable[[], None]], object] | None = None
+        self._reports: deque[Callable[[], None]] = deque()
+        self._full_until = 0.0
+        self._closed = False
+        self._stats = StoreStats()
+        self.failed: StoreError | None = None
+        self.on_failure: Callable[[StoreError], None] | None = None
+        self.on_arrival: Callable[[dict[QueueKey, int]], None] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        config: StoreConfig,
+        *,
+        fs: Fs | None = None,
+        clock_ms: Callable[[], int] = now_ms,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Lock the directory, recover it and mark it as in use. Raises StoreLocked, StoreCorrupt or StoreError with one plain sentence."""
+        fs = fs or OsFs()
+        lock = _lock(fs, config.root)
+        try:
+            for name in ("commitlog", "consumequeue", "config"):
+                fs.make_dirs(config.root / name)
+            recovered = recover(fs, config)
+            checkpoints.mark_running(fs, config.root)
+        except BaseException as exc:
+            fs.close(lock)
+            if isinstance(exc, OSError):
+                raise StoreError(f"cannot open the store in {config.root}: {exc}") from exc
+            raise
+        return cls(fs, config, lock, recovered, clock_ms, monotonic)
+
+    def start(self, call_owner: Callable[[Callable[[], None]], object], *, threaded: bool = True) -> None:
+        """Accept puts. *call_owner*(fn) has fn() called on the owner thread soon, and may itself be called from any thread.
+
+        threaded=False carries out every write inside submit(): one order of events, for tests.
+        """
+        self._call_owner = call_owner
+        self._writer = WriterThread(self._work, self.config.max_group_bytes) if threaded else InlineWriter(self._work)
+        self._writer.post(lambda: None)  # lets it write its first zeros ahead
+
+    def close(self) -> None:
+        """Write and sync what was put, answer it, and release the directory. Blocks; a second call does nothing."""
+        if self._closed:
+            return
+        if self._writer is not None:
+            self.submit()
+            self._writer.close()
+            self._run_reports()
+        self._closed = True
+        if self.failed is None:
+            self._flush_last()
+        self._log_writer.close()
+        self._flusher.files.close()
+        self._reader.close()
+        self._fs.close(self._lock)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """Place one message or a batch (all or none, in one segment). *done* is called once, on the owner thread.
+
+        Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for
+        a message that no record can hold, IllegalStateError outside start() .. close().
+        """
+        if self.failed is not None:
+            raise self.failed
+        if self._writer is None or self._closed:
+            raise IllegalStateError("the store is not running")
+        if not messages:
+            raise InvalidOption("a batch of no messages")
+        if self._appender.waiting_bytes > self.config.max_waiting_bytes:
+            raise StoreBusy(f"{self._appender.waiting_bytes} bytes wait to be written")
+        if self._full_until and self._monotonic() < self._full_until:
+            raise StoreFull("no space left in the store")
+        if self._appender.append(messages, done) >= self.config.max_group_bytes:
+            self.submit()
+
+    def submit(self) -> None:
+        """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing."""
+        group = self._appender.take()
+        if group is not None and self._writer is not None:
+            self._writer.post(group)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget every queue of *topic*. Its records stay in the log, unseen."""
+        keys = [key for key in self._queues if key[0] == topic]
+        directories = [self._queues.pop(key).directory for key in keys]
+        if keys and self.failed is None and self._writer is not None:
+            self._flusher.forget(topic, self._appender.end)
+            self.submit()
+            self._writer.post(self._guarded(f"removing topic {topic}", functools.partial(self._remove, directories)))
+            self._flush(checkpoint=True)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the last visible message."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None = None
+    ) -> GetResult:
+        """Messages from *offset* on, at least one if there is any, else why not. *tag_codes*: Java hashes of the wanted tags."""
+        return self._reader.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
+        """Visible consume-queue entries from *offset* on, at most *count*; fillers have size 2147483647."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset:
+            return []
+        return [Entry(*fields) for fields in ENTRY.iter_unpack(self._reader.entries(queue, offset, count))]
+
+    def record_at(self, commitlog_offset: int) -> bytes | None:
+        """The visible record that starts there."""
+        return self._log.record_at(commitlog_offset, self._visible_end)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store timestamp in ms; -1 where there is no message."""
+        queue = self._queues.get((topic, queue_id))
+        return self._reader.store_time(queue, offset) if queue is not None else -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
+        """The first offset stored at or after *timestamp_ms* (max_offset if none); *upper*: the last at or before (min_offset if none)."""
+        queue = self._queues.get((topic, queue_id))
+        return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
+
+    @property
+    def queues(self) -> Iterable[QueueKey]:
+        return self._queues.keys()
+
+    def stats(self) -> StoreStats:
+        stats = self._stats
+        stats.waiting_bytes = self._appender.waiting_bytes
+        stats.damaged = self._recovered_damage + self._log.damaged
+        stats.commitlog_start, stats.commitlog_end = self._log.start, self._visible_end
+        stats.queues = len(self._queues)
+        return stats
+
+    # --- what the writer reports -------------------------------------------------------------------------------------
+
+    def _report(self, groups: Sequence[Group], outcome: Outcome) -> None:
+        self._on_owner(functools.partial(self._finished, groups, outcome))
+
+    def _on_owner(self, report: Callable[[], None]) -> None:
+        """Writer thread: have *report* run by the owner, in order. close() runs those that the owner did not come to."""
+        self._reports.append(report)
+        if self._call_owner is not None:
+            self._call_owner(self._run_reports)
+
+    def _run_reports(self) -> None:
+        while self._reports:
+            self._reports.popleft()()
+
+    def _finished(self, groups: Sequence[Group], outcome: Outcome) -> None:
+        if isinstance(outcome, StoreFull):
+            self._refuse(groups, outcome)
+        elif isinstance(outcome, StoreError):
+            self._fail(outcome)
+        elif groups[0] is not self._first_waiting():
+            raise AssertionError("the writer reported a group that nobody waits for")
+        else:
+            for offset, data in outcome:
+                self._log.hot.add(offset, data)
+            self._dispatch(groups)
+
+    def _dispatch(self, groups: Sequence[Group]) -> None:
+        """Make *groups* visible, then say so."""
+        self._appender.finish(groups)
+        touched: dict[QueueKey, ConsumeQueue] = {}
+        for group in groups:
+            for queue, entry in group.entries:
+                queue.tail += entry
+                queue.max_offset += 1
+                touched[queue.key] = queue
+            self._stats.puts += len(group.entries)
+        self._stats.groups += len(groups)
+        self._stats.put_bytes += groups[-1].end - self._visible_end
+        self._visible_end = groups[-1].end
+        for group in groups:
+            for done, results in group.waiters:
+                _call(done, results)
+        if self.on_arrival is not None and touched:
+            self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
+        if self._flusher.due(touched.values(), self._visible_end):
+            self._flush(checkpoint=self._flusher.checkpoint_due(self._visible_end))
+
+    def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
+        self._full_until = self._monotonic() + _RETRY_FULL_S
+        if not groups or groups[0] is not self._first_waiting():
+            return  # taken back already, with the group that met the full disk
+        log.warning("the store refuses writes: %s", error)
+        taken = self._appender.take_back()
+        if self._writer is not None:
+            self._writer.post(self._work.accept_again)
+        for group in taken:
+            for done, _ in group.waiters:
+                _call(done, error)
+
+    def _fail(self, error: StoreError) -> None:
+        if self.failed is not None:
+            return
+        self.failed = error
+        log.critical("the store stops: %s", error)
+        for group in self._appender.take_back():
+            for done, _ in group.waiters:
+                _call(done, error)
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    def _first_waiting(self) -> Group | None:
+        return self._appender.waiting[0] if self._appender.waiting else None
+
+    # --- derived files -----------------------------------------------------------------------------------------------
+
+    def _flush(self, *, checkpoint: bool) -> None:
+        """Have the writer bring the queue files up to date, and write a checkpoint of that."""
+        writes, state = self._flusher.take(self._visible_end, self._appender.store_timestamp_ms, checkpoint=checkpoint)
+        if self._writer is not None:
+            self._writer.post(self._guarded("writing consume queues", functools.partial(self._write_derived, writes, state)))
+
+    def _write_derived(self, writes: Sequence[tuple[ConsumeQueue, QueueWrite]], state: checkpoints.Checkpoint | None) -> None:
+        self._flusher.files.write([write for _, write in writes])
+        if state is not None:
+            self._log_writer.sync()
+            checkpoints.save(self._fs, self.config.root, state)
+        self._on_owner(functools.partial(self._flusher.written, writes))
+
+    def _remove(self, directories: Sequence[Path]) -> None:
+        for directory in directories:
+            if self._fs.list(directory):
+                self._flusher.files.remove(directory)
+                if not self._fs.list(directory.parent):
+                    self._fs.remove_dir(directory.parent)
+
+    def _guarded(self, doing: str, job: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                job()
+            except OSError as exc:
+                self._work.fail_by(doing, exc)
+
+        return run
+
+    def _flush_last(self) -> None:
+        writes, state = self._flusher.take(self._visible_end, self._appender.store_timestamp_ms, checkpoint=True)
+        try:
+            self._write_derived(writes, state)
+            checkpoints.mark_stopped(self._fs, self.config.root)
+        except OSError as exc:
+            log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, exc)
+
+
+def _call(done: PutDone, answer: object) -> None:
+    try:
+        done(answer)  # type: ignore[arg-type]
+    except Exception:
+        log.exception("a put callback failed")  # boundary around the caller's code: the other puts of the group still get their answers
+
+
+def _lock(fs: Fs, root: Path) -> int:
+    try:
+        fs.make_dirs(root)
+        lock = fs.lock(root / "lock")
+    except BlockingIOError:
+        raise StoreLocked(f"the store in {root} is in use by another process") from None
+    except FileExistsError:
+        raise StoreCorrupt(f"{root} is no directory") from None
+    except OSError as exc:
+        raise StoreError(f"cannot open the store in {root}: {exc}") from exc
+    fs.pwrite(lock, b"lock", 0)
+    return lock

@@ -1,0 +1,102 @@
+"""Small JSON tables (topics, groups, offsets), replaced as a whole, so that a reader finds the old or the new version and nothing between.
+
+Apache's broker reads these files too, and its own (also the integer keys that its JSON writer leaves unquoted) load here.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ogive.errors import ProtocolError
+from ogive.store.fs import Data, Fs
+from ogive.wire import java_json
+
+log = logging.getLogger(__name__)
+
+
+def read_file(fs: Fs, path: Path) -> bytes | None:
+    """The whole file; None when there is none."""
+    try:
+        handle = fs.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return fs.pread(handle, fs.size(handle), 0)
+    finally:
+        fs.close(handle)
+
+
+def write_synced(fs: Fs, path: Path, data: Data) -> None:
+    """A file with exactly these bytes, on stable storage; its name is not yet."""
+    handle = fs.open(path, create=True)
+    try:
+        fs.truncate(handle, 0)
+        fs.pwrite(handle, data, 0)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+
+
+def replace_file(fs: Fs, path: Path, data: Data) -> None:
+    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    write_synced(fs, temporary, data)
+    fs.rename(temporary, path)
+    fs.fsync_dir(path.parent)
+
+
+class JsonTable:
+    """One JSON object in a file, and its ``.bak``, the version before. Not safe for two writers."""
+
+    def __init__(self, fs: Fs, path: Path, *, valid: Callable[[dict[str, Any]], bool] = bool, now: Callable[[], float] = time.time) -> None:
+        """*valid* says whether an object that was read is this table at all, and not somebody else's JSON."""
+        self._fs, self._path, self._valid, self._now = fs, path, valid, now
+        self._backup = path.with_name(path.name + ".bak")
+        self._current: bytes | None = None  # what the file holds, once it is known to be good
+
+    def load(self) -> dict[str, Any] | None:
+        """The stored object, or None when there is none.
+
+        A file that is no such object is set aside as ``.corrupt-<seconds>`` with one warning, and the backup counts.
+        """
+        raw = read_file(self._fs, self._path)
+        if raw is not None:
+            value = self._parse(raw)
+            if value is not None:
+                self._current = raw
+                return value
+            self._set_aside()
+        backup = read_file(self._fs, self._backup)
+        return self._parse(backup) if backup is not None else None
+
+    def save(self, value: dict[str, Any]) -> None:
+        """Replace the file; the version before becomes the backup. Raises OSError, with the old or the new version in place."""
+        self.save_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+    def save_text(self, text: str) -> None:
+        """save() for what is JSON already."""
+        self._fs.make_dirs(self._path.parent)
+        if self._current is None and (found := read_file(self._fs, self._path)) is not None and self._parse(found) is not None:
+            self._current = found
+        raw = text.encode()
+        if self._current is not None:
+            replace_file(self._fs, self._backup, self._current)
+        replace_file(self._fs, self._path, raw)
+        self._current = raw
+
+    def _set_aside(self) -> None:
+        aside = self._path.with_name(f"{self._path.name}.corrupt-{self._now():.0f}")
+        self._fs.rename(self._path, aside)
+        self._fs.fsync_dir(self._path.parent)
+        log.warning("%s is damaged: kept as %s, reading %s instead", self._path, aside.name, self._backup.name)
+
+    def _parse(self, raw: bytes) -> dict[str, Any] | None:
+        """None for everything that says nothing a table could hold: an empty file, ``null``, half an object."""
+        try:
+            value = java_json.loads(raw)
+        except ProtocolError:
+            return None
+        return value if isinstance(value, dict) and self._valid(value) else None

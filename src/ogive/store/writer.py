@@ -1,0 +1,216 @@
+"""The writer: the one place that changes the log and the consume queues while the store runs.
+
+Groups of records and other jobs come through an inbox and are carried out in order. Groups that wait together become one write and one
+sync. The first error of a write or sync is final: after a failed sync the kernel forgets which pages were dirty, and trying again
+would lie.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ogive.errors import StoreError, StoreFailed, StoreFull
+from ogive.store.commitlog import Chunk, LogWriter
+from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.fs import NO_SPACE
+from ogive.store.model import PutDone, PutResult
+
+_MAX_SYNC_GAP_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class Group:
+    """Records of one turn of the owner, with what to do once they are safe. Built by the owner, then only read."""
+
+    start: int
+    end: int
+    extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
+    entries: list[tuple[ConsumeQueue, bytes]] = field(default_factory=list)
+    waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
+
+
+Outcome = Sequence[Chunk] | StoreError
+Complete = Callable[[Sequence[Group], Outcome], None]
+Job = Callable[[], None]
+
+
+class GroupWriter:
+    """What the writer does with groups, without the thread. *complete* is told about every group, in order, exactly once."""
+
+    def __init__(
+        self,
+        log: LogWriter,
+        complete: Complete,
+        *,
+        flush: Literal["sync", "async"],
+        window_bytes: int,
+        window_s: float,
+        ahead_bytes: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log, self._complete, self._monotonic = log, complete, monotonic
+        self._sync_each = flush == "sync"
+        self._window_bytes, self._window_s, self._ahead_bytes = window_bytes, window_s, ahead_bytes
+        self._end = log.prepared
+        self._unsynced = 0
+        self._sync_due = 0.0  # when _unsynced > 0
+        self._failed: StoreError | None = None
+        self._refusing: StoreFull | None = None
+
+    def commit(self, groups: Sequence[Group]) -> None:
+        """Write, sync and report *groups*, which follow each other in the log."""
+        refused = self._failed or self._refusing
+        if refused is not None:
+            self._complete(groups, refused)
+            return
+        try:
+            self._log.prepare(groups[-1].end)
+        except OSError as exc:
+            if exc.errno in NO_SPACE:
+                self._refusing = StoreFull(f"no space left for the commit log: {exc.strerror}")
+                self._complete(groups, self._refusing)
+            else:
+                self._fail("making room in the commit log", exc, groups)
+            return
+        chunks = join_extents(groups)
+        size = sum([len(data) for _, data in chunks])
+        try:
+            self._write(chunks, size)
+        except OSError as exc:
+            self._fail("writing the commit log", exc, groups)
+            return
+        self._end = groups[-1].end
+        self._complete(groups, chunks)
+
+    def accept_again(self) -> None:
+        """The owner has taken back every refused group: what comes next starts where the log ends."""
+        self._refusing = None
+
+    def sync_in(self) -> float:
+        """Seconds until sync_now() is due."""
+        return max(0.0, self._sync_due - self._monotonic()) if self._unsynced else _MAX_SYNC_GAP_S
+
+    def sync_now(self) -> None:
+        if self._failed is not None:
+            return
+        try:
+            self._log.sync()
+        except OSError as exc:
+            self._fail("syncing the commit log", exc, ())
+        self._unsynced = 0
+
+    def idle(self) -> None:
+        """Nothing waits: write the zeros of the near future now rather than between a send and its answer."""
+        if self._failed is None and self._log.prepared < self._end + self._ahead_bytes:
+            try:
+                self._log.prepare(self._end + self._ahead_bytes)
+                if self._sync_each:
+                    self._log.sync()
+            except OSError as exc:
+                if exc.errno not in NO_SPACE:  # a full disk is told to the next group
+                    self._fail("making room in the commit log", exc, ())
+
+    def fail_by(self, doing: str, exc: OSError) -> None:
+        """A job beside the groups met an error that must not be passed over."""
+        if self._failed is None:
+            self._fail(doing, exc, ())
+
+    def _write(self, chunks: Sequence[Chunk], size: int) -> None:
+        if self._sync_each:
+            self._log.write(chunks)
+            self._log.sync()
+            return
+        if self._unsynced + size > self._window_bytes:
+            self._log.sync()
+            self._unsynced = 0
+        if not self._unsynced:
+            self._sync_due = self._monotonic() + self._window_s
+        self._log.write(chunks)
+        self._unsynced += size
+
+    def _fail(self, doing: str, exc: OSError, groups: Sequence[Group]) -> None:
+        self._failed = StoreFailed(f"{doing} failed: {exc}; nothing more is written")
+        self._complete(groups, self._failed)
+
+
+def join_extents(groups: Sequence[Group]) -> list[Chunk]:
+    """One chunk for each segment that the groups touch."""
+    runs: list[tuple[int, list[bytes]]] = []
+    end = -1
+    for group in groups:
+        for at, (offset, pieces) in enumerate(group.extents):
+            if at == 0 and offset == end:
+                runs[-1][1].extend(pieces)
+            else:
+                runs.append((offset, list(pieces)))
+        end = group.end
+    return [(offset, b"".join(pieces)) for offset, pieces in runs]
+
+
+class InlineWriter:
+    """Carries everything out at once, on the caller's thread: recovery, and tests that need one order of events."""
+
+    def __init__(self, work: GroupWriter) -> None:
+        self.work = work
+
+    def post(self, job: Group | Job) -> None:
+        if isinstance(job, Group):
+            self.work.commit([job])
+        else:
+            job()
+        if self.work.sync_in() == 0.0:
+            self.work.sync_now()
+        self.work.idle()
+
+    def close(self) -> None:
+        self.work.sync_now()
+
+
+class WriterThread:
+    """An inbox and the thread that empties it."""
+
+    def __init__(self, work: GroupWriter, max_group_bytes: int) -> None:
+        self.work = work
+        self._max_group_bytes = max_group_bytes
+        self._inbox: queue.SimpleQueue[Group | Job | None] = queue.SimpleQueue()  # bounded by the owner: max_waiting_bytes, one flush job
+        self._thread = threading.Thread(target=self._run, name="ogive-store-writer", daemon=True)
+        self._thread.start()
+
+    def post(self, job: Group | Job) -> None:
+        self._inbox.put(job)
+
+    def close(self) -> None:
+        """Carry out everything posted, sync, and end the thread."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        work, inbox = self.work, self._inbox
+        while True:
+            try:
+                job = inbox.get(timeout=work.sync_in())
+            except queue.Empty:
+                work.sync_now()
+                continue
+            groups: list[Group] = []
+            size = 0
+            while isinstance(job, Group):
+                groups.append(job)
+                size += job.end - job.start
+                if size >= self._max_group_bytes or inbox.empty():
+                    break
+                job = inbox.get()
+            if groups:
+                work.commit(groups)
+            if job is None:
+                work.sync_now()
+                return
+            if not isinstance(job, Group):
+                job()
+            if work.sync_in() == 0.0:
+                work.sync_now()
+            if inbox.empty():
+                work.idle()
