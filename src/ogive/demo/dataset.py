@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self, TextIO
 
@@ -21,6 +22,11 @@ class DatasetMissing(OgiveError):
     """The flights are not installed in this environment."""
 
 
+# Daylight saving time of 2013 in local standard time, as minutes since the epoch: Mar 10 02:00 to Nov 3 01:00 (02:00 in summer time).
+_SUMMER_START_MIN: Final = int(datetime(2013, 3, 10, 2, tzinfo=UTC).timestamp()) // 60
+_SUMMER_END_MIN: Final = int(datetime(2013, 11, 3, 1, tzinfo=UTC).timestamp()) // 60
+
+
 @dataclass(frozen=True, slots=True)
 class Zone:
     """An airport's clock: hours from UTC in winter, and whether it follows the daylight saving time of the United States."""
@@ -28,6 +34,14 @@ class Zone:
     standard_offset_h: int
     daylight_saving: bool
 
+    def offset_min(self, minute: int) -> int:
+        """Minutes from UTC at *minute* (since the epoch, UTC)."""
+        standard = self.standard_offset_h * 60
+        summer = self.daylight_saving and _SUMMER_START_MIN <= minute + standard < _SUMMER_END_MIN
+        return standard + 60 * summer
+
+
+NEW_YORK: Final = Zone(-5, True)
 
 # Puerto Rico and the Virgin Islands, which the airports table leaves out: Atlantic Standard Time all year.
 _NOT_IN_TABLE: Final = {code: Zone(-4, False) for code in ("BQN", "PSE", "SJU", "STT")}

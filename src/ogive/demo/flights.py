@@ -16,9 +16,8 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
-from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -28,10 +27,6 @@ KINDS: Final = ("scheduled", "departed", "arrived", "cancelled")
 _SCHEDULED, _DEPARTED, _ARRIVED, _CANCELLED = range(4)
 _ON_BOARD_BEFORE_MIN: Final = 60
 _DAY_MIN: Final = 1440
-
-# Daylight saving time of 2013, in local standard time, as minutes since the epoch: Mar 10 02:00 to Nov 3 01:00 (02:00 in summer time).
-_SUMMER_START_MIN: Final = int(datetime(2013, 3, 10, 2, tzinfo=UTC).timestamp()) // 60
-_SUMMER_END_MIN: Final = int(datetime(2013, 11, 3, 1, tzinfo=UTC).timestamp()) // 60
 
 # Columns by name, in the order of the parameters of _flight.
 _COLUMNS: Final = (
@@ -76,19 +71,29 @@ class _Flight(NamedTuple):
             yield _ARRIVED, self.arrived
 
 
-def events(dataset: Dataset, limit: int | None = None) -> Iterator[Event]:
-    """The first *limit* events (all without a limit), in event order. Holds the flights, about 200 MB; makes the events on the way."""
-    flights = list(_read(dataset))
-    places = sorted(
-        (minute << _KIND_BITS | kind) << _LINE_BITS | line for line, flight in enumerate(flights) for kind, minute in flight.moments()
-    )
-    sequence: defaultdict[str, int] = defaultdict(int)
-    for place in islice(places, limit):
-        flight = flights[place & (1 << _LINE_BITS) - 1]
-        kind = place >> _LINE_BITS & (1 << _KIND_BITS) - 1
-        if flight.tail is not None:
-            sequence[flight.tail] += 1
-        yield _event(flight, kind, place >> _LINE_BITS + _KIND_BITS, sequence[flight.tail] if flight.tail else None)
+class EventStream:
+    """The first *limit* events (all without a limit), in event order. Holds the flights, about 200 MB; makes each event on the way."""
+
+    def __init__(self, dataset: Dataset, limit: int | None = None) -> None:
+        self._flights = list(_read(dataset))
+        places = sorted(
+            (minute << _KIND_BITS | kind) << _LINE_BITS | line
+            for line, flight in enumerate(self._flights)
+            for kind, minute in flight.moments()
+        )
+        self._places = places[:limit]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Event]:
+        sequence: defaultdict[str, int] = defaultdict(int)
+        for place in self._places:
+            flight = self._flights[place & (1 << _LINE_BITS) - 1]
+            kind = place >> _LINE_BITS & (1 << _KIND_BITS) - 1
+            if flight.tail is not None:
+                sequence[flight.tail] += 1
+            yield _event(flight, kind, place >> _LINE_BITS + _KIND_BITS, sequence[flight.tail] if flight.tail else None)
 
 
 def _event(flight: _Flight, kind: int, minute: int, sequence: int | None) -> Event:
@@ -153,12 +158,6 @@ def _epoch_min(time_hour: str) -> int:
 def _arrival(departed: int, hhmm: str, zone: Zone) -> int:
     """The first minute after *departed* at which the clock of *zone* shows *hhmm* (2400 is midnight)."""
     clock = int(hhmm) // 100 * 60 + int(hhmm) % 100
-    at_departure = _offset_min(zone, departed)
+    at_departure = zone.offset_min(departed)
     arrived = departed + (clock - departed - at_departure) % _DAY_MIN
-    return arrived - (_offset_min(zone, arrived) - at_departure)  # the clock may be changed while the flight is in the air
-
-
-def _offset_min(zone: Zone, minute: int) -> int:
-    standard = zone.standard_offset_h * 60
-    summer = zone.daylight_saving and _SUMMER_START_MIN <= minute + standard < _SUMMER_END_MIN
-    return standard + 60 * summer
+    return arrived - (zone.offset_min(arrived) - at_departure)  # the clock may be changed while the flight is in the air

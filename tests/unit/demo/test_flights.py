@@ -9,7 +9,7 @@ from ogive.demo.dataset import Dataset, Zone
 
 
 def bodies(dataset: Dataset, limit: int | None = None) -> list[dict[str, Any]]:
-    return [json.loads(event.body) for event in flights.events(dataset, limit)]
+    return [json.loads(event.body) for event in flights.EventStream(dataset, limit)]
 
 
 def times(dataset: Dataset, flight_number: str) -> dict[str, str]:
@@ -78,7 +78,7 @@ def test_events_come_in_time_order_with_each_aircraft_counting_up(dataset: Datas
 
 
 def test_tag_key_and_sharding_key_agree_with_the_body(dataset: Dataset) -> None:
-    for event in flights.events(dataset):
+    for event in flights.EventStream(dataset):
         body = json.loads(event.body)
         assert (body["type"], body["flight"], body["tail"]) == (event.kind, event.flight, event.tail)
         assert " " not in event.flight

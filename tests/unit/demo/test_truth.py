@@ -50,7 +50,7 @@ def test_a_limit_counts_the_first_events_in_event_order(dataset: Dataset) -> Non
 
 def hours_of_events(dataset: Dataset, limit: int | None) -> dict[tuple[str, int], Figures]:
     hours: defaultdict[tuple[str, int], Figures] = defaultdict(Figures)
-    for event in flights.events(dataset, limit):
+    for event in flights.EventStream(dataset, limit):
         body = json.loads(event.body)
         figures = hours[body["origin"], body["at"] // 3_600_000 * 3_600_000]
         setattr(figures, event.kind, getattr(figures, event.kind) + 1)

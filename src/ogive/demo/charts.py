@@ -1,0 +1,123 @@
+"""Plots as inline SVG. Colours are CSS classes and variables, so that the page decides about light and dark."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ogive.demo.timeline import Points
+
+_WIDTH, _HEIGHT = 960, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 34
+_CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve; *style* is the CSS class (c0, c1 ...) that holds its colour."""
+
+    label: str
+    style: str
+    points: Points
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of the time axis with a name: a phase of the run."""
+
+    label: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """One row of cells, None where there is nothing to show; *details* are the cells' tooltips."""
+
+    label: str
+    cells: Sequence[float | None]
+    details: Sequence[str]
+
+
+def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = ()) -> str:
+    """Curves over the seconds of the run."""
+    points = [point for line in lines for point in line.points]
+    end_s = max([at for at, _ in points] + [band.end_s for band in bands], default=1.0) or 1.0
+    x_ticks, y_ticks = ticks(end_s, 10), ticks(max((value for _, value in points), default=1.0), 5)
+    top = y_ticks[-1]
+
+    def x(at_s: float) -> float:
+        return _LEFT + at_s / end_s * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = [_open(_WIDTH, _HEIGHT, title)]
+    for index, band in enumerate(bands):
+        left, right = x(band.start_s), x(band.end_s)
+        size = f'width="{right - left:.1f}" height="{_HEIGHT - _TOP - _BOTTOM}"'
+        parts.append(f'<rect class="band{index % 2}" x="{left:.1f}" y="{_TOP}" {size}/>')
+        if right - left > 7 * len(band.label):
+            parts.append(_text(left + 6, _TOP + 14, band.label, "phase", "start"))
+    for value in y_ticks:
+        parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
+        parts.append(_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
+    parts += [_text(x(at_s), _HEIGHT - 12, f"{at_s:g} s", "tick") for at_s in x_ticks if at_s <= end_s]
+    for line in lines:
+        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line.points)
+        parts.append(f'<polyline class="curve {line.style}" points="{path}"><title>{escape(line.label)}</title></polyline>')
+    return "".join((*parts, "</svg>", legend(lines)))
+
+
+def legend(lines: Sequence[Line]) -> str:
+    entries = "".join(f'<span><i class="{line.style}"></i>{escape(line.label)}</span>' for line in lines)
+    return f'<p class="legend">{entries}</p>'
+
+
+def heat_map(title: str, rows: Sequence[HeatRow], columns: Sequence[str], *, hue: int, low: float, high: float, digits: int) -> str:
+    """Rows of coloured cells with their numbers; *low* and *high* are the ends of the scale, pale and strong."""
+    parts = [_open(_HEAT_LEFT + _CELL_WIDTH * len(columns) + 2, _HEAT_TOP + _CELL_HEIGHT * len(rows) + 2, title)]
+    parts += [_text(_HEAT_LEFT + _CELL_WIDTH * (index + 0.5), 14, column, "tick") for index, column in enumerate(columns)]
+    for row_index, row in enumerate(rows):
+        top = _HEAT_TOP + row_index * _CELL_HEIGHT
+        parts.append(_text(0, top + _CELL_HEIGHT / 2 + 5, row.label, "row", "start"))
+        for index, (value, detail) in enumerate(zip(row.cells, row.details, strict=True)):
+            if value is not None:
+                strength = min(1.0, max(0.0, (value - low) / (high - low)))
+                cell = _cell(_HEAT_LEFT + index * _CELL_WIDTH, top, f"{value:.{digits}f}", hue, strength)
+                parts.append(f"<g><title>{escape(detail)}</title>{cell}</g>")
+    return "".join((*parts, "</svg>"))
+
+
+def _cell(left: float, top: float, text: str, hue: int, strength: float) -> str:
+    """A box with a number, pale at *strength* 0 and strong at 1."""
+    size = f'width="{_CELL_WIDTH - 2}" height="{_CELL_HEIGHT - 2}" rx="4"'
+    box = f'<rect x="{left + 1:g}" y="{top + 1:g}" {size} fill="hsl({hue} 62% {95 - 58 * strength:.0f}%)"/>'
+    ink = "cell pale" if strength > 0.45 else "cell"
+    return box + _text(left + _CELL_WIDTH / 2, top + _CELL_HEIGHT / 2 + 4, text, ink)
+
+
+def _open(width: float, height: float, title: str) -> str:
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
+
+
+def _text(x: float, y: float, text: str, style: str, anchor: str = "middle") -> str:
+    return f'<text class="{style}" text-anchor="{anchor}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def ticks(highest: float, about: int) -> list[float]:
+    """Round numbers from 0 to at least *highest*, about *about* of them."""
+    if highest <= 0:
+        return [0.0, 1.0]
+    rough = highest / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    return [i * step for i in range(math.ceil(highest / step - 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """1500 as "1.5k"."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"

@@ -1,0 +1,120 @@
+"""What happened, on one page that needs nothing else: no network, no script, no file beside it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from typing import Final
+
+from ogive.demo.charts import Band, HeatRow, Line, heat_map, line_chart
+from ogive.demo.dataset import NEW_YORK
+from ogive.demo.figures import Check, Hours
+from ogive.demo.page import PAGE, STYLE
+from ogive.demo.timeline import Timeline
+from ogive.demo.truth import Figures
+
+SENT: Final = "sent"
+SENT_CANCELLATIONS: Final = "sent cancellations"
+IN_ORDER: Final = "orderly group"
+CANCELLATIONS: Final = "concurrent group"
+SPARK: Final = "Spark"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A number for the head of the page."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All that the page shows."""
+
+    facts: Sequence[Fact]
+    phases: Sequence[Band]
+    timeline: Timeline
+    hours: Hours
+    checks: Sequence[Check]
+
+
+def render(run: Run) -> str:
+    """The page as HTML."""
+    failed = sum(not check.ok for check in run.checks)
+    verdict = "every figure is right" if not failed else f"{failed} of {len(run.checks)} figures differ"
+    return PAGE.format(
+        style=STYLE,
+        verdict_class="bad" if failed else "good",
+        verdict=f"{len(run.checks)} figures compared with the files: {verdict}",
+        facts="".join(f"<div><b>{escape(fact.value)}</b><span>{escape(fact.label)}</span></div>" for fact in run.facts),
+        rates=_rates(run),
+        lag=_lag(run),
+        heat=_heat(run.hours),
+        table=table(run.checks),
+    )
+
+
+def _rates(run: Run) -> str:
+    names = [(SENT, "sent and acknowledged"), (IN_ORDER, "orderly group"), (SPARK, "Spark stream")]
+    lines = [Line(label, f"c{index}", run.timeline.rates(name)) for index, (name, label) in enumerate(names)]
+    return line_chart("events per second", lines, run.phases)
+
+
+def _lag(run: Run) -> str:
+    orderly = Line("orderly group, all events", "c1", run.timeline.lag(SENT, IN_ORDER))
+    spark = Line("Spark stream, all events", "c2", run.timeline.lag(SENT, SPARK))
+    concurrent = Line("concurrent group, cancellations", "c3", run.timeline.lag(SENT_CANCELLATIONS, CANCELLATIONS))
+    return (
+        line_chart("lag of the orderly group and of Spark", [orderly, spark], run.phases)
+        + "<h3>The same for the concurrent group, which takes cancellations only</h3>"
+        + line_chart("lag of the concurrent group", [concurrent], run.phases)
+    )
+
+
+def _heat(hours: Hours) -> str:
+    by_clock: defaultdict[str, list[Figures]] = defaultdict(lambda: [Figures() for _ in range(24)])
+    for (airport, hour_ms), figures in hours.items():
+        by_clock[airport][_clock_hour(hour_ms)].add(figures)
+    columns = [f"{hour:02}" for hour in range(24)]
+    delays, shares = [], []
+    for airport, cells in sorted(by_clock.items()):
+        details = [_describe(airport, hour, figures) for hour, figures in enumerate(cells)]
+        delays.append(HeatRow(airport, [f.delay_min / f.departed if f.departed else None for f in cells], details))
+        shares.append(HeatRow(airport, [100 * f.on_time / f.departed if f.departed else None for f in cells], details))
+    return (
+        "<h3>Mean departure delay, minutes</h3>"
+        + heat_map("mean departure delay", delays, columns, hue=18, low=0, high=60, digits=0)
+        + "<h3>Departures on time (at most 15 minutes late), percent</h3>"
+        + heat_map("departures on time", shares, columns, hue=205, low=20, high=100, digits=0)
+    )
+
+
+def _clock_hour(hour_ms: int) -> int:
+    minute = hour_ms // 60_000
+    return (minute + NEW_YORK.offset_min(minute)) // 60 % 24
+
+
+def _describe(airport: str, hour: int, figures: Figures) -> str:
+    if not figures.departed:
+        return f"{airport}, {hour:02}:00 to {hour:02}:59: no departures"
+    mean, share = figures.delay_min / figures.departed, figures.on_time / figures.departed
+    return f"{airport}, {hour:02}:00 to {hour:02}:59: {figures.departed:,} departures, {mean:.1f} min late on average, {share:.1%} on time"
+
+
+def table(checks: Sequence[Check]) -> str:
+    """The comparison, a body of rows per section; differing rows are marked."""
+    bodies = []
+    for section, rows in groupby(checks, key=lambda check: check.section):
+        cells = "".join(
+            f'<tr class="{"ok" if check.ok else "differs"}"><td>{escape(check.name)}</td><td>{number(check.expected)}</td>'
+            f"<td>{number(check.actual)}</td><td>{'equal' if check.ok else 'DIFFERS'}</td></tr>"
+            for check in rows
+        )
+        bodies.append(f'<tbody><tr><th colspan="4">{escape(section)}</th></tr>{cells}</tbody>')
+    return f"<table><thead><tr><td></td><td>from the files</td><td>from the run</td><td></td></tr></thead>{''.join(bodies)}</table>"
+
+
+def number(value: int | float | None) -> str:
+    return "none" if value is None else f"{value:,}"
