@@ -1,0 +1,68 @@
+"""The order in which tests run, the record of those that passed, and the broker that the integration suite runs on."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.peers import Flavour, RunningBroker, start_broker
+
+LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: unit tests, then the others, then whatever is marked as slow."""
+
+    def cost(item: pytest.Item) -> tuple[bool, bool, bool]:
+        slow = item.get_closest_marker("slow") is not None
+        return slow, any(item.get_closest_marker(name) for name in LAST), "tests/unit/" not in item.nodeid
+
+    items.sort(key=cost)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note each test that passed in the file that OGIVE_RAN names, for tools/features.py."""
+    ran = os.environ.get("OGIVE_RAN")
+    if ran and report.when == "call" and report.passed:
+        with Path(ran).open("a", encoding="utf-8") as file:
+            file.write(report.nodeid + "\n")
+
+
+@pytest.fixture(scope="session")
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """ "ogive" or "apache": a test that only holds on one of them skips itself on the other and says why."""
+    chosen: Flavour = request.config.getoption("--broker")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def broker(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A name server and a broker for the whole session, of the kind that --broker names; topics are created on first use."""
+    with start_broker(flavour, tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def unique(request: pytest.FixtureRequest, prefix: str) -> str:
+    test = re.sub(r"\W+", "_", request.node.name)[:60]
+    return f"{prefix}_{test}_{os.getpid()}_{next(_numbers)}"
+
+
+_numbers = iter(range(1, 1_000_000))
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses."""
+    return unique(request, "T")
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A consumer group name that no other test uses."""
+    return unique(request, "G")

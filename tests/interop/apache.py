@@ -1,0 +1,353 @@
+"""Apache RocketMQ's own programs on loopback, from Maven Central: name server, broker, mqadmin, Java clients.
+
+What bites: a broker takes its port, port - 2 and port + 1; "boot success" comes before the broker is in the routes; mqadmin prints a stack
+trace and still exits 0; a client without a name-server address looks one up on a public host.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.processes import free_port, stop, wait_until
+
+VERSION = "5.5.0"
+SOURCES = Path(__file__).parent / "java"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogive" / f"apache-rocketmq-{VERSION}"
+# Quick starts matter more than peak speed in a test; a benchmark gives its own.
+CLIENT_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+NAME_SERVER_JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+BROKER_JVM = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
+
+_OPENS = [
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+]
+# Their store in the sizes of ours: a directory that one broker wrote opens in the other. A later setting wins.
+_BROKER_SETTINGS = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": "6000000",
+    "mappedFileSizeTimerLog": "1048576",
+    "maxHashSlotNum": "20000",
+    "maxIndexNum": "80000",
+    "autoCreateTopicEnable": "true",
+    "autoCreateSubscriptionGroup": "true",
+    "enablePropertyFilter": "true",
+    "flushDiskType": "SYNC_FLUSH",
+    "diskMaxUsedSpaceRatio": "95",
+}
+
+
+def missing_prerequisite() -> str | None:
+    """What this machine lacks to run Apache's programs, as a sentence; None when nothing is missing."""
+    for program, package in (("java", "openjdk-17-jdk-headless"), ("javac", "openjdk-17-jdk-headless"), ("mvn", "maven")):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (Debian: apt-get install {package})."
+    version = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    found = re.search(r'version "(\d+)', version)
+    return None if found and int(found[1]) >= 17 else "Java 17 or newer is needed (Debian: apt-get install openjdk-17-jdk-headless)."
+
+
+@cache
+def class_path() -> str:
+    """All jars of Apache's release and the compiled clients of java/; made once per machine and kept in CACHE."""
+    return f"{_client_classes()}{os.pathsep}{_jars()}"
+
+
+def _jars() -> str:
+    pom = SOURCES / "pom.xml"
+    kept = CACHE / f"jars-{_digest([pom])}"
+    if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
+        return kept.read_text()
+    with _replacing(kept) as new:
+        goal = ["dependency:build-classpath", f"-Drocketmq.version={VERSION}", f"-Dmdep.outputFile={new}"]
+        done = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode:
+            raise AssertionError(f"Maven cannot resolve Apache RocketMQ {VERSION}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return kept.read_text()
+
+
+def _client_classes() -> Path:
+    sources = sorted(SOURCES.glob("*.java"))
+    kept = CACHE / f"classes-{_digest(sources)}"
+    if not kept.exists():
+        with _replacing(kept) as new:
+            command = ["javac", "-encoding", "UTF-8", "-cp", _jars(), "-d", str(new), *map(str, sources)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode:
+                raise AssertionError(f"the Java clients do not compile:\n{done.stdout}{done.stderr}")
+    return kept
+
+
+def _digest(files: Sequence[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A name to write to; what is there at the end appears as *path* at once, so that two test runs never see a half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        yield Path(folder, "new")
+        if not path.exists():
+            Path(folder, "new").rename(path)
+
+
+def java_command(main: str, *args: str, home: Path, system: Mapping[str, str] | None = None, jvm: Sequence[str] = CLIENT_JVM) -> list[str]:
+    """The command line that runs class *main* with *home* as home folder, so that no log lands in the user's."""
+    properties = {"user.home": str(home), "rocketmq.home.dir": str(home), "rocketmq.client.logRoot": str(home / "logs")}
+    given = [f"-D{key}={value}" for key, value in (properties | dict(system or {})).items()]
+    return ["java", *_OPENS, *jvm, *given, "-cp", class_path(), main, *args]
+
+
+@dataclass(slots=True)
+class Apache:
+    """A name server and a broker in *directory*; either can be left out. Ports are chosen at the first start and kept over restarts.
+
+    name_server: address of a name server that runs already; then only a broker is started.
+    settings: lines of broker.conf, by name.  jvm: options of the broker's JVM.
+    """
+
+    directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    name_server: str = ""
+    with_broker: bool = True
+    jvm: Sequence[str] = BROKER_JVM
+    address: str = field(default="", init=False)
+    _own_name_server: bool = field(default=False, init=False)
+    _name_server_process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _broker_process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._own_name_server = not self.name_server
+        if self._own_name_server:
+            self.name_server = f"127.0.0.1:{free_port()}"
+        if self.with_broker:
+            self.address = f"127.0.0.1:{free_port((-2, 0, 1))}"
+
+    @property
+    def data(self) -> Path:
+        """The broker's store: commitlog/, consumequeue/, config/."""
+        return self.directory / "store"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        assert self._broker_process is not None
+        return self._broker_process.pid
+
+    def start(self) -> None:
+        """Returns when the broker is in the routes. Raises StartFailed with the tail of the log."""
+        if self._own_name_server and self._name_server_process is None:
+            self._name_server_process = self._start_name_server()
+        if self.with_broker and self._broker_process is None:
+            self._broker_process = self._start_broker()
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        """Stop what start started, the broker first; SIGKILL leaves the store as a crash does."""
+        self.stop_broker(sign)
+        if self._name_server_process is not None:
+            stop(self._name_server_process, sign)
+            self._name_server_process = None
+
+    def stop_broker(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        if self._broker_process is not None:
+            stop(self._broker_process, sign)
+            self._broker_process = None
+
+    def kill(self) -> None:
+        """kill -9 of the broker; the name server goes on."""
+        self.stop_broker(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop(signal.SIGKILL)  # their clean shutdown takes 15 s; a test that wants it calls stop
+
+    def admin(self, *commands: str) -> list[str]:
+        """Output of each mqadmin command; "-n name server" is added."""
+        return admin(self.name_server, *commands)
+
+    def _start_name_server(self) -> subprocess.Popen[bytes]:
+        port = self.name_server.rpartition(":")[2]
+        settings = {"listenPort": port, "bindAddress": "127.0.0.1", "kvConfigPath": str(self.directory / "kvConfig.json")}
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        return self._spawn(main, "namesrv", settings, NAME_SERVER_JVM, lambda: self._says_it_started("namesrv"))
+
+    def _start_broker(self) -> subprocess.Popen[bytes]:
+        settings = {
+            **_BROKER_SETTINGS,
+            "listenPort": self.address.rpartition(":")[2],
+            "namesrvAddr": self.name_server,
+            "storePathRootDir": str(self.data),
+            "storePathCommitLog": str(self.data / "commitlog"),
+            **self.settings,
+        }
+        return self._spawn("org.apache.rocketmq.broker.BrokerStartup", "broker", settings, self.jvm, self._is_routed)
+
+    def _spawn(
+        self, main: str, name: str, settings: Mapping[str, str], jvm: Sequence[str], ready: Callable[[], bool]
+    ) -> subprocess.Popen[bytes]:
+        configuration, log = self.directory / f"{name}.conf", self.directory / f"{name}.out"
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        with log.open("wb") as out:
+            command = java_command(main, "-c", str(configuration), home=self.directory / "home", jvm=jvm)
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            wait_until(ready, process, log, f"Apache's {name}")
+        except BaseException:
+            stop(process, signal.SIGKILL)
+            raise
+        return process
+
+    def _says_it_started(self, name: str) -> bool:
+        return b"boot success" in (self.directory / f"{name}.out").read_bytes()
+
+    def _is_routed(self) -> bool:
+        return self._says_it_started("broker") and has_route(self.name_server, "TBW102", self.address)
+
+
+def has_route(name_server: str, topic: str, broker: str) -> bool:
+    """Ask *name_server* for the route of *topic* (request code 105); true when *broker* is in the answer."""
+    header = json.dumps({"code": 105, "language": "JAVA", "version": 0, "opaque": 1, "flag": 0, "extFields": {"topic": topic}}).encode()
+    host, _, port = name_server.rpartition(":")
+    with socket.create_connection((host, int(port)), 5) as connection, connection.makefile("rb") as answer:
+        connection.sendall((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
+        return f'"{broker}"'.encode() in answer.read(int.from_bytes(answer.read(4), "big"))
+
+
+def admin(name_server: str, *commands: str) -> list[str]:
+    """Output of each mqadmin command, all run in one JVM (about 3 s, then 0.1 to 2 s a command); "-n name server" is added."""
+    lines = "".join(f"{command} -n {name_server}\n" for command in commands)
+    with tempfile.TemporaryDirectory() as home:
+        command = java_command("Admins", home=Path(home))
+        limit_s = 60 + 10 * len(commands)
+        done = subprocess.run(
+            command, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=True
+        )
+    text = re.sub(r"^[0-9:,]+ \|-.*\n", "", done.stdout, flags=re.MULTILINE)  # their logging library's own chatter
+    return [part.partition("\n")[2] for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]]
+
+
+def table(output: str) -> list[dict[str, str]]:
+    """Rows of an mqadmin table: a line of "#Name" heads, then lines whose cells start under their heads."""
+    lines = output.splitlines()
+    at = next((i for i, line in enumerate(lines) if line.startswith("#")), None)
+    if at is None:
+        raise AssertionError(f"no table in:\n{output}")
+    heads = [(head.start(), head[1].strip()) for head in re.finditer(r"#([^#]+)", lines[at])]
+    ends = [start for start, _ in heads[1:]] + [None]
+    rows = []
+    for line in lines[at + 1 :]:
+        if not line.strip():
+            break
+        rows.append({name: line[start:end].strip() for (start, name), end in zip(heads, ends, strict=True)})
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a client program printed: its JSON lines, and everything else it said."""
+
+    code: int
+    lines: tuple[dict[str, Any], ...]
+    other: str
+
+
+class JavaClient:
+    """A running program of java/ (Send, Consume) or of Apache's jars: reads what it prints, ends it at the end of the block."""
+
+    def __init__(self, main: str, *args: str, system: Mapping[str, str] | None = None, **options: object) -> None:
+        self._home = tempfile.TemporaryDirectory()
+        given = [f"{key}={value}" for key, value in options.items()]
+        self._output = Path(self._home.name, "output")
+        with self._output.open("wb") as out:
+            command = java_command(main, *args, *given, home=Path(self._home.name), system=system)
+            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        stop(self._process, signal.SIGKILL)
+        self._home.cleanup()
+
+    def wait_for(self, key: str, timeout_s: float = 30.0) -> None:
+        """Wait for a JSON line that has *key*."""
+        wait_until(lambda: any(key in line for line in self.printed().lines), self._process, self._output, f"line with {key!r}", timeout_s)
+
+    def wait(self, timeout_s: float = 120.0) -> Run:
+        """Wait until the program has ended."""
+        self._process.wait(timeout_s)
+        return self.printed()
+
+    def printed(self) -> Run:
+        lines, other = split_json_lines(self._output.read_text("utf-8", "replace"))
+        return Run(self._process.returncode if self._process.returncode is not None else -1, lines, other)
+
+
+def split_json_lines(text: str) -> tuple[tuple[dict[str, Any], ...], str]:
+    """JSON objects, one a line and whole, and the rest."""
+    lines, other = [], []
+    for line in text.splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            lines.append(json.loads(line))
+        else:
+            other.append(line)
+    return tuple(lines), "\n".join(other)
+
+
+def run_java(main: str, *args: str, timeout_s: float = 120.0, system: Mapping[str, str] | None = None) -> Run:
+    """Run a program of java/ or of Apache's jars to its end."""
+    with JavaClient(main, *args, system=system) as client:
+        return client.wait(timeout_s)
+
+
+def send(name_server: str, topic: str, count: int, *, binary_headers: bool = False, **options: object) -> list[dict[str, Any]]:
+    """Send with the Java client; *options* are those of java/Send.java. One result per send. Raises AssertionError when one failed."""
+    system = BINARY_HEADERS if binary_headers else None
+    with JavaClient("Send", system=system, nameServer=name_server, topic=topic, count=count, **options) as client:
+        run = client.wait()
+    assert run.code == 0, f"{run.lines}\n{run.other}"
+    return list(run.lines)
+
+
+def consume(
+    name_server: str, topic: str, group: str, deliveries: int, *, binary_headers: bool = False, **options: object
+) -> list[dict[str, Any]]:
+    """Consume with the Java client until *deliveries* came; *options* are those of java/Consume.java. One line each, as they arrived."""
+    system = BINARY_HEADERS if binary_headers else None
+    with JavaClient("Consume", system=system, nameServer=name_server, topic=topic, group=group, deliveries=deliveries, **options) as client:
+        run = client.wait()
+    lines = [line for line in run.lines if "ready" not in line]
+    assert run.code == 0, f"{len(lines)} of {deliveries} deliveries\n{lines[-5:]}\n{run.other}"
+    return lines

@@ -1,0 +1,79 @@
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+
+/**
+ * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
+ * nameServer= topic= group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
+ * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
+ */
+public class Consume {
+    public static void main(String[] args) {
+        int exit = 1;
+        try {
+            exit = run(new Options(args));
+        } catch (Throwable e) {
+            e.printStackTrace();
+        }
+        System.exit(exit); // the client's threads would keep the process alive
+    }
+
+    private static int run(Options options) throws Exception {
+        int failures = options.number("failures", 0);
+        CountDownLatch left = new CountDownLatch(options.number("deliveries", 1));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        consumer.setNamesrvAddr(options.text("nameServer"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
+        consumer.setSuspendCurrentQueueTimeMillis(100);
+        consumer.setAwaitTerminationMillisWhenShutdown(5000); // the last delivery's progress counts too
+        consumer.subscribe(options.text("topic"), options.text("expression", "*"));
+        String mode = options.text("mode", "concurrent");
+        switch (mode) {
+            case "concurrent", "broadcast" -> consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+                deliver(messages, failures, left) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+            case "orderly" -> consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+                deliver(messages, failures, left) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+            default -> throw new IllegalArgumentException("mode=" + mode);
+        }
+        if (mode.equals("broadcast")) consumer.setMessageModel(MessageModel.BROADCASTING);
+        consumer.start();
+        Options.print(Map.of("ready", true));
+        boolean all = left.await(options.number("timeout", 60), TimeUnit.SECONDS);
+        consumer.shutdown();
+        return all ? 0 : 1;
+    }
+
+    private static boolean deliver(List<MessageExt> messages, int failures, CountDownLatch left) {
+        boolean done = true;
+        for (MessageExt message : messages) {
+            boolean fails = message.getReconsumeTimes() < failures;
+            Map<String, Object> line = new LinkedHashMap<>();
+            line.put("topic", message.getTopic());
+            line.put("brokerName", message.getBrokerName());
+            line.put("queueId", message.getQueueId());
+            line.put("queueOffset", message.getQueueOffset());
+            line.put("reconsumeTimes", message.getReconsumeTimes());
+            line.put("id", message.getMsgId());
+            line.put("tags", message.getTags());
+            line.put("keys", message.getKeys());
+            line.put("body", new String(message.getBody()));
+            line.put("properties", message.getProperties());
+            line.put("outcome", fails ? "later" : "done");
+            Options.print(line);
+            left.countDown();
+            done &= !fails;
+        }
+        return done;
+    }
+}

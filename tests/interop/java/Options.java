@@ -1,0 +1,34 @@
+import java.util.HashMap;
+import java.util.Map;
+
+/** Arguments of the form key=value, with defaults; and one JSON line per result on standard output. */
+final class Options {
+    private final Map<String, String> values = new HashMap<>();
+
+    Options(String[] args) {
+        for (String arg : args) {
+            int equals = arg.indexOf('=');
+            if (equals < 1) throw new IllegalArgumentException("not key=value: " + arg);
+            values.put(arg.substring(0, equals), arg.substring(equals + 1));
+        }
+    }
+
+    String text(String key) {
+        String value = values.get(key);
+        if (value == null) throw new IllegalArgumentException("missing " + key + "=");
+        return value;
+    }
+
+    String text(String key, String otherwise) {
+        return values.getOrDefault(key, otherwise);
+    }
+
+    int number(String key, int otherwise) {
+        return Integer.parseInt(text(key, Integer.toString(otherwise)));
+    }
+
+    static synchronized void print(Map<String, Object> line) {
+        System.out.println(com.alibaba.fastjson2.JSON.toJSONString(line));
+        System.out.flush();
+    }
+}

@@ -1,0 +1,173 @@
+"""Which part of ogive may import which, and what each part must stay free of."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+# A module may import its own part and parts with a smaller number; neighbours with the same number may not import each other.
+STEP = {
+    "errors": 0,
+    "model": 1,
+    "wire": 2,
+    "store": 3,
+    "transport": 3,
+    "client": 4,
+    "broker": 4,
+    "namesrv": 4,
+    "spark": 5,
+    "testing": 5,
+    "demo": 6,
+    "cli": 7,
+}
+# Modules that stand beside the folders: the public face re-exports the client.
+FACE = {"ogive": "client", "ogive.aio": "client", "ogive.__main__": "cli", "pyspark_rocketmq": "spark"}
+
+FORBIDDEN_IMPORTS = {
+    "errors": {"asyncio", "logging", "socket"},
+    "model": {"asyncio", "logging", "socket"},
+    "wire": {"asyncio", "logging", "socket"},
+    "store": {"asyncio", "socket"},
+}
+# Parsing and printing an address is pure, so a part that may not use sockets may use these of the module.
+PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
+EXTRAS = {  # packages outside the standard library, and the parts that may import them
+    "numpy": {"spark", "demo"},
+    "psutil": {"demo"},
+    "pyarrow": {"spark", "demo"},
+    "pyspark": {"spark", "demo"},
+    "pytest": {"testing"},
+    "rich": {"cli", "demo"},
+    "uvloop": {"broker", "client", "namesrv", "testing", "demo", "cli"},
+}
+FACING_THE_NETWORK = {"broker", "namesrv", "store", "transport", "wire"}
+DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
+DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen"}
+MAY_PRINT = {"cli", "demo"}
+
+
+def part_of(module: str) -> str:
+    """ "wire" for "ogive.wire.frame". Raises KeyError for a part that STEP does not know: give it a place there."""
+    if module in FACE:
+        return FACE[module]
+    top, _, rest = module.partition(".")
+    part = "spark" if top == "pyspark_rocketmq" else rest.split(".")[0]
+    if part not in STEP:
+        raise KeyError(f"{module}: part {part!r} has no place in the order")
+    return part
+
+
+def imported_modules(tree: ast.AST, modules: frozenset[str]) -> Iterator[str]:
+    """Every absolute module name that *tree* imports, also inside functions; "from ogive import model" names ogive.model."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in modules else base
+
+
+def dotted(node: ast.expr) -> str:
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def only_pure_socket_names(tree: ast.AST) -> bool:
+    used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    renamed = any(isinstance(node, ast.ImportFrom) and node.module == "socket" for node in ast.walk(tree))
+    return not renamed and {name for name in used if name.startswith("socket.")} <= PURE_SOCKET_NAMES
+
+
+def is_forbidden(part: str, package: str) -> bool:
+    if package not in sys.stdlib_module_names:
+        return part not in EXTRAS.get(package, ())
+    return package in FORBIDDEN_IMPORTS.get(part, ()) or (part in FACING_THE_NETWORK and package in DANGEROUS_IMPORTS)
+
+
+def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
+    """What *source*, as module *module*, imports or calls against the rules; *modules* are all modules that exist."""
+    part, tree = part_of(module), ast.parse(source)
+    found = []
+    for name in imported_modules(tree, modules):
+        top = name.split(".")[0]
+        if top in ("ogive", "pyspark_rocketmq"):
+            other = part_of(name)
+            if other != part and STEP[other] >= STEP[part]:
+                found.append(f"{module} ({part}) imports {name} ({other})")
+        elif name == "socket" and only_pure_socket_names(tree):
+            continue
+        elif is_forbidden(part, top):
+            found.append(f"{module} ({part}) imports {name}")
+    calls = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    if part in FACING_THE_NETWORK:
+        found += [f"{module} ({part}) calls {name}" for name in sorted(calls & DANGEROUS_CALLS)]
+    if "print" in calls and part not in MAY_PRINT:
+        found.append(f"{module} ({part}) calls print")
+    return found
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(SRC).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+SOURCES = {module_name(path): path for path in SRC.rglob("*.py")}
+
+
+def test_every_module_keeps_the_order() -> None:
+    """Lower parts never import higher ones, neighbours not each other, and each part stays free of what is not its business."""
+    modules = frozenset(SOURCES)
+    found = [line for name, path in SOURCES.items() for line in violations(name, path.read_text("utf-8"), modules)]
+    assert SOURCES
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ogive.wire.frame", "from ogive.client.producer import Producer"),
+        ("ogive.wire.frame", "import asyncio"),
+        ("ogive.wire.frame", "from socket import socket"),
+        ("ogive.wire.message", "import socket\nsocket.create_connection(('127.0.0.1', 1))"),
+        ("ogive.store.log", "def late():\n    import asyncio.events"),
+        ("ogive.store.log", "from ogive.transport import pool"),
+        ("ogive.broker.server", "from ogive.namesrv.server import NameServer"),
+        ("ogive.broker.server", "from ogive import Producer"),
+        ("ogive.broker.server", "import subprocess"),
+        ("ogive.broker.server", "import os\nos.system('true')"),
+        ("ogive.transport.pool", "eval('1')"),
+        ("ogive.client.producer", "from ogive import cli"),
+        ("ogive.client.producer", "import pyarrow as pa"),
+        ("ogive.client.producer", "print('sent')"),
+        ("ogive.client.producer", "import requests"),
+        ("ogive.model", "from ogive.wire import codes"),
+        ("ogive.aio", "from ogive.spark import session"),
+    ],
+)
+def test_a_planted_fault_is_found(module: str, source: str) -> None:
+    modules = frozenset({"ogive", "ogive.cli", "ogive.transport.pool", "ogive.wire.codes"})
+    assert len(violations(module, source, modules)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ogive.client.producer", "from ogive import errors\nfrom ogive.wire.codes import RequestCode\nimport asyncio"),
+        ("ogive.spark.source", "import pyarrow\nfrom ogive.client import api"),
+        ("pyspark_rocketmq", "from ogive.spark.source import RocketMQDataSource\nimport pyspark"),
+        ("ogive.wire.message", "import socket\nsocket.inet_ntop(socket.AF_INET, bytes(4))"),
+        ("ogive.cli.main", "import rich\nprint('ready')"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
+    assert violations(module, source, frozenset({"ogive", "ogive.errors"})) == []
+
+
+def test_a_new_part_must_be_given_a_place() -> None:
+    with pytest.raises(KeyError, match="no place"):
+        violations("ogive.helpers.misc", "", frozenset())
