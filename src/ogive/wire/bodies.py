@@ -251,6 +251,12 @@ class BrokerData:
             "enableActingMaster": False,
         }
 
+    def java_text(self) -> str:
+        """The same with bare broker ids, as fastjson writes them."""
+        addresses = ",".join(f"{k}:{json.dumps(v)}" for k, v in sorted(self.addresses.items()))
+        names = f'"brokerName":{json.dumps(self.broker_name)},"cluster":{json.dumps(self.cluster)}'
+        return f'{{"brokerAddrs":{{{addresses}}},{names},"enableActingMaster":false}}'
+
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = _object(value, "broker data")
@@ -278,6 +284,15 @@ class TopicRouteData:
         if self.order_topic_conf:
             out["orderTopicConf"] = self.order_topic_conf
         return out
+
+    def encode(self, *, standard: bool) -> bytes:
+        """Standard JSON in ASCII with sorted keys; else Java's dialect for clients before 4.9.4."""
+        obj = self.to_json()
+        if standard:
+            return json.dumps(obj, separators=(",", ":"), sort_keys=True).encode()
+        brokers = ",".join(broker.java_text() for broker in self.brokers)
+        del obj["brokerDatas"]
+        return f'{{"brokerDatas":[{brokers}],{json.dumps(obj, separators=(",", ":"))[1:]}'.encode()
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -399,13 +414,9 @@ class ClusterInfo:
 
     def encode(self) -> bytes:
         """Broker ids bare, as Java's parser of this body expects them."""
-        table = []
-        for name, broker in self.brokers.items():
-            addresses = ",".join(f"{k}:{json.dumps(v)}" for k, v in sorted(broker.addresses.items()))
-            rest = f'"brokerName":{json.dumps(name)},"cluster":{json.dumps(broker.cluster)},"enableActingMaster":false'
-            table.append(f'{json.dumps(name)}:{{"brokerAddrs":{{{addresses}}},{rest}}}')
+        brokers = ",".join(f"{json.dumps(name)}:{broker.java_text()}" for name, broker in self.brokers.items())
         clusters = json.dumps({name: list(members) for name, members in self.clusters.items()}, separators=(",", ":"))
-        return f'{{"brokerAddrTable":{{{",".join(table)}}},"clusterAddrTable":{clusters}}}'.encode()
+        return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{clusters}}}'.encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Self:

@@ -495,6 +495,13 @@ class GetBrokerConfigRequest(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateBrokerConfigRequest(Header):
+    """UPDATE_BROKER_CONFIG (25); the settings are the body, as properties text."""
+
+    code = RequestCode.UPDATE_BROKER_CONFIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfigResponse(Header):
     """*version* is the data version as JSON; the settings are the body, as properties text."""
 
@@ -659,3 +666,83 @@ class GetKvListRequest(Header):
 
     code = RequestCode.GET_KVLIST_BY_NAMESPACE
     namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetSystemTopicListRequest(Header):
+    """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetUnitTopicListRequest(Header):
+    """GET_UNIT_TOPIC_LIST (311)."""
+
+    code = RequestCode.GET_UNIT_TOPIC_LIST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetUnitSubTopicListRequest(Header):
+    """GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetUnitSubUnunitTopicListRequest(Header):
+    """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterTopicRequest(Header):
+    """REGISTER_TOPIC_IN_NAMESRV (217); the topic's route is the body."""
+
+    code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WipeWritePermRequest(Header):
+    """WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    broker_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WipeWritePermResponse(Header):
+    """How many topics were closed for writing."""
+
+    wipe_topic_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddWritePermRequest(Header):
+    """ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    code = RequestCode.ADD_WRITE_PERM_OF_BROKER
+    broker_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddWritePermResponse(Header):
+    """How many topics were opened for writing."""
+
+    add_topic_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateNameServerConfigRequest(Header):
+    """UPDATE_NAMESRV_CONFIG (318); the settings are the body, as properties text."""
+
+    code = RequestCode.UPDATE_NAMESRV_CONFIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetNameServerConfigRequest(Header):
+    """GET_NAMESRV_CONFIG (319)."""
+
+    code = RequestCode.GET_NAMESRV_CONFIG

@@ -1,0 +1,6 @@
+"""The name server: which broker holds which topic, kept in memory from what brokers register."""
+
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.server import NameServer
+
+__all__ = ["NameServer", "NameServerConfig"]

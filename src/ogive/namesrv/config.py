@@ -1,0 +1,38 @@
+"""Everything that can be set about a name server."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import InvalidOption
+from ogive.transport.limits import ServerLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig:
+    """Times in seconds. Behind each setting stands its name in Apache's namesrv.conf, and the default there where it differs."""
+
+    host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
+    port: int = 9876  # listenPort; 0 takes a free one
+    advertised_host: str | None = None  # what `address` shows, needed when host is a wildcard
+    kv_path: Path | None = None  # kvConfigPath; None keeps KV settings in memory only
+    broker_expiry_s: float = 120.0  # how long a broker that gives no heartbeatTimeoutMillis lives without a sign
+    scan_s: float = 5.0  # scanNotActiveBrokerInterval
+    order_messages: bool = False  # orderMessageEnable: routes carry ORDER_TOPIC_CONFIG
+    max_brokers: int = 1_000  # addresses
+    max_topics: int = 100_000  # a topic counts once for each broker that holds it
+    max_kv_entries: int = 10_000
+    stop_grace_s: float = 1.0
+    server: ServerLimits = field(default_factory=ServerLimits)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
+        if self.host in ("0.0.0.0", "::") and not self.advertised_host:
+            raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this name server")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
+
+
+_POSITIVE: Final = ("broker_expiry_s", "scan_s", "max_brokers", "max_topics", "max_kv_entries", "stop_grace_s")

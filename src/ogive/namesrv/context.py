@@ -1,0 +1,43 @@
+"""What the handlers work on, and how they answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ogive.errors import OgiveError
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.kv_config import KvConfig
+from ogive.namesrv.route_table import RouteTable
+from ogive.wire.codes import ResponseCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import Header, encode_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    config: NameServerConfig
+    routes: RouteTable
+    kv: KvConfig
+    now: Callable[[], float]  # seconds, monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request without its header: who asks, how new the asker is, and what came with it."""
+
+    owner: int  # the connection's number, see route_table
+    version: int
+    body: bytes
+
+
+class Refused(OgiveError):
+    """Raised by a handler: the request is answered with this code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(f"{code.name}: {remark}")
+        self.code = code
+        self.remark = remark
+
+
+def success(header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    """SUCCESS; dispatch adds opaque and flag."""
+    return RemotingCommand(ResponseCode.SUCCESS, {} if header is None else encode_header(header), body)

@@ -1,0 +1,126 @@
+"""Registration, signs of life, and what is known of brokers: 103, 104, 106, 205, 217, 322, 327, 901, 904.
+
+Behaviour
+- A broker registers its whole table; a broker id that is not known yet with exactly one topic is refused, as by Java.
+- Topics change when the data version differs; those that a later table lacks stay until somebody deletes them (216).
+- A slave's answer says where its master is. The answer's body is the ORDER_TOPIC_CONFIG namespace, if there is one.
+- 322 and 904 count as signs of life.
+- 205 and 327 hold until the broker registers a changed table.
+
+Differs from Java
+- A broker that registers, unregisters or beats on a newer connection belongs to that one: an older connection's end or its late
+  UNREGISTER_BROKER does not remove it.
+- UNREGISTER_BROKER works at once, not from a queue.
+- A broker name belongs to one cluster at a time; bad addresses and impossible queue numbers are refused, and tables are bounded.
+- Queue mappings of static topics are read over; a group's members are not told of a new lowest broker id (905).
+"""
+
+import json
+import logging
+import zlib
+
+from ogive.errors import ConnectError
+from ogive.namesrv.context import Call, Context, Refused, success
+from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
+from ogive.namesrv.route_table import BrokerIdentity, Registration
+from ogive.transport.connection import split_address
+from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_dumps, loads_object
+from ogive.wire.codes import ResponseCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import (
+    AddWritePermRequest,
+    AddWritePermResponse,
+    BrokerHeartbeatRequest,
+    GetBrokerClusterInfoRequest,
+    GetBrokerMemberGroupRequest,
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    RegisterTopicRequest,
+    UnregisterBrokerRequest,
+    WipeWritePermRequest,
+    WipeWritePermResponse,
+)
+
+log = logging.getLogger(__name__)
+
+
+def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> RemotingCommand:
+    if header.body_crc32 and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc32:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    body = RegisterBrokerBody.decode(call.body, compressed=header.compressed) if call.body else _EMPTY
+    registration = Registration(
+        broker=_identity(header),
+        data_version=body.data_version,
+        topics=body.topics,
+        ha_address=header.ha_server_addr,
+        expiry_s=None if header.heartbeat_timeout_ms is None else header.heartbeat_timeout_ms / 1000,
+        acting_master=header.enable_acting_master,
+    )
+    is_new = ctx.routes.data_version(registration.broker) is None
+    master = ctx.routes.register(registration, now=ctx.now(), owner=call.owner)
+    if is_new:
+        log.info("broker %s at %s registered with %d topics", header.broker_name, header.broker_addr, len(body.topics))
+    answer = RegisterBrokerResponse(ha_server_addr=master.ha_address, master_addr=master.address) if master else RegisterBrokerResponse()
+    ordered = ctx.kv.namespace(ORDER_TOPIC_CONFIG)
+    return success(answer, kv_table_dumps(ordered) if ordered else b"")
+
+
+_EMPTY = RegisterBrokerBody(data_version=DataVersion(), topics={})
+
+
+def unregister(ctx: Context, call: Call, header: UnregisterBrokerRequest) -> RemotingCommand:
+    if ctx.routes.unregister(_identity(header), owner=call.owner):
+        log.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
+    return success()
+
+
+def query_data_version(ctx: Context, call: Call, header: QueryDataVersionRequest) -> RemotingCommand:
+    broker = _identity(header)
+    stored = ctx.routes.data_version(broker)
+    asked = DataVersion.from_json(loads_object(call.body)) if call.body else None
+    ctx.routes.heartbeat(broker.cluster, broker.address, now=ctx.now(), owner=call.owner)
+    return success(QueryDataVersionResponse(changed=stored is None or stored != asked), dumps(stored.to_json()) if stored else b"")
+
+
+def heartbeat(ctx: Context, call: Call, header: BrokerHeartbeatRequest) -> RemotingCommand:
+    ctx.routes.heartbeat(header.cluster_name, header.broker_addr, now=ctx.now(), owner=call.owner)
+    return success()
+
+
+def register_topic(ctx: Context, call: Call, header: RegisterTopicRequest) -> RemotingCommand:
+    ctx.routes.add_topic(header.topic, TopicRouteData.from_json(loads_object(call.body)).queues)
+    return success()
+
+
+def cluster_info(ctx: Context, call: Call, header: GetBrokerClusterInfoRequest) -> RemotingCommand:
+    return success(body=ctx.routes.cluster_info().encode())
+
+
+def member_group(ctx: Context, call: Call, header: GetBrokerMemberGroupRequest) -> RemotingCommand:
+    """The broker ids stand bare, as Java writes them."""
+    group = ctx.routes.member_group(header.cluster_name, header.broker_name)
+    addresses = ",".join(f"{i}:{json.dumps(address)}" for i, address in sorted(group.addresses.items()))
+    names = f'"brokerName":{json.dumps(group.broker_name)},"cluster":{json.dumps(group.cluster)}'
+    return success(body=f'{{"brokerMemberGroup":{{"brokerAddrs":{{{addresses}}},{names}}}}}'.encode())
+
+
+def wipe_write_permission(ctx: Context, call: Call, header: WipeWritePermRequest) -> RemotingCommand:
+    count = ctx.routes.set_writable(header.broker_name, False)
+    log.warning("broker %s: %d topics are closed for writing", header.broker_name, count)
+    return success(WipeWritePermResponse(wipe_topic_count=count))
+
+
+def add_write_permission(ctx: Context, call: Call, header: AddWritePermRequest) -> RemotingCommand:
+    count = ctx.routes.set_writable(header.broker_name, True)
+    log.warning("broker %s: %d topics are open for writing", header.broker_name, count)
+    return success(AddWritePermResponse(add_topic_count=count))
+
+
+def _identity(header: RegisterBrokerRequest | UnregisterBrokerRequest | QueryDataVersionRequest) -> BrokerIdentity:
+    try:
+        split_address(header.broker_addr)
+    except ConnectError as exc:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
+    return BrokerIdentity(cluster=header.cluster_name, name=header.broker_name, broker_id=header.broker_id, address=header.broker_addr)

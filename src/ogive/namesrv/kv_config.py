@@ -1,0 +1,63 @@
+"""Settings that operators keep at the name server: namespace to key to value. Source: KVConfigManager.java, 5.3."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import InvalidOption, StoreError
+from ogive.store.fs import Fs, OsFs
+from ogive.store.tables import JsonTable
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+MAX_TEXT_LENGTH: Final = 64 * 1024
+
+
+class KvConfig:
+    """In memory, and in a file (Apache's kvConfig.json) where a path is given."""
+
+    def __init__(self, path: Path | None = None, *, fs: Fs | None = None, max_entries: int = 10_000) -> None:
+        """Loads the file (blocking)."""
+        self._table = None if path is None else JsonTable(fs or OsFs(), path)
+        self._max_entries = max_entries
+        self._saving = asyncio.Lock()  # one save at a time, so that an older state never replaces a newer one
+        stored = (self._table.load() if self._table is not None else None) or {}
+        spaces = stored.get("configTable") or {}
+        self._spaces: dict[str, dict[str, str]] = {
+            str(space): {str(key): str(value) for key, value in entries.items()} for space, entries in spaces.items()
+        }
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._spaces.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str]:
+        """Empty where there is nothing."""
+        return self._spaces.get(namespace, {})
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set, and return when it is on stable storage. Raises InvalidOption, StoreError."""
+        if not namespace or not key or len(namespace) + len(key) + len(value) > MAX_TEXT_LENGTH:
+            raise InvalidOption(f"a KV setting needs a namespace and a key, and at most {MAX_TEXT_LENGTH} characters in all")
+        if self.get(namespace, key) is None and sum(map(len, self._spaces.values())) >= self._max_entries:
+            raise InvalidOption(f"the name server holds its limit of {self._max_entries} KV settings")
+        self._spaces.setdefault(namespace, {})[key] = value
+        await self._save()
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Deleting what is not there is no error. Raises StoreError."""
+        entries = self._spaces.get(namespace, {})
+        if entries.pop(key, None) is None:
+            return
+        if not entries:
+            del self._spaces[namespace]
+        await self._save()
+
+    async def _save(self) -> None:
+        if self._table is None:
+            return
+        async with self._saving:
+            state = {"configTable": {space: dict(entries) for space, entries in self._spaces.items()}}
+            try:
+                await asyncio.to_thread(self._table.save, state)
+            except OSError as exc:
+                raise StoreError(f"cannot save the KV settings: {exc}") from exc

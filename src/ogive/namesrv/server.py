@@ -1,0 +1,127 @@
+"""The name server's life, its connections, and dispatch. Source: NamesrvController.java, DefaultRequestProcessor.java, 5.3."""
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+from collections.abc import Awaitable
+
+from ogive.errors import OgiveError, ProtocolError
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.context import Call, Context, Refused
+from ogive.namesrv.kv_config import KvConfig
+from ogive.namesrv.route_table import BrokerIdentity, RegistrationRefused, RouteTable
+from ogive.namesrv.routes import ROUTES
+from ogive.transport.connection import Connection
+from ogive.transport.server import Server, ServerConnection
+from ogive.transport.tasks import every
+from ogive.wire.codes import Flag, ResponseCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import decode_header
+
+log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """``await start()``, give ``address`` to brokers and clients, ``await stop()``."""
+
+    def __init__(self, config: NameServerConfig | None = None) -> None:
+        self.config = config or NameServerConfig()
+        self._server = Server(self._handle, host=self.config.host, port=self.config.port, limits=self.config.server, on_open=self._opened)
+        self._context: Context | None = None
+        self._numbers = itertools.count(1)
+        self._owners: dict[Connection, int] = {}  # open connections, numbered as they come
+        self._answering: set[asyncio.Task[None]] = set()  # bounded by each connection's limit of requests in flight
+        self._scan: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where brokers and clients reach it."""
+        host = self.config.advertised_host or self.config.host
+        return f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+
+    async def start(self) -> None:
+        """Ready when this returns. Raises ConnectError when the address is taken."""
+        config = self.config
+        table = RouteTable(expiry_s=config.broker_expiry_s, max_brokers=config.max_brokers, max_topics=config.max_topics)
+        kv = KvConfig(config.kv_path, max_entries=config.max_kv_entries)
+        loop = asyncio.get_running_loop()
+        self._context = Context(config=config, routes=table, kv=kv, now=loop.time)
+        await self._server.start()
+        self._context = dataclasses.replace(self._context, config=dataclasses.replace(config, port=self._server.port))
+        self._scan = asyncio.create_task(every(config.scan_s, self._expire, name="scan for silent brokers"), name="name server scan")
+        log.info("name server listens on %s", self.address)
+
+    async def stop(self) -> None:
+        """Answer what was asked, close every connection. Harmless when not started."""
+        if self._scan is not None:
+            self._scan.cancel()
+            await asyncio.gather(self._scan, return_exceptions=True)
+            self._scan = None
+        await self._server.stop(self.config.stop_grace_s)
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def _opened(self, connection: ServerConnection) -> None:
+        self._owners[connection] = next(self._numbers)
+        connection.on_close.append(self._closed)
+
+    def _closed(self, connection: Connection) -> None:
+        gone = self._running.routes.disconnected(self._owners.pop(connection))
+        _log_gone(gone, "its connection closed")
+
+    async def _expire(self) -> None:
+        context = self._running
+        _log_gone(context.routes.expire(context.now()), "it gave no sign of life")
+
+    @property
+    def _running(self) -> Context:
+        assert self._context is not None, "connections exist only while the name server runs"
+        return self._context
+
+    # --- dispatch ----------------------------------------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            answer = self._dispatch(connection, command)
+        except (Refused, RegistrationRefused, ProtocolError) as exc:
+            answer = _refusal(exc)
+        if isinstance(answer, RemotingCommand):
+            _reply(connection, command, answer)
+        else:
+            task = asyncio.ensure_future(self._answer_later(connection, command, answer))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    def _dispatch(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        route = ROUTES.get(command.code)
+        if route is None:
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+        if len(command.body) > route.max_body_bytes:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed")
+        call = Call(self._owners[connection], command.version, command.body)
+        return route.handle(self._running, call, decode_header(route.header, command.ext_fields))
+
+    async def _answer_later(self, connection: Connection, command: RemotingCommand, pending: Awaitable[RemotingCommand]) -> None:
+        try:
+            answer = await pending
+        except OgiveError as exc:
+            answer = _refusal(exc)
+        _reply(connection, command, answer)
+
+
+def _refusal(exc: OgiveError) -> RemotingCommand:
+    if isinstance(exc, Refused):
+        return RemotingCommand(exc.code, remark=exc.remark)
+    return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(exc))
+
+
+def _reply(connection: Connection, command: RemotingCommand, answer: RemotingCommand) -> None:
+    if not command.is_oneway:
+        answer.opaque, answer.flag = command.opaque, int(Flag.RESPONSE)
+        connection.reply(answer)
+
+
+def _log_gone(brokers: list[BrokerIdentity], why: str) -> None:
+    for broker in brokers:
+        log.warning("broker %s at %s is gone: %s", broker.name, broker.address, why)
