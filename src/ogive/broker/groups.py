@@ -107,6 +107,11 @@ class GroupTable:
         for callback in self.changed:
             callback()
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether a change has not reached stable storage yet."""
+        return self._writer.unsaved
+
     async def saved(self) -> None:
         """Return when every change made before the call is on stable storage. Raises StoreError."""
         await self._writer.saved()

@@ -25,6 +25,11 @@ class TableWriter:
         self._written = 0  # the version that the file holds
         self._writing: asyncio.Task[None] | None = None
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether a change has not reached stable storage yet."""
+        return self._written < self._version
+
     def mark(self) -> None:
         """The table differs from the file; the next ``saved`` writes it."""
         self._version += 1
