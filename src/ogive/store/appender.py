@@ -5,15 +5,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.model import SCHEDULE_TOPIC
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
-from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, build_parts, close_properties, delay_level, overhead, strip_crc, tag_hash
+from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, build_record, delay_level, strip_crc, tag_hash
 from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
+
+_TRANSACTION: Final = SysFlag.TRANSACTION_MASK
+_COMMIT: Final = SysFlag.TRANSACTION_COMMIT
+_MAX_CRC_PROPERTIES: Final = MAX_PROPERTIES_BYTES - CRC_BYTES  # longer properties leave no room for the checksum
 
 
 def now_ms() -> int:
@@ -35,6 +39,7 @@ class Appender:
     ) -> None:
         self._config, self.queues, self._segment_bytes, self._clock_ms = config, queues, segment_bytes, clock_ms
         self._queue_root: Path = config.root / "consumequeue"
+        self._with_crc = config.record_crc
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
         self.waiting_bytes = 0  # formed or with the writer
@@ -43,33 +48,33 @@ class Appender:
 
     def append(self, messages: Sequence[NewMessage], done: PutDone) -> int:
         """Place *messages*, all or none; bytes of the forming group now. Raises InvalidOption for a message that no record can hold."""
-        queues = [self._queue(message.topic, message.queue_id) for message in messages]
-        stored_ms = self.store_timestamp_ms = max(self._clock_ms(), self.store_timestamp_ms)
-        sized = [self._sized(message, queue) for message, queue in zip(messages, queues, strict=True)]
-        total = sum([size for _, size, _ in sized])
-        if total + BLANK_BYTES > self._segment_bytes:
-            raise InvalidOption(f"{total} bytes do not fit a commit-log segment of {self._segment_bytes} bytes")
-        position, blank = self._room(total)
-        pieces: list[bytes] = []
-        entries: list[tuple[ConsumeQueue, bytes]] = []
+        now = self._clock_ms()
+        if now > self.store_timestamp_ms:  # never back, whatever the clock does
+            self.store_timestamp_ms = now
+        if len(messages) == 1:
+            message = messages[0]
+            queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
+            properties, size = self._sized(message, queue)
+            group = self._room(size)
+            placed = [self._build(message, queue, properties, size, queue.next_offset, self.end)]
+        else:
+            group, placed = self._build_batch(messages)
+        position, stored_ms = self.end, self.store_timestamp_ms
         results: list[PutResult] = []
-        before = [queue.next_offset for queue in queues]
-        try:
-            for message, queue, (properties, size, with_crc) in zip(messages, queues, sized, strict=True):
-                kind = message.sys_flag & SysFlag.TRANSACTION_MASK
-                visible = kind == 0 or kind == SysFlag.TRANSACTION_COMMIT
-                queue_offset = queue.next_offset if visible else 0
-                pieces += build_parts(message, queue.topic_bytes, properties, size, queue_offset, position, stored_ms, with_crc)
-                if visible:
-                    entries.append((queue, ENTRY.pack(position, size, self._tags_code(message.topic, properties, stored_ms))))
-                    queue.next_offset += 1
-                results.append(PutResult(queue_offset, position, size, stored_ms))
-                position += size
-        except (struct.error, OverflowError) as exc:
-            for queue, offset in zip(reversed(queues), reversed(before), strict=True):
-                queue.next_offset = offset
-            raise InvalidOption(f"message does not fit the stored form: {exc}") from None
-        return self._add(pieces, entries, results, done, blank, position)
+        for queue, entry, record in placed:
+            size = len(record)
+            if entry:
+                group.entries.append((queue, entry))
+                results.append(PutResult(queue.next_offset, position, size, stored_ms))
+                queue.next_offset += 1
+            else:
+                results.append(PutResult(0, position, size, stored_ms))
+            group.pieces.append(record)
+            position += size
+        group.waiters.append((done, results))
+        self.waiting_bytes += position - self.end
+        self.end = group.end = position
+        return position - group.start
 
     def take(self) -> Group | None:
         """The forming group, which now counts as handed over."""
@@ -99,57 +104,71 @@ class Appender:
         self.forming, self.waiting_bytes = None, 0
         return groups
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        key = (topic, queue_id)
-        queue = self.queues.get(key)
-        if queue is None:
-            directory = self._queue_root / topic / str(queue_id)
-            queue = self.queues[key] = ConsumeQueue(key, directory, self._config.consume_queue_file_bytes // ENTRY_BYTES)
+    def _new_queue(self, key: QueueKey) -> ConsumeQueue:
+        directory = self._queue_root / key[0] / str(key[1])
+        queue = self.queues[key] = ConsumeQueue(key, directory, self._config.consume_queue_file_bytes // ENTRY_BYTES)
         return queue
 
-    def _sized(self, message: NewMessage, queue: ConsumeQueue) -> tuple[bytes, int, bool]:
-        """(properties to store, record size, whether a checksum follows them)"""
+    def _sized(self, message: NewMessage, queue: ConsumeQueue) -> tuple[bytes, int]:
+        """(properties to store, without the checksum; record size with it)"""
         properties = strip_crc(message.properties)
-        with_crc = self._config.record_crc and len(properties) + CRC_BYTES < MAX_PROPERTIES_BYTES
-        if with_crc:
-            properties = close_properties(properties)
-        size = overhead(queue.topic_bytes, message) + len(message.body) + len(properties) + (CRC_BYTES if with_crc else 0)
+        if self._with_crc and properties and properties[-1] != 2:
+            properties += b"\x02"  # 4.9 leaves the last separator off; another property follows
+        size = queue.fixed_bytes + len(message.body) + len(properties) + len(message.born_host) + len(message.store_host) - 16
+        if self._with_crc and len(properties) <= _MAX_CRC_PROPERTIES:
+            size += CRC_BYTES
         if size > MAX_RECORD_BYTES or len(properties) > MAX_PROPERTIES_BYTES:
             raise InvalidOption(
                 f"record of {size} bytes, properties of {len(properties)}: the limits are {MAX_RECORD_BYTES} and {MAX_PROPERTIES_BYTES}"
             )
-        return properties, size, with_crc
+        return properties, size
 
-    def _room(self, total: int) -> tuple[int, bytes]:
-        """Where *total* bytes go, and the blank record that ends the segment before, if one does."""
-        room = self._segment_bytes - self.end % self._segment_bytes
-        if total + BLANK_BYTES <= room:
-            return self.end, b""
-        return self.end + room, BLANK.pack(room, MAGIC_BLANK)
+    def _build_batch(self, messages: Sequence[NewMessage]) -> tuple[Group, list[tuple[ConsumeQueue, bytes, bytes]]]:
+        queues = [self.queues.get(message[:2]) or self._new_queue(message[:2]) for message in messages]
+        sized = [self._sized(message, queue) for message, queue in zip(messages, queues, strict=True)]
+        group = self._room(sum([size for _, size in sized]))
+        position = self.end
+        offsets = {queue: queue.next_offset for queue in queues}
+        placed: list[tuple[ConsumeQueue, bytes, bytes]] = []
+        for message, queue, (properties, size) in zip(messages, queues, sized, strict=True):
+            placed.append(self._build(message, queue, properties, size, offsets[queue], position))
+            offsets[queue] += 1 if placed[-1][1] else 0
+            position += size
+        return group, placed
 
-    def _add(
-        self,
-        pieces: list[bytes],
-        entries: list[tuple[ConsumeQueue, bytes]],
-        results: list[PutResult],
-        done: PutDone,
-        blank: bytes,
-        position: int,
-    ) -> int:
+    def _build(
+        self, message: NewMessage, queue: ConsumeQueue, properties: bytes, size: int, queue_offset: int, position: int
+    ) -> tuple[ConsumeQueue, bytes, bytes]:
+        """(queue, consume-queue entry or nothing for a record that no queue holds, record)"""
+        kind = message.sys_flag & _TRANSACTION
+        visible = kind == 0 or kind == _COMMIT
+        with_crc = self._with_crc and len(properties) <= _MAX_CRC_PROPERTIES
+        stored_ms = self.store_timestamp_ms
+        try:
+            record = build_record(
+                message, queue.topic_field, properties, size, queue_offset if visible else 0, position, stored_ms, with_crc
+            )
+        except (struct.error, OverflowError) as exc:
+            raise InvalidOption(f"message does not fit the stored form: {exc}") from None
+        if not visible:
+            return queue, b"", record
+        if queue.scheduled and (level := delay_level(properties)) > 0:
+            return queue, ENTRY.pack(position, size, stored_ms + self._config.delay_levels.delay_ms(level)), record
+        return queue, ENTRY.pack(position, size, tag_hash(properties)), record
+
+    def _room(self, total: int) -> Group:
+        """The forming group, after ending the segment if *total* bytes do not fit it any more."""
         group = self.forming
         if group is None:
-            group = self.forming = Group(self.end, self.end, [(self.end, [])])
-        if blank:
-            group.extents[-1][1].append(blank)
-            group.extents.append((results[0].commitlog_offset, []))
-        group.extents[-1][1].extend(pieces)
-        group.entries += entries
-        group.waiters.append((done, results))
-        self.waiting_bytes += position - self.end
-        self.end = group.end = position
-        return position - group.start
-
-    def _tags_code(self, topic: str, properties: bytes, stored_ms: int) -> int:
-        if topic == SCHEDULE_TOPIC and (level := delay_level(properties)) > 0:
-            return stored_ms + self._config.delay_levels.delay_ms(level)
-        return tag_hash(properties)
+            pieces: list[bytes] = []
+            group = self.forming = Group(self.end, self.end, [(self.end, pieces)], pieces)
+        room = self._segment_bytes - self.end % self._segment_bytes
+        if total + BLANK_BYTES > room:
+            if total + BLANK_BYTES > self._segment_bytes:
+                raise InvalidOption(f"{total} bytes do not fit a commit-log segment of {self._segment_bytes} bytes")
+            group.pieces.append(BLANK.pack(room, MAGIC_BLANK))
+            self.end = group.end = self.end + room
+            self.waiting_bytes += room
+            group.pieces = []
+            group.extents.append((self.end, group.pieces))
+        return group

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
+from ogive.store.record import fixed_bytes, topic_field
 from ogive.store.segments import Handles, segment_path
 
 ENTRY: Final = struct.Struct(">qiq")
@@ -44,13 +46,16 @@ class ConsumeQueue:
     """Offsets and newest entries of one queue. Owner thread only; files are written through QueueWrite."""
 
     __slots__ = (
-        "crcs", "directory", "file_entries", "first_file", "handed", "key", "max_offset", "min_offset", "next_offset", "tail", "tail_start",
-        "topic_bytes", "written",
+        "crcs", "directory", "file_entries", "first_file", "fixed_bytes", "handed", "key", "max_offset", "min_offset", "next_offset",
+        "scheduled", "tail", "tail_start", "topic_bytes", "topic_field", "written",
     )  # fmt: skip
 
     def __init__(self, key: QueueKey, directory: Path, file_entries: int, first: int = 0) -> None:
         self.key, self.directory, self.file_entries = key, directory, file_entries
         self.topic_bytes = key[0].encode()
+        self.topic_field = topic_field(self.topic_bytes)
+        self.fixed_bytes = fixed_bytes(self.topic_field)  # of a record, beside body and properties
+        self.scheduled = key[0] == SCHEDULE_TOPIC  # tags codes are delivery times
         self.min_offset = first
         self.max_offset = first  # visible: durable and dispatched
         self.next_offset = first  # the next put takes it

@@ -20,7 +20,9 @@ BLANK_BYTES: Final = BLANK.size
 CRC_BYTES: Final = 20
 _CRC_NAME: Final = b"__CRC32#\x01"
 _CRC_NAME_BYTES: Final = len(_CRC_NAME)
-_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_BORN_V6: Final = SysFlag.BORN_HOST_V6
+_STORE_V6: Final = SysFlag.STORE_HOST_V6
+_V6: Final = _BORN_V6 | _STORE_V6
 _FIXED_V4: Final = RECORD_V4.size
 _MIN_RECORD_BYTES: Final = _FIXED_V4 + 3
 _crc32 = zlib.crc32
@@ -38,62 +40,56 @@ class Record(NamedTuple):
     properties_at: int
 
 
-def overhead(topic: bytes, message: NewMessage) -> int:
-    """Bytes of a record beside its body and properties."""
-    hosts = len(message.born_host) + len(message.store_host) - 16
-    return _FIXED_V4 + hosts + (1 if len(topic) <= 127 else 2) + len(topic) + 2
-
-
 def strip_crc(properties: bytes) -> bytes:
     """Without the checksum of a record that this message came from: it would speak of other bytes."""
     return properties[:-CRC_BYTES] if properties[-CRC_BYTES : _CRC_NAME_BYTES - CRC_BYTES] == _CRC_NAME else properties
 
 
-def close_properties(properties: bytes) -> bytes:
-    """With the separator at the end that 4.9 leaves off, so that another property can follow."""
-    return properties if not properties or properties[-1] == 2 else properties + b"\x02"
+def topic_field(topic: bytes) -> bytes:
+    """The topic with its length before it: one byte, or two in a version 2 record."""
+    return len(topic).to_bytes(1 if len(topic) <= 127 else 2) + topic
 
 
-def build_parts(
+def fixed_bytes(field: bytes) -> int:
+    """Bytes of a record with IPv4 hosts beside its body and properties."""
+    return _FIXED_V4 + len(field) + 2
+
+
+def build_record(
     message: NewMessage,
-    topic: bytes,
+    field: bytes,
     properties: bytes,
     size: int,
     queue_offset: int,
     commitlog_offset: int,
-    store_timestamp_ms: int,
+    stored_ms: int,
     with_crc: bool,
-) -> tuple[bytes, ...]:
-    """The record of *size* bytes, checksum included, in pieces. Raises struct.error or OverflowError for a number that does not fit."""
+) -> bytes:
+    """The record of *size* bytes, checksum included; *field* is the topic_field. Raises struct.error for a number that does not fit."""
     _, queue_id, body, _, sys_flag, flag, born, born_host, store_host, reconsume_times, prepared = message
-    topic_size = len(topic)
-    properties_size = len(properties) + (CRC_BYTES if with_crc else 0)
     body_crc = _crc32(body) & 0x7FFFFFFF
-    sys_flag &= ~_V6
-    if len(born_host) == 8 and len(store_host) == 8 and topic_size <= 127:
+    if len(born_host) == 8 == len(store_host) and len(field) <= 128:
         head = RECORD_V4.pack(
-            size, MAGIC_V1, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born, born_host,
-            store_timestamp_ms, store_host, reconsume_times, prepared, len(body),
+            size, MAGIC_V1, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag & ~_V6, born, born_host,
+            stored_ms, store_host, reconsume_times, prepared, len(body),
         )  # fmt: skip
-        tail = b"%c%b%b%b" % (topic_size, topic, properties_size.to_bytes(2), properties)
     else:
-        sys_flag |= (SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0) | (SysFlag.STORE_HOST_V6 if len(store_host) == 20 else 0)
-        magic, length = (MAGIC_V1, 1) if topic_size <= 127 else (MAGIC_V2, 2)
+        sys_flag = (sys_flag & ~_V6) | (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
+        magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
         head = b"".join(
             (
                 HEAD.pack(size, magic, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born),
                 born_host,
-                store_timestamp_ms.to_bytes(8),
+                stored_ms.to_bytes(8),
                 store_host,
                 TAIL.pack(reconsume_times, prepared),
                 len(body).to_bytes(4),
             )
         )
-        tail = b"".join((topic_size.to_bytes(length), topic, properties_size.to_bytes(2), properties))
     if not with_crc:
-        return head, body, tail
-    crc = _crc32(tail, _crc32(body, _crc32(head))) & 0x7FFFFFFF
-    return head, body, tail, crc_property(crc)
+        return b"".join((head, body, field, len(properties).to_bytes(2), properties))
+    record = b"".join((head, body, field, (len(properties) + CRC_BYTES).to_bytes(2), properties))
+    return record + crc_property(_crc32(record) & 0x7FFFFFFF)
 
 
 def crc_property(crc: int) -> bytes:
@@ -151,9 +147,14 @@ def store_timestamp(record: bytes | memoryview) -> int:
 
 def tag_hash(properties: bytes) -> int:
     """Java's hash of the TAGS property, 0 without one."""
-    if b"TAGS\x01" not in properties:
+    at = properties.find(b"TAGS\x01")
+    if at < 0:
         return 0
-    tag = raw_property(properties, b"TAGS")
+    if at and properties[at - 1] != 2:  # the end of another name
+        tag = raw_property(properties, b"TAGS") or b""
+    else:
+        end = properties.find(b"\x02", at)
+        tag = properties[at + 5 : end] if end > 0 else properties[at + 5 :]
     return _hash_of(tag) if tag else 0
 
 

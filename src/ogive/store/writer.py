@@ -28,6 +28,7 @@ class Group:
     start: int
     end: int
     extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
+    pieces: list[bytes]  # of the last extent
     entries: list[tuple[ConsumeQueue, bytes]] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 
@@ -147,7 +148,7 @@ def join_extents(groups: Sequence[Group]) -> list[Chunk]:
             else:
                 runs.append((offset, list(pieces)))
         end = group.end
-    return [(offset, b"".join(pieces)) for offset, pieces in runs]
+    return [(offset, b"".join(pieces)) for offset, pieces in runs if pieces]
 
 
 class InlineWriter:
