@@ -288,6 +288,13 @@ class SendTimeout(OgiveError):
     outcome_unknown = True
 
 
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class DataLoss(OgiveError):
+    """Messages that a reader was to read are gone from their queue: deleted, or the queue is shorter than it was."""
+
+
 # --- store -----------------------------------------------------------------------------------------------------------
 
 

@@ -59,23 +59,22 @@ class RecordDecoder:
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._wants_properties = tags is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
 
-    def decode(self, records: bytes, queue: MessageQueue, start: int, end: int) -> pa.RecordBatch:
-        """The messages among *records* (stored messages of *queue*, back to back) with start <= queue offset < end.
+    def decode(self, records: bytes, queue: MessageQueue) -> pa.RecordBatch:
+        """The messages in *records*: stored messages of *queue*, back to back.
 
         Raises ProtocolError for damaged records, and for bodies in a compression that cannot be read.
         """
         records, positions = _in_plain_form(records)
         parts = _cut(pa.binary(), pa.py_buffer(records), positions)
         words = _words(_every(parts, 0, _PARTS))
-        offsets = _int64(words, _QUEUE_OFFSET_AT)
-        count = len(offsets)
+        count = len(positions) // _PARTS
         properties = _Properties.of(_every(parts, 3, _PARTS)) if self._wants_properties else None
 
         make: dict[str, Callable[[], Any]] = {
             "topic": lambda: pa.repeat(queue.topic, count),
             "brokerName": lambda: pa.repeat(queue.broker_name, count),
             "queueId": lambda: pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
-            "queueOffset": lambda: offsets,
+            "queueOffset": lambda: _int64(words, _QUEUE_OFFSET_AT),
             "body": lambda: _every(parts, 1, _PARTS),
             "bornTimestamp": lambda: _timestamps(words, _BORN_AT),
             "storeTimestamp": lambda: _timestamps(words, _STORED_AT),
@@ -85,18 +84,9 @@ class RecordDecoder:
             make["tags"] = lambda: properties.values_of(PropertyName.TAGS)
             make["properties"] = lambda: properties.map_array(self._schema.field("properties").type)
         batch = pa.RecordBatch.from_arrays([make[name]() for name in self._schema.names], schema=self._schema)
-        mask = self._mask(offsets, properties, start, end)
-        return batch if mask is None else batch.filter(mask)
-
-    def _mask(self, offsets: Any, properties: "_Properties | None", start: int, end: int) -> Any:
-        """Which rows to keep; None for all of them."""
-        mask = None
-        if len(offsets) and not start <= offsets[0].as_py() <= offsets[-1].as_py() < end:
-            mask = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
-        if self._tags is not None and properties is not None:
-            tagged = pc.is_in(properties.values_of(PropertyName.TAGS), value_set=self._tags)
-            mask = tagged if mask is None else pc.and_(mask, tagged)
-        return mask
+        if self._tags is None or properties is None:
+            return batch
+        return batch.filter(pc.is_in(properties.values_of(PropertyName.TAGS), value_set=self._tags))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

@@ -20,12 +20,11 @@ from ogive.wire.message import StoredMessage, compress, decode_messages, encode_
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)
 ALL = arrow_schema(MESSAGE_COLUMNS)
-EVERYTHING = (0, 1 << 62)
 VECTORS = Path(__file__).parents[2] / "vectors" / "messages.jsonl"
 
 
-def decode(records: bytes, *, tags: frozenset[str] | None = None, span: tuple[int, int] = EVERYTHING) -> list[dict[str, Any]]:
-    batch = RecordDecoder(ALL, tags).decode(records, QUEUE, *span)
+def decode(records: bytes, *, tags: frozenset[str] | None = None) -> list[dict[str, Any]]:
+    batch = RecordDecoder(ALL, tags).decode(records, QUEUE)
     batch.validate(full=True)
     assert batch.schema == ALL
     return rows_of(batch)
@@ -138,8 +137,8 @@ def test_any_subset_of_columns_is_the_same_data(sent: list[StoredMessage], data:
     """Pruning changes the cost, never the values."""
     records = b"".join(encode_stored(message) for message in sent)
     names = data.draw(st.lists(st.sampled_from(ALL.names), min_size=1, unique=True))
-    pruned = RecordDecoder(ALL.empty_table().select(names).schema).decode(records, QUEUE, *EVERYTHING)
-    full = RecordDecoder(ALL).decode(records, QUEUE, *EVERYTHING)
+    pruned = RecordDecoder(ALL.empty_table().select(names).schema).decode(records, QUEUE)
+    full = RecordDecoder(ALL).decode(records, QUEUE)
     assert pruned.equals(full.select(names))
 
 
@@ -152,7 +151,7 @@ def test_damage_raises_protocol_error_only(sent: list[StoredMessage], data: st.D
     records[at] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.integers(0, len(records)))
     with contextlib.suppress(ProtocolError):
-        RecordDecoder(ALL).decode(bytes(records[:cut]), QUEUE, *EVERYTHING)
+        RecordDecoder(ALL).decode(bytes(records[:cut]), QUEUE)
 
 
 @given(st.binary(min_size=1, max_size=300))
@@ -168,12 +167,6 @@ def test_an_empty_answer_has_no_rows() -> None:
     assert decode(b"") == []
 
 
-def test_only_offsets_of_the_span_are_kept() -> None:
-    """A filtered pull may run past the planned end, a replay may begin inside an answer."""
-    records = b"".join(stored(offset) for offset in range(10, 20))
-    assert [row["queueOffset"] for row in decode(records, span=(12, 15))] == [12, 13, 14]
-
-
 def test_tags_are_compared_exactly() -> None:
     """`Aa` and `BB` have one Java hash code, so the broker sends both."""
     records = stored(0, properties=b"TAGS\x01Aa\x02") + stored(1, properties=b"TAGS\x01BB\x02") + stored(2)
@@ -183,7 +176,7 @@ def test_tags_are_compared_exactly() -> None:
 def test_tag_filter_works_without_the_column() -> None:
     schema = ALL.empty_table().select(["body"]).schema
     records = stored(0, b"a", b"TAGS\x01Aa\x02") + stored(1, b"b", b"TAGS\x01BB\x02")
-    assert RecordDecoder(schema, frozenset({"BB"})).decode(records, QUEUE, *EVERYTHING).to_pylist() == [{"body": b"b"}]
+    assert RecordDecoder(schema, frozenset({"BB"})).decode(records, QUEUE).to_pylist() == [{"body": b"b"}]
 
 
 @pytest.mark.parametrize(

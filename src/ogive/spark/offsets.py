@@ -1,0 +1,90 @@
+"""Positions in queues: as Spark's checkpoint keeps them, and as `startingOffsets` and `endingOffsets` mean them. Pure."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ogive.errors import InvalidOption
+from ogive.model import MessageQueue
+from ogive.spark.options import EARLIEST, LATEST, Bound, QueueOffsets
+from ogive.wire.bodies import TopicOffset
+
+VERSION: Final = 1
+
+Positions = Mapping[MessageQueue, int]
+Spans = Mapping[MessageQueue, TopicOffset]
+
+
+# --- in the checkpoint -----------------------------------------------------------------------------------------------
+
+
+def fingerprint(topics: Iterable[str], tags: Iterable[str] | None) -> str:
+    """What a checkpoint belongs to. With other topics or tags its offsets would silently mean something else."""
+    text = "\0".join(sorted(topics)) + "\0\0" + ("*" if tags is None else "\0".join(sorted(tags)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def to_offset(positions: Positions, owner: str) -> dict[str, Any]:
+    """``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order only: Spark compares offsets as text."""
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in sorted(positions):
+        topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
+    return {"f": owner, "q": topics, "v": VERSION}
+
+
+def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int]:
+    """The positions that `to_offset` wrote. Raises InvalidOption for a checkpoint of another query or a later release."""
+    if offset.get("v") != VERSION:
+        raise InvalidOption(f"the checkpoint holds offsets of version {offset.get('v')}, this release reads version {VERSION}")
+    if offset.get("f") != owner:
+        topics = ", ".join(sorted(offset.get("q", {})))
+        raise InvalidOption(f"the checkpoint belongs to a query with other topics or tags (topics: {topics}); use a new checkpointLocation")
+    return {
+        MessageQueue(topic, broker_name, int(queue_id)): position
+        for topic, brokers in offset["q"].items()
+        for broker_name, queues in brokers.items()
+        for queue_id, position in queues.items()
+    }
+
+
+# --- in options ------------------------------------------------------------------------------------------------------
+
+
+def resolve(name: str, bound: Bound, spans: Spans, committed: Positions) -> dict[MessageQueue, int]:
+    """The position that option *name* means in every queue of *spans*. A group without an offset in a queue starts with the first message.
+
+    Raises InvalidOption where JSON offsets do not fit the queues.
+    """
+    if isinstance(bound, dict):
+        return _resolve_json(name, bound, spans)
+    if bound == "group":
+        return {queue: committed.get(queue, span.min_offset) for queue, span in spans.items()}
+    return {queue: _at(EARLIEST if bound == "earliest" else LATEST, span) for queue, span in spans.items()}
+
+
+def _resolve_json(name: str, given: QueueOffsets, spans: Spans) -> dict[MessageQueue, int]:
+    wanted = {queue: offset for topic, brokers in given.items() for queue, offset in _queues(name, topic, brokers, spans)}
+    missing, unknown = sorted(spans.keys() - wanted.keys()), sorted(wanted.keys() - spans.keys())
+    if missing:
+        raise InvalidOption(f"{name} says nothing about queue {missing[0]}: every queue needs an offset, -2 for earliest, -1 for latest")
+    if unknown:
+        raise InvalidOption(f"{name} names queue {unknown[0]}, which does not exist")
+    for queue, offset in wanted.items():
+        if offset > spans[queue].max_offset:
+            raise InvalidOption(f"{name} says {offset} for queue {queue}, which ends at {spans[queue].max_offset}")
+    return {queue: _at(offset, spans[queue]) for queue, offset in wanted.items()}
+
+
+def _queues(name: str, topic: str, brokers: dict[str, dict[int, int]], spans: Spans) -> Iterable[tuple[MessageQueue, int]]:
+    names = {queue.broker_name for queue in spans if queue.topic == topic}
+    for broker_name, queues in brokers.items():
+        if not broker_name and len(names) != 1:
+            raise InvalidOption(
+                f"{name} names no brokers for topic {topic!r}, which is on {len(names)}: {', '.join(sorted(names)) or 'none'}"
+            )
+        for queue_id, offset in queues.items():
+            yield MessageQueue(topic, broker_name or next(iter(names)), queue_id), offset
+
+
+def _at(offset: int, span: TopicOffset) -> int:
+    return span.min_offset if offset == EARLIEST else span.max_offset if offset == LATEST else offset

@@ -1,0 +1,120 @@
+"""Which offsets to read, and how they become Spark partitions. Pure."""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.model import MessageQueue
+
+ROWS_PER_PARTITION: Final = 20_000
+"""Below this a task costs more (20 to 28 ms) than reading its rows: fewer partitions are made."""
+
+_FIRST_STEP: Final = 256
+_LARGEST_STEP: Final = 4096
+_SMALLEST_STEP: Final = 8
+_EVIDENCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueRange:
+    """Messages of one queue with start <= queue offset < end."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+def pack(ranges: Iterable[QueueRange], max_partitions: int, *, preserve_order: bool) -> list[list[QueueRange]]:
+    """At most *max_partitions* groups of about equal size, each sorted by queue; empty ranges vanish.
+
+    With *preserve_order* a range stays whole, so the rows of a queue come in order from one partition; else longer ones are split.
+    """
+    wanted = [item for item in ranges if item.start < item.end]
+    total = sum(len(item) for item in wanted)
+    count = min(max_partitions, -(-total // ROWS_PER_PARTITION))
+    if not preserve_order and count > 1:
+        share = -(-total // count)
+        wanted = [piece for item in wanted for piece in _split(item, share)]
+    groups: list[list[QueueRange]] = [[] for _ in range(min(count, len(wanted)))]
+    sizes = [(0, number) for number in range(len(groups))]
+    for item in sorted(wanted, key=lambda item: (-len(item), item)):
+        size, number = heapq.heappop(sizes)
+        groups[number].append(item)
+        heapq.heappush(sizes, (size + len(item), number))
+    return [sorted(group) for group in groups]
+
+
+def _split(item: QueueRange, share: int) -> Iterator[QueueRange]:
+    for start in range(item.start, item.end, share):
+        yield QueueRange(item.queue, start, min(start + share, item.end))
+
+
+def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_rows: int | None) -> dict[MessageQueue, int]:
+    """How far one trigger may read: *latest* if that is at most *max_rows* away (None: no limit), else each queue its share of the backlog.
+
+    A queue with a backlog gets at least one row, so that a short queue beside a long one is not starved.
+    """
+    behind = {queue: max(0, end - start.get(queue, 0)) for queue, end in latest.items()}
+    total = sum(behind.values())
+    if max_rows is None or total <= max_rows:
+        return dict(latest)
+    end = dict(latest)
+    left = max_rows
+    for queue in sorted(behind, key=lambda queue: (behind[queue], queue)):
+        if behind[queue] == 0:
+            continue
+        rows = min(behind[queue], left, max(1, behind[queue] * max_rows // total))
+        end[queue] = start.get(queue, 0) + rows
+        left -= rows
+    return end
+
+
+class Chunks:
+    """Cuts ranges, in order, into what one pull is likely to answer.
+
+    Brokers limit an answer by count (32 at Apache's) and by bytes; the answers show the limit. A chunk within it is one pull, and many
+    pulls can be on their way at once.
+    """
+
+    def __init__(self, ranges: Sequence[QueueRange]) -> None:
+        self._ranges = ranges
+        self._range = 0
+        self._at = ranges[0].start if ranges else 0
+        self._step = _FIRST_STEP
+        self._short: deque[int] = deque(maxlen=_EVIDENCE)  # answers that were cut; one alone may be the end of a file
+        self._full = 0  # answers since then that were not
+        self._patience = 1  # how many of those before a larger step is tried
+
+    def __iter__(self) -> Iterator[QueueRange]:
+        return self
+
+    def __next__(self) -> QueueRange:
+        if self._range == len(self._ranges):
+            raise StopIteration
+        current = self._ranges[self._range]
+        start, end = self._at, min(self._at + self._step, current.end)
+        self._at = end
+        if end == current.end:
+            self._range += 1
+            self._at = self._ranges[self._range].start if self._range < len(self._ranges) else 0
+        return QueueRange(current.queue, start, end)
+
+    def learn(self, asked: int, answered: int) -> None:
+        """A pull that asked for *asked* offsets got *answered* of them."""
+        if answered < asked:
+            self._short.append(answered)
+            self._full = 0
+            if len(self._short) == _EVIDENCE:
+                self._step = max(_SMALLEST_STEP, *self._short)
+                self._patience = 8 * _EVIDENCE
+        else:
+            self._full += 1
+            if self._full >= self._patience:
+                self._short.clear()
+                self._step = min(2 * self._step, _LARGEST_STEP)
+                self._full = 0

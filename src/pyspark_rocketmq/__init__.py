@@ -1,0 +1,37 @@
+"""Makes `format("rocketmq")` known to Spark, which imports every package called pyspark_* and looks for a DefaultSource.
+
+That happens in every session of an environment, also for people who never read a topic: this module imports next to nothing and must not
+fail. What it offers is in ogive.spark.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from ogive.spark.reader import BatchReader, StreamReader
+
+
+class DefaultSource(DataSource):
+    """Topics as tables and streams. Options and columns: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> "StructType":
+        from ogive.spark import source
+
+        return source.schema(self.options)
+
+    def reader(self, schema: "StructType") -> "BatchReader":
+        from ogive.spark import source
+
+        return source.batch_reader(self.options, schema)
+
+    def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802
+        from ogive.spark import source
+
+        return source.stream_reader(self.options, schema)
