@@ -1,0 +1,140 @@
+"""Which offsets a trigger reads and how they become partitions: nothing twice, nothing left out, queues whole and few tasks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogive.model import MessageQueue
+from ogive.spark.ranges import ROWS_PER_PARTITION, Chunks, QueueRange, admit, pack
+
+QUEUES = [MessageQueue("Orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
+queues = st.sampled_from(QUEUES)
+ranges = st.dictionaries(queues, st.tuples(st.integers(0, 10**6), st.integers(0, 10**6))).map(
+    lambda spans: [QueueRange(queue, start, start + length) for queue, (start, length) in spans.items()]
+)
+
+
+def whole(pieces: list[QueueRange]) -> list[QueueRange]:
+    """Adjacent pieces joined again."""
+    joined: list[QueueRange] = []
+    for piece in sorted(pieces):
+        if joined and joined[-1].queue == piece.queue and joined[-1].end == piece.start:
+            joined[-1] = QueueRange(piece.queue, joined[-1].start, piece.end)
+        else:
+            joined.append(piece)
+    return joined
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+@given(ranges, st.integers(1, 9), st.booleans())
+def test_partitions_hold_every_offset_once(wanted: list[QueueRange], most: int, preserve_order: bool) -> None:
+    groups = pack(wanted, most, preserve_order=preserve_order)
+    assert len(groups) <= most
+    assert all(groups)
+    assert whole([piece for group in groups for piece in group]) == sorted(item for item in wanted if len(item))
+
+
+@given(ranges, st.integers(1, 9))
+def test_a_queue_stays_in_one_partition_where_order_counts(wanted: list[QueueRange], most: int) -> None:
+    pieces = [piece for group in pack(wanted, most, preserve_order=True) for piece in group]
+    assert sorted(pieces) == sorted(item for item in wanted if len(item))
+
+
+def test_small_work_takes_one_partition() -> None:
+    """64 nearly empty queues as 64 tasks take 22 times as long as one."""
+    wanted = [QueueRange(MessageQueue("Orders", "broker-a", number), 0, 10) for number in range(64)]
+    assert [len(group) for group in pack(wanted, 8, preserve_order=True)] == [64]
+
+
+def test_large_work_is_spread_evenly() -> None:
+    wanted = [QueueRange(queue, 0, ROWS_PER_PARTITION) for queue in QUEUES]
+    assert [len(group) for group in pack(wanted, 4, preserve_order=True)] == [2, 2, 2, 2]
+
+
+def test_one_long_queue_is_split_where_order_does_not_count() -> None:
+    wanted = [QueueRange(QUEUES[0], 0, 4 * ROWS_PER_PARTITION)]
+    assert len(pack(wanted, 4, preserve_order=True)) == 1
+    assert len(pack(wanted, 4, preserve_order=False)) == 4
+
+
+def test_nothing_to_read_is_no_partition() -> None:
+    assert pack([QueueRange(QUEUES[0], 7, 7), QueueRange(QUEUES[1], 7, 3)], 4, preserve_order=True) == []
+
+
+# --- admission -------------------------------------------------------------------------------------------------------
+
+positions = st.dictionaries(queues, st.integers(0, 10**6))
+
+
+@given(positions, st.dictionaries(queues, st.integers(0, 10**6), min_size=1), st.integers(1, 10**6))
+def test_a_trigger_reads_at_most_its_limit_and_never_goes_back(
+    start: dict[MessageQueue, int], ahead: dict[MessageQueue, int], limit: int
+) -> None:
+    latest = {queue: start.get(queue, 0) + rows for queue, rows in ahead.items()}
+    end = admit(start, latest, limit)
+    assert end.keys() == latest.keys()
+    assert all(start.get(queue, 0) <= end[queue] <= latest[queue] for queue in latest)
+    assert sum(end[queue] - start.get(queue, 0) for queue in latest) <= limit
+
+
+@given(st.dictionaries(queues, st.integers(0, 200), min_size=1), st.integers(1, 100))
+def test_triggers_reach_the_end(latest: dict[MessageQueue, int], limit: int) -> None:
+    """Every trigger with a backlog reads something, so a stream always catches up."""
+    at = dict.fromkeys(latest, 0)
+    while at != latest:
+        before, at = at, admit(at, latest, limit)
+        assert at != before
+
+
+def test_a_short_queue_beside_a_long_one_is_not_starved() -> None:
+    end = admit({}, {QUEUES[0]: 1_000_000, QUEUES[1]: 1}, 1000)
+    assert end[QUEUES[1]] == 1
+    assert end[QUEUES[0]] == 999
+
+
+def test_no_limit_reads_everything() -> None:
+    assert admit({}, {QUEUES[0]: 10**9}, None) == {QUEUES[0]: 10**9}
+
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+
+
+spans = st.builds(lambda queue, start, length: QueueRange(queue, start, start + length), queues, st.integers(0, 99), st.integers(1, 3000))
+
+
+@given(st.lists(spans, max_size=4), st.integers(1, 5000))
+def test_chunks_cover_ranges_in_order_whatever_the_broker_answers(wanted: list[QueueRange], answered: int) -> None:
+    chunks = Chunks(wanted)
+    pieces = []
+    for chunk in chunks:
+        pieces.append(chunk)
+        chunks.learn(len(chunk), min(answered, len(chunk)))
+    cuts = iter(pieces)
+    for item in wanted:
+        at = item.start
+        while at < item.end:
+            chunk = next(cuts)
+            assert (chunk.queue, chunk.start) == (item.queue, at)
+            assert len(chunk) > 0
+            at = chunk.end
+        assert at == item.end
+
+
+def test_chunks_shrink_to_what_the_broker_gives() -> None:
+    """Apache's broker answers 32 messages at most: chunks of 32 are one pull each."""
+    chunks = Chunks([QueueRange(QUEUES[0], 0, 10**6)])
+    for _ in range(20):
+        chunk = next(chunks)
+        chunks.learn(len(chunk), min(32, len(chunk)))
+    assert len(next(chunks)) == 32
+
+
+def test_one_short_answer_changes_nothing() -> None:
+    """An answer may also be short because a file of the log ends."""
+    chunks = Chunks([QueueRange(QUEUES[0], 0, 10**6)])
+    for _ in range(10):
+        chunk = next(chunks)
+        chunks.learn(len(chunk), len(chunk))
+    chunks.learn(len(next(chunks)), 17)
+    assert len(next(chunks)) == 4096
