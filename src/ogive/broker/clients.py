@@ -1,0 +1,158 @@
+"""Who is connected: producers and consumers by group, with their subscriptions. Source: ConsumerManager.java, ProducerManager.java, 5.3."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import ConsumerData, SubscriptionData
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One client in one group. *seen_at* is the time of its last heartbeat, on the table's clock."""
+
+    client_id: str
+    connection: Connection
+    language: int
+    version: int
+    seen_at: float
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A group's subscription to a topic, and the tag hashes by which the store filters; None lets everything pass."""
+
+    data: SubscriptionData
+    codes: frozenset[int] | None
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerGroup:
+    """The members of a group that are online, and what they subscribe to: the last heartbeat decides for all."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    members: dict[Connection, Client] = field(default_factory=dict)
+    fingerprint: int = 0
+
+    @property
+    def client_ids(self) -> list[str]:
+        return sorted({client.client_id for client in self.members.values()})
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model == "BROADCASTING"
+
+    def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
+        """Take over a heartbeat's subscriptions; True if topics came or went. A changed expression counts only with a larger version."""
+        changed = False
+        topics = set()
+        for data in wanted:
+            topics.add(data.topic)
+            known = self.subscriptions.get(data.topic)
+            if known is None or data.version > known.data.version:
+                self.subscriptions[data.topic] = Subscription(data, tag_codes(data))
+                changed = changed or known is None
+        for topic in self.subscriptions.keys() - topics:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
+    """The hashes as sent. Clients in C++ send none with their tags: then those of the expression."""
+    if data.expression == "*" or not data.expression:
+        return None
+    return frozenset(data.codes or SubscriptionData.of_tags(data.topic, data.expression).codes) or None
+
+
+class ClientTable:
+    """Groups and their members by connection. *changed* is called with each group whose membership or topics changed."""
+
+    def __init__(
+        self, *, expiry_s: float, max_clients: int, max_subscriptions: int, now: Callable[[], float], changed: Callable[[str], None]
+    ) -> None:
+        self._expiry_s, self._max_clients, self._max_subscriptions = expiry_s, max_clients, max_subscriptions
+        self._now, self._changed = now, changed
+        self.producers: dict[str, dict[Connection, Client]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """The group, if a member is online."""
+        return self.consumers.get(name)
+
+    def register_producer(self, group: str, client: Client) -> None:
+        """Raises Rejected when the table is full."""
+        members = self.producers.get(group)
+        if members is None or client.connection not in members:
+            self._count_up(group)
+            members = self.producers.setdefault(group, {})
+            self._of(client.connection)[0].add(group)
+        members[client.connection] = client
+
+    def register_consumer(self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True) -> None:
+        """A member's heartbeat. Raises Rejected when the table is full, or the group subscribes to too much."""
+        if len(data.subscriptions) > self._max_subscriptions:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"group {data.group} subscribes to more than {self._max_subscriptions} topics")
+        group = self.consumers.get(data.group)
+        is_new = group is None or client.connection not in group.members
+        if is_new:
+            self._count_up(data.group)
+            group = group or self.consumers.setdefault(data.group, ConsumerGroup(data.group))
+            self._of(client.connection)[1].add(data.group)
+        assert group is not None
+        group.members[client.connection] = client
+        group.consume_type, group.message_model, group.consume_from_where = data.consume_type, data.message_model, data.consume_from_where
+        resubscribed = with_subscriptions and group.subscribe(data.subscriptions)
+        if is_new or resubscribed:
+            self._changed(data.group)
+
+    def unregister_producer(self, group: str, connection: Connection) -> None:
+        members = self.producers.get(group)
+        if members is not None and members.pop(connection, None) is not None:
+            self._count -= 1
+            self._groups_of[connection][0].discard(group)
+            if not members:
+                del self.producers[group]
+
+    def unregister_consumer(self, name: str, connection: Connection) -> None:
+        group = self.consumers.get(name)
+        if group is not None and group.members.pop(connection, None) is not None:
+            self._count -= 1
+            self._groups_of[connection][1].discard(name)
+            if not group.members:
+                del self.consumers[name]
+            self._changed(name)
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone."""
+        producing, consuming = self._groups_of.get(connection, (set(), set()))
+        for group in list(producing):
+            self.unregister_producer(group, connection)
+        for group in list(consuming):
+            self.unregister_consumer(group, connection)
+        self._groups_of.pop(connection, None)
+
+    def expired(self) -> list[Connection]:
+        """Connections with a member whose heartbeats have stopped; the caller closes them, which drops them here."""
+        limit = self._now() - self._expiry_s
+        groups = [*self.producers.values(), *(group.members for group in self.consumers.values())]
+        return list({connection: None for members in groups for connection, client in members.items() if client.seen_at < limit})
+
+    def _count_up(self, group: str) -> None:
+        if self._count >= self._max_clients:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"this broker serves {self._max_clients} clients already, no more for group {group}")
+        self._count += 1
+
+    def _of(self, connection: Connection) -> tuple[set[str], set[str]]:
+        return self._groups_of.setdefault(connection, (set(), set()))

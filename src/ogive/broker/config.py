@@ -1,0 +1,100 @@
+"""Everything that can be set about a broker."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from ogive.errors import InvalidOption
+from ogive.model import DelayLevels
+from ogive.transport.limits import ServerLimits
+
+MIB: Final = 1024 * 1024
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Times in seconds, sizes in bytes. Behind each setting: its name in Apache's broker.conf, and the default there where it differs."""
+
+    data: Path  # storePathRootDir
+    host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
+    port: int = 10911  # listenPort; 0 takes a free one
+    advertised_host: str | None = None  # brokerIP1; what clients connect to, needed when host is a wildcard
+    name_servers: tuple[str, ...] = ()  # namesrvAddr
+    cluster: str = "DefaultCluster"  # brokerClusterName
+    name: str = "broker-a"  # brokerName
+    broker_id: int = 0  # brokerId; 0 is the master
+    region: str = "DefaultRegion"  # regionId
+
+    # the store
+    flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
+    segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
+    delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+
+    # topics and groups
+    auto_create_topics: bool = True  # autoCreateTopicEnable
+    auto_create_groups: bool = True  # autoCreateSubscriptionGroup
+    default_topic_queues: int = 8  # defaultTopicQueueNums
+    max_topics: int = 20_000
+    max_groups: int = 20_000
+
+    # sends
+    max_message_bytes: int = 4 * MIB  # maxMessageSize
+    max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
+
+    # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
+    max_pull_messages: int = 32  # maxTransferCountOnMessageInMemory
+    max_pull_bytes: int = 256 * 1024  # maxTransferBytesOnMessageInMemory
+    max_large_pull_messages: int = 4096
+    max_large_pull_bytes: int = 4 * MIB
+    max_held_pulls: int = 50_000
+    max_held_pulls_per_connection: int = 2_000
+
+    # clients
+    client_expiry_s: float = 120.0  # channelExpiredTimeout
+    client_scan_s: float = 10.0
+    lock_lease_s: float = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
+    max_clients: int = 20_000  # producers and consumers, counted per group
+    max_subscriptions_per_group: int = 1_000
+    max_locks: int = 200_000
+
+    # progress
+    max_offsets: int = 1_000_000  # group x topic x queue
+    offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
+    delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
+
+    # the rest
+    register_period_s: float = 30.0  # registerNameServerPeriod
+    name_server_timeout_s: float = 3.0  # registerBrokerTimeoutMills, 24 s
+    stop_grace_s: float = 3.0
+    server: ServerLimits = field(default_factory=ServerLimits)
+
+    def __post_init__(self) -> None:
+        self.levels  # noqa: B018  # raises InvalidOption: a broker must not start with half a table
+        if not 0 <= self.port < 65536:
+            raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
+        if self.flush not in ("sync", "async"):
+            raise InvalidOption(f"flush={self.flush!r}: sync or async is needed")
+        if self.broker_id < 0:
+            raise InvalidOption(f"broker_id={self.broker_id}: 0 or more is needed")
+        for name in ("cluster", "name", "region"):
+            if not getattr(self, name):
+                raise InvalidOption(f"{name} must not be empty")
+        if self.host in ("0.0.0.0", "::") and not self.advertised_host:
+            raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
+
+    @property
+    def levels(self) -> DelayLevels:
+        return DelayLevels.parse(self.delay_levels)
+
+
+_POSITIVE: Final = (
+    "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
+    "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
+    "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",
+    "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
+    "name_server_timeout_s", "stop_grace_s",
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""What handlers work on: the broker's state, all of it owned by the event loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ogive.broker.clients import ClientTable
+from ogive.broker.config import BrokerConfig
+from ogive.broker.groups import GroupTable
+from ogive.broker.locks import QueueLocks
+from ogive.broker.offsets import OffsetTable
+from ogive.broker.pull_hold import PullHolds, SlowReaders
+from ogive.broker.registration import Registration
+from ogive.broker.topics import TopicTable
+from ogive.errors import StoreError
+from ogive.model import DelayLevels
+from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.store import MessageStore
+from ogive.transport.connection import Connection
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Context:
+    """One broker. *address* is what clients connect to; *store_host* the same as stored in every record."""
+
+    config: BrokerConfig
+    levels: DelayLevels
+    loop: asyncio.AbstractEventLoop
+    now_ms: Callable[[], int]
+    started_ms: int
+    address: str
+    store_host: bytes
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    clients: ClientTable
+    locks: QueueLocks
+    holds: PullHolds
+    slow_readers: SlowReaders
+    registration: Registration
+    own_properties: str
+    """What the broker adds to each message, as it stands in the record."""
+    send_answer: str
+    """The header of a send's answer, see handlers/send.py."""
+    born_hosts: dict[Connection, bytes] = field(default_factory=dict)
+    sends_waiting: int = 0
+    _submit_due: bool = False
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def put(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """Store messages, all or none; everything put in one loop turn goes to the writer together. Raises StoreError.
+
+        *done* is called when they are safe: with the topics they are in, so a topic made a moment ago is waited for.
+        """
+        self.store.put(messages, partial(self._once_saved, done) if self.topics.unsaved else done)
+        if not self._submit_due:
+            self._submit_due = True
+            self.loop.call_soon(self._submit)
+
+    def _submit(self) -> None:
+        self._submit_due = False
+        self.store.submit()
+
+    def _once_saved(self, done: PutDone, result: list[PutResult] | StoreError) -> None:
+        if self.topics.unsaved:
+            self.spawn(self._save_topics(done, result), "save topics")
+        else:
+            done(result)
+
+    async def _save_topics(self, done: PutDone, result: list[PutResult] | StoreError) -> None:
+        try:
+            await self.topics.saved()
+        except StoreError as exc:
+            done(exc)
+        else:
+            done(result)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """A task that is kept alive here and awaited when the broker stops."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish_tasks(self) -> None:
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))

@@ -1,0 +1,115 @@
+"""Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+
+Source: ClientManageProcessor.java, ConsumerManageProcessor.java, 5.3.
+
+Behaviour
+- A consumer's heartbeat makes its group (if allowed) and the group's retry topic, and replaces the group's subscriptions.
+- A member that comes or goes, or a change of topics, notifies every member of a group that is not broadcasting (code 40).
+- Heartbeats with a fingerprint may leave the subscriptions out (withoutSub); IS_SUB_CHANGE=true asks for the next one in full.
+
+Differs from Java
+- Names, sizes and counts are checked, and a heartbeat with a bad one is refused as a whole.
+- A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true, so that a restarted broker learns them.
+- Subscriptions by SQL92 are refused by CHECK_CLIENT_CONFIG as by a Java broker with enablePropertyFilter off.
+"""
+
+from typing import Final
+
+from ogive.broker.clients import Client
+from ogive.broker.context import Context
+from ogive.broker.replies import Rejected, reply, success
+from ogive.errors import ConnectError, InvalidOption, ResponseCode
+from ogive.model import validate_group, validate_topic
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, consumer_ids_dumps, loads_object
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import (
+    CheckClientConfigRequest,
+    GetConsumerListRequest,
+    HeartbeatResponse,
+    NotifyConsumerIdsChangedRequest,
+    UnregisterClientRequest,
+    encode_header,
+)
+
+MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
+MAX_CLIENT_ID: Final = 255
+MAX_GROUPS_PER_HEARTBEAT: Final = 256
+
+
+def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    if len(command.body) > MAX_HEARTBEAT_BYTES:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER, f"a heartbeat of {len(command.body)} bytes is over the limit of {MAX_HEARTBEAT_BYTES}"
+        )
+    data = HeartbeatData.decode(command.body)
+    _check(data)
+    client = Client(data.client_id, connection, command.language, command.version, ctx.loop.time())
+    changed = False
+    for consumer in data.consumers:
+        changed |= _register_consumer(ctx, consumer, client, data)
+    for producer in data.producers:
+        ctx.clients.register_producer(producer, client)
+    # a heartbeat without fingerprint is the old kind, whose sender does not look at the answer
+    reply(connection, command, success(HeartbeatResponse(supports_v2=True, subscription_changed=changed or not data.fingerprint)))
+
+
+def _check(data: HeartbeatData) -> None:
+    if not data.client_id or len(data.client_id) > MAX_CLIENT_ID:
+        raise InvalidOption(f"client id of {len(data.client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed")
+    if len(data.consumers) + len(data.producers) > MAX_GROUPS_PER_HEARTBEAT:
+        raise InvalidOption(f"a heartbeat names more than {MAX_GROUPS_PER_HEARTBEAT} groups")
+    for group in (*data.producers, *(consumer.group for consumer in data.consumers)):
+        validate_group(group)
+    for consumer in data.consumers:
+        for subscription in consumer.subscriptions:
+            validate_topic(subscription.topic)
+
+
+def _register_consumer(ctx: Context, consumer: ConsumerData, client: Client, data: HeartbeatData) -> bool:
+    """Whether the client should send its subscriptions in full next time."""
+    config = ctx.groups.find_or_create(consumer.group)
+    if config is None:
+        return False  # Java's way: the pull will say so
+    ctx.topics.ensure_retry(consumer.group, config.retry_queues)
+    ctx.clients.register_consumer(consumer, client, with_subscriptions=not data.without_sub)
+    group = ctx.clients.consumers[consumer.group]
+    known, group.fingerprint = group.fingerprint, data.fingerprint
+    if data.without_sub and not group.subscriptions:
+        return True
+    return known not in (0, data.fingerprint)
+
+
+def unregister(ctx: Context, connection: Connection, header: UnregisterClientRequest, _body: bytes) -> RemotingCommand:
+    if header.producer_group:
+        ctx.clients.unregister_producer(header.producer_group, connection)
+    if header.consumer_group:
+        ctx.clients.unregister_consumer(header.consumer_group, connection)
+    return success()
+
+
+def consumer_list(ctx: Context, _connection: Connection, header: GetConsumerListRequest, _body: bytes) -> RemotingCommand:
+    group = ctx.clients.consumer_group(header.consumer_group)
+    if group is None:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+    return success(body=consumer_ids_dumps(group.client_ids))
+
+
+def check_config(_ctx: Context, _connection: Connection, _header: CheckClientConfigRequest, body: bytes) -> RemotingCommand:
+    data = SubscriptionData.from_json(loads_object(body).get("subscriptionData"))
+    if data.expression_type != "TAG":
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {data.expression_type[:40]}")
+    return success()
+
+
+def notify_members(ctx: Context, name: str) -> None:
+    """Tell every member of a group that its members or topics changed."""
+    config, group = ctx.groups.get(name), ctx.clients.consumer_group(name)
+    if group is None or group.is_broadcasting or (config is not None and not config.notify_consumer_ids_changed):
+        return
+    request = NotifyConsumerIdsChangedRequest(consumer_group=name)
+    for connection in list(group.members):
+        try:
+            connection.send_nowait(RemotingCommand(request.code, encode_header(request)))
+        except ConnectError:
+            continue  # it is about to be dropped, which notifies the others again

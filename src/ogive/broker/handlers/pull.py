@@ -1,0 +1,184 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
+
+Source: PullMessageProcessor.java, DefaultPullMessageResultHandler.java, 5.3.
+
+Behaviour
+- The subscription is the one in the request (flag SUBSCRIPTION), else the one in the group's heartbeats. Tags are matched by hash;
+  clients compare the text again.
+- The answer's body is the records as they stand in the log.
+- A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
+  nothing a second time.
+- A client that does not read its answers gets no further ones read from the log until it does.
+
+Limits. A pull that asks for at most 32 messages gets at most 256 KiB, as from Apache's broker. One that asks for more knows what it
+does: it gets up to max_large_pull_messages and max_large_pull_bytes (or its own maxMsgBytes, if that is less).
+
+Differs from Java
+- New messages that all fail a held pull's filter are passed over once; its answer, when the time is over, moves the client past them.
+- OFFSET_FOUND_NULL is answered at once, so that the client moves on; Java holds the pull where it stands.
+- No slave, so suggestWhichBrokerId is always 0. Filters by SQL92 are refused as by a Java broker with enablePropertyFilter off.
+"""
+
+import functools
+from typing import Final
+
+from ogive.broker.clients import ConsumerGroup, tag_codes
+from ogive.broker.context import Context
+from ogive.broker.replies import ONEWAY, Rejected
+from ogive.errors import ResponseCode
+from ogive.store.model import GetResult, GetStatus
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import PERM_READ, SubscriptionData, SubscriptionGroupConfig
+from ogive.wire.codes import VERSION, PullSysFlag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import PullMessageRequest, decode_header
+
+MAX_EXPRESSION: Final = 4096
+"""Characters of a subscription expression in a request."""
+MAX_SUSPEND_S: Final = 120.0
+
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # 19 for a pull from offset 0, which is where such a queue starts
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY: Final = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
+_HEAD: Final = (
+    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},"flag":1,'
+    b'"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
+)
+_REMARKS: Final = {status: status.name.encode() for status in GetStatus}
+
+
+class Pull:
+    """One pull that has passed the checks. Can be tried again, see pull_hold."""
+
+    __slots__ = ("_codes", "_ctx", "_max_bytes", "_max_messages", "_opaque", "connection", "key", "offset")
+
+    def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, codes: frozenset[int] | None) -> None:
+        self._ctx, self.connection, self._opaque, self._codes = ctx, connection, opaque, codes
+        self.key = (header.topic, header.queue_id)
+        self.offset = header.queue_offset
+        config = ctx.config
+        if header.max_msg_nums <= config.max_pull_messages:
+            self._max_messages, self._max_bytes = max(1, header.max_msg_nums), config.max_pull_bytes
+        else:
+            self._max_messages = min(header.max_msg_nums, config.max_large_pull_messages)
+            self._max_bytes = config.max_large_pull_bytes
+            if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
+                self._max_bytes = min(self._max_bytes, header.max_msg_bytes)
+
+    def read(self) -> GetResult:
+        return self._ctx.store.get(*self.key, self.offset, self._max_messages, self._max_bytes, self._codes)
+
+    def reply(self, result: GetResult) -> None:
+        status = result.status
+        code = _CODES[status]
+        if status in _EMPTY and self.offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        head = _HEAD % (code, result.next_offset, result.min_offset, result.max_offset, self._opaque, _REMARKS[status])
+        total = 4 + len(head) + result.size
+        self.connection.reply(b"".join((total.to_bytes(4), len(head).to_bytes(4), head, *result.parts)))
+
+    def is_unanswered(self, result: GetResult) -> bool:
+        """Whether there is nothing yet, and a later message may be what is waited for."""
+        status = result.status
+        return status is GetStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and self.offset == 0)
+
+    def try_answer(self) -> bool:
+        """A held pull after an arrival. What the filter keeps out is passed over, and not looked at again."""
+        if self._ctx.slow_readers.must_wait(self.connection):
+            self._ctx.slow_readers.put(self)
+            return True
+        result = self.read()
+        while result.status is GetStatus.NO_MATCHED_MESSAGE:
+            self.offset = result.next_offset
+            result = self.read()
+        if self.is_unanswered(result):
+            return False
+        self.reply(result)
+        return True
+
+    def answer(self) -> None:
+        """Whatever there is now."""
+        self.reply(self.read())
+
+
+def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    header = decode_header(PullMessageRequest, command.ext_fields)
+    codes = _check(ctx, header)
+    if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+        ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    if command.flag & ONEWAY:
+        return
+    pull = Pull(ctx, connection, command.opaque, header, codes)
+    if ctx.slow_readers.must_wait(connection):
+        ctx.slow_readers.put(pull)
+        return
+    result = pull.read()
+    if header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0 and pull.is_unanswered(result) and not ctx.holds.closed:
+        if not ctx.holds.hold(pull, min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S)):
+            raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: too many pulls wait for messages already")
+        return
+    pull.reply(result)
+
+
+def _check(ctx: Context, header: PullMessageRequest) -> frozenset[int] | None:
+    """The tag hashes to filter by. Raises Rejected."""
+    group = ctx.groups.find_or_create(header.consumer_group)
+    if group is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.consumer_group}] does not exist")
+    if not group.consume_enable:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.name}")
+    topic = ctx.topics.get(header.topic)
+    if topic is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+    if not topic.perm & PERM_READ:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden")
+    if not 0 <= header.queue_id < topic.read_queues:
+        remark = f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} read queues"
+        raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
+    if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+        return _requested(header.expression_type, header.subscription or "*")
+    return _subscribed(ctx.clients.consumer_group(group.name), group, header)
+
+
+def _requested(expression_type: str | None, expression: str) -> frozenset[int] | None:
+    _check_expression_type(expression_type)
+    if len(expression) > MAX_EXPRESSION:
+        raise Rejected(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"a subscription of {len(expression)} characters is over the limit of {MAX_EXPRESSION}"
+        )
+    return _codes_of(expression)
+
+
+@functools.lru_cache(1024)
+def _codes_of(expression: str) -> frozenset[int] | None:
+    return tag_codes(SubscriptionData.of_tags("", expression))
+
+
+def _subscribed(online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> frozenset[int] | None:
+    if online is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: no member of {group.name} is online")
+    if online.is_broadcasting and not group.consume_broadcast_enable:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"the consumer group[{group.name}] can not consume by broadcast way")
+    subscription = online.subscriptions.get(header.topic)
+    if subscription is None:
+        raise Rejected(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist: {group.name} does not subscribe to {header.topic}"
+        )
+    if subscription.data.version < header.sub_version:
+        raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    _check_expression_type(subscription.data.expression_type)
+    return subscription.codes
+
+
+def _check_expression_type(expression_type: str | None) -> None:
+    if expression_type not in (None, "", "TAG"):
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {expression_type[:40]}")

@@ -1,0 +1,316 @@
+"""Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), one-way or answered.
+
+Source: SendMessageProcessor.java, HookUtils.java, 5.3.
+
+Behaviour
+- Checks, in this order: topic name, reserved topics, topic (made after the default topic if allowed), queue id, retry topic, properties.
+- The answer leaves when the store says that the messages are safe and visible, and their topic is saved.
+- Added to each single message: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY where the client gave none. Batch items stay as they are.
+- A delay level sends the message through SCHEDULE_TOPIC_XXXX.
+- A message for a retry topic that has had its retries goes to the dead-letter topic.
+
+Differs from Java
+- Properties keep the client's order; Java's come out of a hash map.
+- Transactional messages are refused (NO_PERMISSION), as is a batch item with a delay level; Java stores such items as ordinary ones.
+- Timer messages (TIMER_*) are answered as by a Java broker with its timer wheel off.
+- FLUSH_DISK_TIMEOUT is never answered: the answer waits for the sync, or says that it failed.
+"""
+
+import json
+import random
+import secrets
+from functools import partial
+from typing import Final, NamedTuple
+
+from ogive.broker.context import Context
+from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
+from ogive.broker.schedule import delayed
+from ogive.errors import ProtocolError, ResponseCode, StoreError
+from ogive.model import RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
+from ogive.store.model import NewMessage, PutResult
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import TopicConfig
+from ogive.wire.codes import VERSION, RequestCode, SysFlag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import SendMessageResponse
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, raw_property
+
+RESERVED_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
+
+_SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
+_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_MAX_INT: Final = 0x7FFFFFFF
+_MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
+_UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
+_TIMERS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+class _Names(NamedTuple):
+    """What the fields are called in the header."""
+
+    topic: str
+    queue_id: str
+    sys_flag: str
+    born_timestamp: str
+    flag: str
+    properties: str
+    reconsume_times: str
+    max_reconsume_times: str
+    default_topic: str
+    default_topic_queues: str
+    unit_mode: str
+    batch: str
+
+
+_LONG: Final = _Names(
+    "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "maxReconsumeTimes",
+    "defaultTopic", "defaultTopicQueueNums", "unitMode", "batch",
+)  # fmt: skip
+_SHORT: Final = _Names("b", "e", "f", "g", "h", "i", "j", "l", "c", "d", "k", "m")
+
+
+def own_properties(region: str, cluster: str) -> str:
+    """What is added to each message."""
+    return f"{PropertyName.MSG_REGION}\x01{region}\x02{PropertyName.TRACE_ON}\x01true\x02{PropertyName.CLUSTER}\x01{cluster}\x02"
+
+
+def answer_template(region: str, store_host: bytes) -> str:
+    """The header of a send's answer; to fill in: queue id, unique key (JSON text), commit-log offset, queue offset, opaque."""
+    return (
+        '{"code":0,"extFields":{"queueId":"%d","transactionId":%s,"msgId":"'
+        + store_host.hex().upper()
+        + '%016X","TRACE_ON":"true","MSG_REGION":'
+        + json.dumps(region).replace("%", "%%")
+        + ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
+        + f"{VERSION}}}"
+    )
+
+
+def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    """One send. No dataclass for the header, no task: at full speed this function is most of what the broker does."""
+    if ctx.sends_waiting >= ctx.config.max_sends_waiting:
+        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
+    ext = command.ext_fields
+    names = _LONG if command.code == _SEND_MESSAGE else _SHORT
+    try:
+        topic = ext[names.topic]
+        queue_id = int(ext[names.queue_id])
+        sys_flag = int(ext.get(names.sys_flag, "0"))
+        born_ms = int(ext[names.born_timestamp])
+        flag = int(ext.get(names.flag, "0"))
+        reconsume_times = int(ext.get(names.reconsume_times, "0"))
+    except (KeyError, ValueError) as exc:
+        raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
+    if sys_flag & ~_CLIENT_FLAGS or not (0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT):
+        _refuse_numbers(sys_flag)
+    config = ctx.topics.get(topic)
+    if config is None or topic in RESERVED_TOPICS:
+        config = _make_topic(ctx, topic, ext, names)
+    if not 0 <= queue_id < config.write_queues:
+        queue_id = _check_queue(queue_id, config)
+    if config.filter_type == "MULTI_TAG":
+        sys_flag |= SysFlag.MULTI_TAGS
+    if len(command.body) > ctx.config.max_message_bytes:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(command.body)} bytes is over the limit of {ctx.config.max_message_bytes}"
+        )
+    text = ext.get(names.properties, "")
+    if command.code == _BATCH or ext.get(names.batch) in ("true", "1"):
+        draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
+        _put_batch(ctx, connection, command, draft, text)
+        return
+    asked_queue = queue_id
+    key_at = text.find(_UNIQ_KEY)
+    if (
+        key_at < 0
+        or (key_at and text[key_at - 1] != "\x02")
+        or topic[0] == "%"
+        or "DELAY\x01" in text
+        or "TRAN_MSG\x01" in text
+        or "TIMER_" in text
+        or "POP_CK\x01" in text
+        or "CLUSTER\x01" in text  # has been through a broker before
+    ):
+        topic, queue_id, text, key = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
+    else:
+        key_at += len(_UNIQ_KEY)
+        key = text[key_at : text.find("\x02", key_at)] if "\x02" in text[key_at:] else text[key_at:]
+        text = f"{text}{'' if text[-1] == chr(2) else chr(2)}{ctx.own_properties}"
+    message = NewMessage(
+        topic, queue_id, command.body, _encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
+    )
+    ctx.put((message,), partial(_stored, ctx, connection, command, asked_queue, key))
+    ctx.sends_waiting += 1
+
+
+def _stored(
+    ctx: Context, connection: Connection, command: RemotingCommand, queue_id: int, key: str, result: list[PutResult] | StoreError
+) -> None:
+    ctx.sends_waiting -= 1
+    if command.flag & ONEWAY:
+        return
+    if isinstance(result, StoreError):
+        refuse(connection, command, result)
+        return
+    stored = result[0]
+    json_key = f'"{key}"' if key.isalnum() else json.dumps(key)
+    head = (ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)).encode()
+    size = len(head)
+    connection.reply(b"%b%b%b" % ((size + 4).to_bytes(4), size.to_bytes(4), head))
+
+
+# --- what a message may be -------------------------------------------------------------------------------------------
+
+
+def _refuse_numbers(sys_flag: int) -> None:
+    if sys_flag & SysFlag.TRANSACTION_MASK:
+        raise Rejected(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages")
+    raise Rejected(
+        ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
+    )
+
+
+def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) -> TopicConfig:
+    """The topic that a send asks for and that does not stand there yet. Raises Rejected or InvalidOption."""
+    validate_topic(topic)
+    if topic in RESERVED_TOPICS:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    if topic.startswith(RETRY_PREFIX):
+        group = _retry_group(ctx, topic)
+        return ctx.topics.ensure_retry(group, 1)
+    try:
+        queues = int(ext.get(names.default_topic_queues, "4"))
+    except ValueError:
+        raise ProtocolError("send header: the number of default queues is no integer") from None
+    unit_mode = ext.get(names.unit_mode) == "true"
+    config = ctx.topics.auto_create_on_send(topic, ext.get(names.default_topic, ""), queues, unit_mode=unit_mode)
+    if config is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+    return config
+
+
+def _check_queue(queue_id: int, config: TopicConfig) -> int:
+    """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues."""
+    queues = max(config.write_queues, config.read_queues)
+    if queue_id >= queues:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, topic {config.name} has {queues} queues")
+    return queue_id if queue_id >= 0 else random.randrange(config.write_queues)
+
+
+def _retry_group(ctx: Context, topic: str) -> str:
+    group = topic.removeprefix(RETRY_PREFIX)
+    if ctx.groups.get(group) is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
+    return group
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as exc:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be stored as UTF-8: {exc.reason}") from None
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
+    return raw
+
+
+# --- messages that need more than a look -----------------------------------------------------------------------------
+
+
+def _redirect(
+    ctx: Context, command: RemotingCommand, topic: str, queue_id: int, text: str, reconsume_times: int, names: _Names
+) -> tuple[str, int, str, str]:
+    """Topic, queue, properties as stored and unique key of a message with special properties or for a retry topic."""
+    properties = decode_properties(_encoded(text))
+    properties.pop("POP_CK", None)
+    if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
+        topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
+        queue_id = 0
+        properties[PropertyName.DELAY] = "-1"
+    key = properties.setdefault(PropertyName.UNIQ_KEY, secrets.token_hex(16).upper())
+    if properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true":
+        raise Rejected(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages")
+    for entry in ctx.own_properties.split("\x02"):
+        properties.pop(entry.partition("\x01")[0], None)
+    topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
+    if topic != SCHEDULE_TOPIC and any(name in properties for name in _TIMERS):
+        raise Rejected(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
+    return topic, queue_id, "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties, key
+
+
+def _retries_are_over(ctx: Context, command: RemotingCommand, topic: str, reconsume_times: int, names: _Names) -> bool:
+    group = _retry_group(ctx, topic)
+    if ctx.locks.holds_any(group):
+        return True  # orderly consumers retry by themselves, and send a message here when they have given up
+    config = ctx.groups.get(group)
+    assert config is not None
+    limit = config.retry_max_times
+    asked = command.ext_fields.get(names.max_reconsume_times)
+    if asked is not None and command.version >= VERSION_WITH_MAX_RECONSUME:
+        try:
+            limit = int(asked)
+        except ValueError:
+            raise ProtocolError(f"send header: {asked[:40]!r} is no number of retries") from None
+    return reconsume_times > limit
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, text: str) -> None:
+    """*draft* holds what all items share. Stored all or none, with offsets that follow each other."""
+    own = decode_properties(_encoded(text))
+    if draft.topic.startswith(RETRY_PREFIX):
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {draft.topic}")
+    items = decode_batch(command.body)
+    if not items:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+    messages = []
+    for item in items:
+        if len(item.properties) > MAX_PROPERTIES_BYTES:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(item.properties)} bytes of properties in a batch are over the limit")
+        if b"DELAY\x01" in item.properties or b"TRAN_MSG\x01" in item.properties or b"TIMER_" in item.properties:
+            _refuse_special_item(item.properties)
+        messages.append(draft._replace(flag=item.flag, body=item.body, properties=item.properties))
+    if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
+    ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft.queue_id, own.get(PropertyName.UNIQ_KEY)))
+    ctx.sends_waiting += 1
+
+
+def _refuse_special_item(properties: bytes) -> None:
+    for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, *_TIMERS):
+        if raw_property(properties, name.encode()):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, f"a message in a batch carries {name}: batches are neither delayed nor transactional"
+            )
+
+
+def _stored_batch(
+    ctx: Context, connection: Connection, command: RemotingCommand, queue_id: int, key: str | None, result: list[PutResult] | StoreError
+) -> None:
+    ctx.sends_waiting -= 1
+    if isinstance(result, StoreError):
+        refuse(connection, command, result)
+        return
+    host = ctx.store_host.hex().upper()
+    header = SendMessageResponse(
+        msg_id=",".join([f"{host}{stored.commitlog_offset:016X}" for stored in result]),
+        queue_id=queue_id,
+        queue_offset=result[0].queue_offset,
+        transaction_id=key,
+        region=ctx.config.region,
+        trace_on="true",
+    )
+    reply(connection, command, success(header))

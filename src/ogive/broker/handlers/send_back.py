@@ -1,0 +1,82 @@
+"""CONSUMER_SEND_MSG_BACK (36): a consumer could not process a message and wants it again later.
+
+Source: SendMessageProcessor.consumerSendMsgBack, AbstractSendMessageProcessor.java, 5.3.
+
+Behaviour
+- The message is read from the log, and stored again for the group: in its retry topic after a delay, or in its dead-letter topic when
+  it has had its retries, or when the client asks for that (delay level below 0).
+- Level 0 means the broker's choice: 3 + the number of retries so far.
+- The answer leaves when the copy is safe; with a group that has no retry queues the message is dropped.
+
+Differs from Java
+- A copy that cannot be stored is answered with the store's own code (14, 2) where Java says SYSTEM_ERROR.
+"""
+
+import random
+from functools import partial
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.handlers.send import VERSION_WITH_MAX_RECONSUME
+from ogive.broker.replies import Rejected, refuse, reply, success
+from ogive.broker.schedule import delayed
+from ogive.errors import ResponseCode, StoreError
+from ogive.model import PropertyName
+from ogive.store.model import NewMessage, PutResult
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import PERM_WRITE
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import ConsumerSendMsgBackRequest, decode_header
+from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties, offset_message_id
+
+FIRST_RETRY_LEVEL: Final = 3
+
+
+def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    header = decode_header(ConsumerSendMsgBackRequest, command.ext_fields)
+    group = ctx.groups.get(header.group)
+    if group is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
+    if group.retry_queues <= 0:
+        reply(connection, command, success())
+        return
+    retry = ctx.topics.ensure_retry(group.name, group.retry_queues)
+    if not retry.perm & PERM_WRITE:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{retry.name}] sending message is forbidden")
+    record = ctx.store.record_at(header.offset)
+    if record is None:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    message = decode_stored(record)
+    limit = group.retry_max_times
+    if command.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
+        limit = header.max_reconsume_times
+    properties = _retry_properties(message)
+    if message.reconsume_times >= limit or header.delay_level < 0:
+        topic, queue_id = ctx.topics.ensure_dlq(group.name).name, 0
+        properties[PropertyName.DELAY] = "0"
+    else:
+        topic, queue_id = retry.name, random.randrange(retry.write_queues)
+        properties[PropertyName.DELAY] = str(header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times)
+    topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
+    copy = NewMessage(
+        topic, queue_id, message.body, encode_properties(properties), message.sys_flag, message.flag, message.born_timestamp_ms,
+        message.born_host, ctx.store_host, message.reconsume_times + 1,
+    )  # fmt: skip
+    ctx.put((copy,), partial(_stored, connection, command))
+
+
+def _retry_properties(message: StoredMessage) -> dict[str, str]:
+    """Those of the message; the first delivery's topic and id go along with every retry."""
+    properties = decode_properties(message.properties)
+    properties.pop(PropertyName.RECORD_CRC, None)
+    properties.setdefault(PropertyName.RETRY_TOPIC, message.topic)
+    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, offset_message_id(message.store_host, message.commitlog_offset))
+    properties[PropertyName.WAIT] = "false"
+    return properties
+
+
+def _stored(connection: Connection, command: RemotingCommand, result: list[PutResult] | StoreError) -> None:
+    if isinstance(result, StoreError):
+        refuse(connection, command, result)
+    else:
+        reply(connection, command, success())

@@ -1,0 +1,94 @@
+"""Where each group stands in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode
+from ogive.wire.bodies import DataVersion
+
+
+class OffsetTable:
+    """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved."""
+
+    def __init__(self, max_offsets: int) -> None:
+        self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
+        self._count = 0
+        self._max = max_offsets
+        self.version = 0  # grows with every change
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """None: the group has no progress there."""
+        queues = self._queues.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take over a client's progress; it may go back. Raises Rejected when the table is full."""
+        queues = self._queues.get((topic, group))
+        if queues is None or queue_id not in queues:
+            if self._count >= self._max:
+                raise Rejected(
+                    ResponseCode.SYSTEM_BUSY, f"this broker keeps {self._max} offsets already, none for {group} on {topic}/{queue_id}"
+                )
+            self._count += 1
+            queues = self._queues.setdefault((topic, group), {})
+        elif queues[queue_id] == offset:
+            return
+        queues[queue_id] = offset
+        self.version += 1
+
+    def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
+        """queue id -> offset"""
+        return self._queues.get((topic, group), {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics on which the group has progress."""
+        return [topic for topic, owner in self._queues if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have progress on the topic."""
+        return [group for name, group in self._queues if name == topic]
+
+    def remove_topic(self, topic: str) -> None:
+        self._remove([key for key in self._queues if key[0] == topic])
+
+    def remove_group(self, group: str) -> None:
+        self._remove([key for key in self._queues if key[1] == group])
+
+    def _remove(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            self._count -= len(self._queues.pop(key))
+            self.version += 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    # --- consumerOffset.json -----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0": 5}}}``; neither name can hold an @.
+
+        The table may change while it is called, in another thread.
+        """
+        queues, version = {key: dict(queues) for key, queues in self._queues.items()}, self.version
+        return lambda: {
+            "dataVersion": DataVersion(version).to_json(),
+            "offsetTable": {
+                f"{topic}@{group}": {str(queue): at for queue, at in table.items()} for (topic, group), table in queues.items()
+            },
+        }
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """Take over a file's content; entries that are none are left out."""
+        for key, queue, offset in _entries(value.get("offsetTable")):
+            topic, _, group = key.partition("@")
+            if group:
+                self.commit(group, topic, queue, offset)
+        self.version = 0
+
+
+def _entries(table: object) -> Iterator[tuple[str, int, int]]:
+    for key, queues in table.items() if isinstance(table, dict) else ():
+        for queue, offset in queues.items() if isinstance(queues, dict) else ():
+            if str(queue).isdecimal() and isinstance(offset, int) and offset >= 0:
+                yield str(key), int(queue), offset

@@ -1,0 +1,137 @@
+"""Pulls that wait: for messages in their queue, or for their connection's buffer to empty. Nothing scans; arrivals and timers wake.
+
+Source: PullRequestHoldService.java, 5.3, which looks at every list every 5 seconds.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from ogive.errors import ConnectError
+from ogive.transport.connection import Connection
+
+QueueKey = tuple[str, int]
+
+
+class Waiting(Protocol):
+    """A pull that can be tried again. *offset* is where it waits: woken when the queue's end passes it."""
+
+    @property
+    def connection(self) -> Connection: ...
+    @property
+    def key(self) -> QueueKey: ...
+    @property
+    def offset(self) -> int: ...
+
+    def try_answer(self) -> bool:
+        """Answer if there is something to deliver now; else say False and keep waiting."""
+
+    def answer(self) -> None:
+        """Answer with whatever there is."""
+
+
+class PullHolds:
+    """Held pulls by queue and by connection, within limits. Owner: the event loop."""
+
+    def __init__(self, max_held: int, max_per_connection: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._max, self._max_per_connection = max_held, max_per_connection
+        self._by_queue: dict[QueueKey, dict[Waiting, asyncio.TimerHandle]] = {}
+        self._by_connection: dict[Connection, dict[Waiting, None]] = {}
+        self._count = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, pull: Waiting, timeout_s: float) -> bool:
+        """Keep the pull until its queue grows, or *timeout_s* is over. False: no room, or closing; the caller answers.
+
+        No await may stand between the read that found nothing and this call, so that no arrival falls between them.
+        """
+        mine = self._by_connection.get(pull.connection)
+        if self.closed or self._count >= self._max or (mine is not None and len(mine) >= self._max_per_connection):
+            return False
+        self._by_queue.setdefault(pull.key, {})[pull] = self._loop.call_later(timeout_s, self._expired, pull)
+        if mine is None:
+            mine = self._by_connection[pull.connection] = {}
+        mine[pull] = None
+        self._count += 1
+        return True
+
+    def arrived(self, ends: Mapping[QueueKey, int]) -> None:
+        """Queues have grown: (topic, queue id) -> new end."""
+        waiting = self._by_queue
+        for key in ends.keys() & waiting.keys() if len(waiting) < len(ends) else [key for key in ends if key in waiting]:
+            end = ends[key]
+            for pull in list(waiting[key]):
+                if pull.offset < end and pull.try_answer():
+                    self._forget(pull)
+
+    def drop(self, connection: Connection) -> None:
+        """The client is gone: nobody waits for these any more."""
+        for pull in list(self._by_connection.get(connection, ())):
+            self._forget(pull)
+
+    def close(self) -> None:
+        """Answer everything that waits, and hold nothing any more."""
+        self.closed = True
+        for pulls in list(self._by_connection.values()):
+            for pull in list(pulls):
+                self._forget(pull)
+                pull.answer()
+
+    def _expired(self, pull: Waiting) -> None:
+        self._forget(pull)
+        pull.answer()
+
+    def _forget(self, pull: Waiting) -> None:
+        by_queue = self._by_queue[pull.key]
+        by_queue.pop(pull).cancel()
+        if not by_queue:
+            del self._by_queue[pull.key]
+        by_connection = self._by_connection[pull.connection]
+        del by_connection[pull]
+        if not by_connection:
+            del self._by_connection[pull.connection]
+        self._count -= 1
+
+
+class SlowReaders:
+    """Pulls of clients that do not take the answers they already have. They are read from the log when there is room, not before."""
+
+    def __init__(self, max_unsent_bytes: int) -> None:
+        self._max = max_unsent_bytes
+        self._queues: dict[Connection, deque[Waiting]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def must_wait(self, connection: Connection) -> bool:
+        return connection in self._queues or connection.unsent_bytes >= self._max
+
+    def put(self, pull: Waiting) -> None:
+        """Answer the pull once its connection has room. The connection's limit of requests in flight bounds how many wait."""
+        queue = self._queues.get(pull.connection)
+        if queue is not None:
+            queue.append(pull)
+            return
+        self._queues[pull.connection] = deque((pull,))
+        task = asyncio.create_task(self._serve(pull.connection), name=f"slow reader {pull.connection.remote_address}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """The connections are closed: nothing is left to wait for."""
+        await asyncio.gather(*self._tasks)
+
+    async def _serve(self, connection: Connection) -> None:
+        queue = self._queues[connection]
+        try:
+            while queue:
+                await connection.drain()
+                queue.popleft().answer()
+                await asyncio.sleep(0)  # lets the answer reach the socket's buffer before the next look at it
+        except ConnectError:
+            pass  # the client is gone, and its pulls with it
+        finally:
+            del self._queues[connection]

@@ -1,0 +1,57 @@
+"""What handlers answer with, and how an error becomes an answer.
+
+Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the frame, and those in C++ read JSON only.
+"""
+
+from typing import Final
+
+from ogive.errors import InvalidOption, OgiveError, ProtocolError, ResponseCode, StoreBusy, StoreError
+from ogive.transport.connection import Connection
+from ogive.wire.codes import Flag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import Header, encode_header
+
+RESPONSE: Final = int(Flag.RESPONSE)
+ONEWAY: Final = int(Flag.ONEWAY)
+
+
+class Rejected(OgiveError):
+    """Raised by a handler: the request is answered with this code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(f"{code.name}: {remark}")
+        self.code = code
+        self.remark = remark
+
+
+def success(header: Header | None = None, body: bytes = b"", *, remark: str | None = None) -> RemotingCommand:
+    """SUCCESS with the fields of *header*; whoever sends it adds the opaque."""
+    return RemotingCommand(ResponseCode.SUCCESS, {} if header is None else encode_header(header), body, 0, RESPONSE, remark)
+
+
+def reply(connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
+    """Send the answer, unless the request is one-way."""
+    if not request.flag & ONEWAY:
+        answer.opaque = request.opaque
+        connection.reply(answer)
+
+
+def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) -> None:
+    """Answer with the code that *error* stands for. Raises it again if no request can be its cause: then it is a bug."""
+    code, remark = _code_and_remark(error)
+    reply(connection, request, RemotingCommand(code, {}, b"", 0, RESPONSE, remark))
+
+
+def _code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
+    match error:
+        case Rejected():
+            return error.code, error.remark
+        case InvalidOption():
+            return ResponseCode.INVALID_PARAMETER, str(error)
+        case ProtocolError():
+            return ResponseCode.SYSTEM_ERROR, str(error)
+        case StoreBusy():
+            return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy, start flow control for a while: {error}"
+        case StoreError():
+            return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
+    raise error

@@ -1,0 +1,200 @@
+"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, queue level - 1, and are stored again under their real topic when due.
+
+Source: ScheduleMessageService.java, HookUtils.java, 5.3.
+
+Behaviour
+- A level's queue holds its messages in the order in which they are due, so only its first message is waited for: one timer a level.
+- Never early. Progress is saved from time to time: after a crash what came since then is delivered once more.
+- The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
+
+Differs from Java
+- Nothing polls: a timer or an arrival wakes a level.
+- A message without REAL_TOPIC or with an impossible REAL_QID is passed over with a warning; Java's task ends at it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ogive.errors import ProtocolError, StoreError
+from ogive.model import SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.store.model import Entry, NewMessage, PutDone, PutResult
+from ogive.store.store import MessageStore
+from ogive.wire.bodies import DataVersion
+from ogive.wire.message import decode_properties, decode_stored
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 64  # messages of one level that are on their way at the same time
+RETRY_S: Final = 0.1
+_FILLER_SIZE: Final = 0x7FFFFFFF
+_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+Put = Callable[[tuple[NewMessage], PutDone], None]
+
+
+def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
+    """Where a message with these properties is stored; a delay level adds REAL_TOPIC and REAL_QID, and wins over timers.
+
+    Raises ProtocolError for a level that is no number.
+    """
+    text = properties.get(PropertyName.DELAY)
+    if text is None:
+        return topic, queue_id
+    try:
+        level = levels.clamp(int(text))
+    except ValueError:
+        raise ProtocolError(f"property DELAY is no number: {text[:40]!r}") from None
+    if level <= 0:
+        return topic, queue_id
+    for name in [name for name in properties if name.startswith("TIMER_")]:
+        del properties[name]
+    properties |= {PropertyName.DELAY: str(level), PropertyName.REAL_TOPIC: topic, PropertyName.REAL_QUEUE_ID: str(queue_id)}
+    return SCHEDULE_TOPIC, level - 1
+
+
+class Schedule:
+    """Delivers what is due. *put* stores one message; everything runs on the event loop."""
+
+    def __init__(self, store: MessageStore, put: Put, levels: DelayLevels, store_host: bytes, now_ms: Callable[[], int]) -> None:
+        self._levels = {
+            (SCHEDULE_TOPIC, level - 1): _Level(level, delay, store, put, store_host, now_ms)
+            for level, delay in enumerate(levels.delays_ms, 1)
+        }
+
+    def start(self) -> None:
+        for level in self._levels.values():
+            level.wake()
+
+    async def stop(self) -> None:
+        """Take up nothing more, and wait for what is on its way to the store."""
+        for level in self._levels.values():
+            await level.stop()
+
+    def arrived(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Queues have grown: (topic, queue id) -> new end."""
+        for key in self._levels.keys() & ends.keys():
+            self._levels[key].wake()
+
+    @property
+    def version(self) -> int:
+        """Grows with every step of progress."""
+        return sum(level.steps for level in self._levels.values())
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """What makes delayOffset.json: level -> next queue offset."""
+        table, version = {str(level.level): level.offset for level in self._levels.values() if level.offset}, self.version
+        return lambda: {"dataVersion": DataVersion(version).to_json(), "offsetTable": table}
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """Take over a file's content; entries that are none are left out."""
+        table = value.get("offsetTable")
+        for level in self._levels.values():
+            offset = table.get(str(level.level)) if isinstance(table, dict) else None
+            if isinstance(offset, int) and offset > 0:
+                level.offset = offset
+
+
+class _Level:
+    """One queue of SCHEDULE_TOPIC_XXXX and its timer. At most one batch of its messages is on the way to the store."""
+
+    def __init__(self, level: int, delay_ms: int, store: MessageStore, put: Put, store_host: bytes, now_ms: Callable[[], int]) -> None:
+        self.level = level
+        self.key = (SCHEDULE_TOPIC, level - 1)
+        self.offset = 0  # everything before is delivered
+        self.steps = 0
+        self._delay_ms, self._store, self._put, self._store_host, self._now_ms = delay_ms, store, put, store_host, now_ms
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._on_the_way = 0
+        self._batch_end = 0
+        self._redo_from: int | None = None  # the first message of the batch that could not be stored
+        self._stopped: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Deliver what is due, or set the timer for what comes next. A batch on the way wakes again when it is through."""
+        if self._stopped is not None or self._on_the_way:
+            return
+        self._cancel_timer()
+        self.offset = max(self.offset, self._store.min_offset(*self.key))
+        due, wait_ms = self._due()
+        if due:
+            self._deliver(due)
+        elif wait_ms:
+            self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
+
+    async def stop(self) -> None:
+        self._stopped = self._loop.create_future()
+        self._cancel_timer()
+        if self._on_the_way:
+            await self._stopped
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> tuple[list[Entry], int]:
+        """The entries to deliver now, and how long the first one after them has to wait, if there is one."""
+        now = self._now_ms()
+        entries = self._store.entries(*self.key, self.offset, BATCH)
+        for at, entry in enumerate(entries):
+            wait_ms = entry.tags_code - now  # this queue holds the time of delivery where others hold the tag
+            if 0 < wait_ms <= self._delay_ms:  # a longer wait than the level's own: the clock was moved, and nobody should wait for it
+                return entries[:at], wait_ms
+        return entries, 0
+
+    def _deliver(self, due: list[Entry]) -> None:
+        self._batch_end, self._redo_from = self.offset + len(due), None
+        self._on_the_way = 1  # this loop itself
+        for offset, entry in enumerate(due, self.offset):
+            message = self._message(entry)
+            if message is None:
+                continue
+            self._on_the_way += 1
+            try:
+                self._put((message,), partial(self._stored, offset))
+            except StoreError as exc:
+                self._stored(offset, exc)
+                break
+        self._one_less()
+
+    def _stored(self, offset: int, result: list[PutResult] | StoreError) -> None:
+        if isinstance(result, StoreError) and self._redo_from is None:
+            self._redo_from = offset
+            log.warning("delay level %d: message %d could not be delivered, next try in %.1f s: %s", self.level, offset, RETRY_S, result)
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._on_the_way -= 1
+        if self._on_the_way:
+            return
+        self.offset = self._batch_end if self._redo_from is None else self._redo_from
+        self.steps += 1
+        if self._stopped is not None:
+            self._stopped.set_result(None)
+        elif self._redo_from is None:
+            self._loop.call_soon(self.wake)
+        elif self._store.failed is None:
+            self._timer = self._loop.call_later(RETRY_S, self.wake)
+
+    def _message(self, entry: Entry) -> NewMessage | None:
+        """The message to store again, or None if there is none to be had."""
+        record = self._store.record_at(entry.commitlog_offset) if entry.size != _FILLER_SIZE else None
+        if record is None:
+            log.warning("delay level %d: the log has no message at %d any more", self.level, entry.commitlog_offset)
+            return None
+        stored = decode_stored(record)
+        properties = decode_properties(stored.properties)
+        topic, queue = properties.get(PropertyName.REAL_TOPIC), properties.get(PropertyName.REAL_QUEUE_ID, "")
+        if not topic or not queue.isdecimal():
+            log.warning("delay level %d: the message at %d does not say where it belongs", self.level, entry.commitlog_offset)
+            return None
+        if topic == _HALF_TOPIC:
+            return None  # a half message is never delayed: this is what Java does with one that is
+        return NewMessage(
+            topic, int(queue), stored.body, stored.properties, stored.sys_flag, stored.flag, stored.born_timestamp_ms, stored.born_host,
+            self._store_host, stored.reconsume_times,
+        )  # fmt: skip

@@ -1,0 +1,307 @@
+"""A broker's life: open the store, listen, announce; and the way back."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ogive.broker.clients import ClientTable
+from ogive.broker.config import BrokerConfig
+from ogive.broker.context import Context
+from ogive.broker.dispatch import dispatch
+from ogive.broker.groups import GroupTable
+from ogive.broker.handlers import send
+from ogive.broker.handlers.clients import notify_members
+from ogive.broker.locks import QueueLocks
+from ogive.broker.offsets import OffsetTable
+from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
+from ogive.broker.registration import Registration
+from ogive.broker.saving import TableWriter
+from ogive.broker.schedule import Schedule
+from ogive.broker.topics import TopicTable
+from ogive.errors import IllegalStateError, OgiveError, StoreError
+from ogive.store.fs import OsFs
+from ogive.store.model import StoreConfig
+from ogive.store.store import MessageStore
+from ogive.store.tables import JsonTable
+from ogive.transport.connection import Connection
+from ogive.transport.server import Server, ServerConnection
+from ogive.transport.tasks import every
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import encode_host
+
+log = logging.getLogger(__name__)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class _Opened:
+    """What stands in files."""
+
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    offsets_file: JsonTable
+    delays_file: JsonTable
+    delays: dict[str, object]
+
+
+def _open(config: BrokerConfig) -> _Opened:
+    """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
+    fs, folder = OsFs(), config.data / "config"
+    store = MessageStore.open(
+        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels), clock_ms=_now_ms
+    )
+    try:
+        topics = TopicTable(
+            JsonTable(fs, folder / "topics.json"),
+            cluster=config.cluster,
+            broker_name=config.name,
+            auto_create=config.auto_create_topics,
+            now_ms=_now_ms,
+            default_queues=config.default_topic_queues,
+            max_topics=config.max_topics,
+        )
+        groups = GroupTable(
+            JsonTable(fs, folder / "subscriptionGroup.json"),
+            auto_create=config.auto_create_groups,
+            now_ms=_now_ms,
+            max_groups=config.max_groups,
+        )
+        offsets, offsets_file = OffsetTable(config.max_offsets), JsonTable(fs, folder / "consumerOffset.json")
+        offsets.load(offsets_file.load() or {})
+        delays_file = JsonTable(fs, folder / "delayOffset.json")
+        delays = delays_file.load() or {}
+    except BaseException:
+        store.close()
+        raise
+    return _Opened(
+        store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays
+    )
+
+
+class Broker:
+    """One broker on the running event loop. ``failed`` gets the error when the store cannot go on: the process should end then.
+
+    After a failure sends are refused (14), and reads go on.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
+        self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
+        self._ctx: Context | None = None
+        self._schedule: Schedule | None = None
+        self._writers: list[_Progress] = []
+        self._jobs: list[asyncio.Task[None]] = []
+        self._to_notify: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        """What clients connect to, ``host:port``; the port is known once the broker has started."""
+        host = self.config.advertised_host or self.config.host
+        return f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+
+    @property
+    def context(self) -> Context:
+        if self._ctx is None:
+            raise IllegalStateError("this broker is not running")
+        return self._ctx
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Return when the broker serves, and its name servers have been told. Raises StoreError, ConnectError; then nothing runs."""
+        opened = await asyncio.to_thread(_open, self.config)
+        try:
+            await opened.topics.saved()
+            await opened.groups.saved()
+            await self._server.start()
+        except BaseException:
+            opened.store.close()
+            raise
+        ctx = self._ctx = self._context(opened)
+        self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
+        self._schedule.load(opened.delays)
+        self._writers = [
+            _Progress(lambda: ctx.offsets.version, TableWriter("consumer offsets", opened.offsets_file, ctx.offsets.snapshot)),
+            _Progress(
+                lambda: self._schedule.version if self._schedule else 0,
+                TableWriter("delay offsets", opened.delays_file, self._schedule.snapshot),
+            ),
+        ]
+        ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
+        ctx.store.on_failure = self._store_failed
+        ctx.store.start(ctx.loop.call_soon_threadsafe)
+        self._schedule.start()
+        config = self.config
+        self._jobs = [
+            self._job(config.offsets_persist_s, self._writers[0].save, "save consumer offsets"),
+            self._job(config.delay_persist_s, self._writers[1].save, "save delay offsets"),
+            self._job(config.client_scan_s, self._scan_clients, "expire clients"),
+        ]
+        await ctx.registration.start()
+        log.info("broker %s serves on %s, store %s", config.name, self.address, config.data)
+
+    def _context(self, opened: _Opened) -> Context:
+        config, loop = self.config, asyncio.get_running_loop()
+        host, _, port = self.address.rpartition(":")
+        store_host = encode_host(host.strip("[]"), int(port))
+        return Context(
+            config=config,
+            levels=config.levels,
+            loop=loop,
+            now_ms=_now_ms,
+            started_ms=_now_ms(),
+            address=self.address,
+            store_host=store_host,
+            store=opened.store,
+            topics=opened.topics,
+            groups=opened.groups,
+            offsets=opened.offsets,
+            clients=ClientTable(
+                expiry_s=config.client_expiry_s,
+                max_clients=config.max_clients,
+                max_subscriptions=config.max_subscriptions_per_group,
+                now=loop.time,
+                changed=self._members_changed,
+            ),
+            locks=QueueLocks(config.lock_lease_s, config.max_locks, loop.time),
+            holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
+            slow_readers=SlowReaders(config.server.max_write_buffer_bytes),
+            registration=Registration(
+                opened.topics,
+                name_servers=config.name_servers,
+                cluster=config.cluster,
+                broker_name=config.name,
+                broker_id=config.broker_id,
+                address=self.address,
+                period_s=config.register_period_s,
+                timeout_s=config.name_server_timeout_s,
+            ),
+            own_properties=send.own_properties(config.region, config.cluster),
+            send_answer=send.answer_template(config.region, store_host),
+        )
+
+    def _job(self, period_s: float, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(every(period_s, work, name=name, first_after_s=period_s), name=name)
+        task.add_done_callback(self._job_ended)
+        return task
+
+    def _job_ended(self, task: asyncio.Task[None]) -> None:
+        """Jobs run until they are cancelled: any other end is a bug, and a broker without the job would be no broker."""
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.critical("job %r ended", task.get_name(), exc_info=exc)
+            self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
+
+    # --- stop --------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Take leave of the name servers, answer what is in flight, save everything, close the store. A second call does nothing."""
+        ctx, self._ctx = self._ctx, None
+        if ctx is None:
+            return
+        await ctx.registration.stop()
+        ctx.holds.close()
+        await self._server.stop(self.config.stop_grace_s)
+        if self._schedule is not None:
+            await self._schedule.stop()
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await ctx.slow_readers.close()
+        await ctx.finish_tasks()
+        try:
+            for writer in self._writers:
+                await writer.save()
+            await ctx.topics.saved()
+            await ctx.groups.saved()
+        except StoreError as exc:
+            log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
+        ctx.store.close()
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        if self._ctx is None:
+            connection.abort("")  # the answer would come from a broker that is not there yet, or any more
+        else:
+            dispatch(self._ctx, connection, command)
+
+    def _opened(self, connection: ServerConnection) -> None:
+        ctx = self._ctx
+        if ctx is None:
+            connection.abort("")
+            return
+        ctx.born_hosts[connection] = _host_bytes(connection.remote_address)
+        connection.on_close.append(partial(_connection_closed, ctx))
+
+    def _members_changed(self, group: str) -> None:
+        """However many members come and go in one turn of the loop, each member is notified once."""
+        if not self._to_notify:
+            asyncio.get_running_loop().call_soon(self._notify)
+        self._to_notify.add(group)
+
+    def _notify(self) -> None:
+        groups, self._to_notify = self._to_notify, set()
+        if self._ctx is not None:
+            for group in groups:
+                notify_members(self._ctx, group)
+
+    def _store_failed(self, error: StoreError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: OgiveError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    async def _scan_clients(self) -> None:
+        ctx = self.context
+        for connection in ctx.clients.expired():
+            log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, self.config.client_expiry_s)
+            connection.close()
+        ctx.locks.expire()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A table that changes all the time and is saved now and then."""
+
+    version: Callable[[], int]
+    writer: TableWriter
+    _saved: int = 0
+
+    async def save(self) -> None:
+        """Raises StoreError."""
+        version = self.version()
+        if version != self._saved:
+            self.writer.mark()
+            await self.writer.saved()
+            self._saved = version
+
+
+def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:
+    holds.arrived(ends)
+    schedule.arrived(ends)
+
+
+def _connection_closed(ctx: Context, connection: Connection) -> None:
+    ctx.holds.drop(connection)
+    ctx.clients.drop(connection)
+    ctx.born_hosts.pop(connection, None)
+
+
+_V4_IN_V6: Final = "::ffff:"
+
+
+def _host_bytes(address: str) -> bytes:
+    """A peer's address as records hold it; one that is IPv4 behind an IPv6 socket counts as IPv4."""
+    host, _, port = address.rpartition(":")
+    return encode_host(host.strip("[]").removeprefix(_V4_IN_V6).partition("%")[0], int(port))
