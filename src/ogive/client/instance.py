@@ -199,10 +199,18 @@ class ClientInstance:
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """``ip:port`` of exactly this broker. Raises NoRoute where no route in use names it."""
-        address = self._brokers.get(broker_name, {}).get(broker_id)
+        address = self.find_address(broker_name, broker_id)
         if address is None:
             raise NoRoute(f'broker "{broker_name}" (id {broker_id}) stands in no route of {self.name_servers}')
         return address
+
+    def find_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The same without raising."""
+        return self._brokers.get(broker_name, {}).get(broker_id)
+
+    def known_route(self, topic: str) -> TopicRouteData | None:
+        """The route in the cache, if the topic is in use and its route is known."""
+        return self._routes.get(topic)
 
     def readable_broker(self, broker_name: str, preferred_id: int = MASTER_ID) -> tuple[str, int]:
         """Address and id of the broker to read from: the preferred one, else the next slave, else any. Raises NoRoute."""

@@ -26,7 +26,8 @@ class NameServers:
     async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float) -> T:
         """The result of ``call(address, timeout_s)`` from the first server that answers at all. Raises NoNameServer."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        started = loop.time()
+        deadline = started + timeout_s
         tries, pause, last = 0, FIRST_PAUSE_S, ""
         while True:
             for position in range(len(self.addresses)):
@@ -44,6 +45,7 @@ class NameServers:
                 return result
             if deadline - loop.time() <= pause:
                 times = "once" if tries == 1 else f"{tries} times"
-                raise NoNameServer(f"no name server answered at {self} within {timeout_s:.1f} s; tried {times}, at last: {last}")
+                waited = loop.time() - started
+                raise NoNameServer(f"no name server answered at {self} within {waited:.1f} s; tried {times}, at last: {last}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_S)

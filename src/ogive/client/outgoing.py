@@ -1,0 +1,112 @@
+"""What a producer has on its way: messages, the queues they go to, and the connections that carry them. State only; ``publish.py`` acts."""
+
+import time
+from collections import deque
+from typing import Final, Protocol
+
+from ogive.client.send_frame import SendFrames
+from ogive.errors import OgiveError
+from ogive.model import MessageQueue, SendResult
+from ogive.transport.connection import Connection
+
+OVERHEAD_BYTES: Final = 512  # what a message in flight holds besides its body and properties
+
+
+class Result(Protocol):
+    """Where an outcome goes: a future of asyncio or of concurrent.futures."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: SendResult, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Outgoing:
+    """One message, or one batch, from its acceptance to its outcome."""
+
+    __slots__ = (
+        "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "pinned",
+        "placed", "properties", "queue", "sequence", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
+        "tried", "tries", "unknown",
+    )  # fmt: skip
+
+    future: Result
+    # set on acceptance
+    key: str
+    properties: bytes
+    born_ms: int
+    started: float  # times of the loop's clock
+    deadline: float
+    # set on the way
+    number: int  # in a backlog
+    sequence: int  # pinned: the how-manieth of its queue ...
+    alone: bool  # ... and whether nothing else was on its way there
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        text: str,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        sys_flag: int = 0,
+        flag: int = 0,
+        batch: list[tuple[int, bytes, str]] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.text = text  # the properties, without the unique key
+        self.sharding_key = sharding_key
+        self.queue = queue  # the one that the caller chose
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.batch = batch  # flag, body and property text of each; the body is made of them on acceptance
+        self.pinned = sharding_key is not None or queue is not None
+        self.placed = False  # counted in target.pinned
+        self.size = len(body) + len(text) + OVERHEAD_BYTES
+        self.target: Target | None = None
+        self.tries = 0
+        self.finished = False
+        self.unknown = False
+        self.error: OgiveError | None = None
+        self.tried: set[str] | None = None  # brokers, from the first failure on
+
+
+class Lane:
+    """One broker's connection, and what waits for it."""
+
+    __slots__ = ("address", "backlog", "broker_name", "connection", "down", "opening")
+
+    def __init__(self, broker_name: str) -> None:
+        self.broker_name = broker_name
+        self.address = ""
+        self.connection: Connection | None = None
+        self.backlog: deque[Outgoing] = deque()
+        self.opening = False
+        self.down: OgiveError | None = None  # why the last attempt to connect failed
+
+
+class Target:
+    """One queue to send to. *sequence* counts the pinned messages it was given, *pinned* those without an outcome."""
+
+    __slots__ = ("frames", "lane", "pinned", "queue", "sequence")
+
+    def __init__(self, queue: MessageQueue, lane: Lane, frames: SendFrames) -> None:
+        self.queue = queue
+        self.lane = lane
+        self.frames = frames
+        self.sequence = 0
+        self.pinned = 0
+
+
+class Topic:
+    """The queues of one topic; None until the route is known, and messages wait in *backlog*."""
+
+    __slots__ = ("backlog", "by_queue", "name", "next", "resolving", "targets")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.targets: list[Target] | None = None
+        self.by_queue: dict[MessageQueue, Target] = {}
+        self.backlog: deque[Outgoing] = deque()
+        self.next = time.monotonic_ns() & 0xFFFF  # round robin begins anywhere: many producers must not begin with the same queue
+        self.resolving = False

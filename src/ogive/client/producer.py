@@ -1,0 +1,286 @@
+"""Sending messages. Source: DefaultMQProducer.java, DefaultMQProducerImpl.java, 5.3.
+
+``publish.py`` says how it behaves, and where it differs from Java.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
+from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import Outgoing
+from ogive.client.publish import Publisher
+from ogive.client.routes import split_by_size
+from ogive.client.send_frame import message_property_text, property_text
+from ogive.errors import IllegalStateError, InvalidOption
+from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.wire.message import MAX_BATCH_MESSAGES, compress, java_hash
+
+_BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
+
+
+class Producer:
+    """``async with Producer() as producer``. Used on one event loop; many tasks may share it.
+
+    Makes a client of its own unless one is given, and starts and closes only its own. Leaving the block waits for the messages in flight.
+    """
+
+    def __init__(
+        self,
+        name_server: str = DEFAULT_NAME_SERVER,
+        *,
+        group: str | None = None,
+        config: ProducerConfig | None = None,
+        client_config: ClientConfig | None = None,
+        client: ClientInstance | None = None,
+    ) -> None:
+        self.config = config or ProducerConfig()
+        if group is not None:
+            self.config = replace(self.config, group=group)
+        self._client_config = client_config or ClientConfig(name_server=name_server)
+        self._shared = client
+        self._client: ClientInstance | None = None
+        self._publisher: Publisher | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Asks nobody anything yet: the first message finds its broker."""
+        if self._client is not None:
+            raise IllegalStateError("this producer was started before; make a new one")
+        self._client = self._shared or ClientInstance(self._client_config)
+        if self._shared is None:
+            await self._client.start()
+        self._client.register_producer(self.config.group)
+        self._publisher = Publisher(self._client, self.config)
+
+    async def close(self) -> None:
+        """Wait for the messages in flight, none longer than its time budget, then leave. Harmless when repeated."""
+        client, publisher, self._publisher = self._client, self._publisher, None
+        if client is None or publisher is None:
+            return
+        try:
+            await publisher.flush()
+        finally:
+            publisher.close()
+            await client.unregister_producer(self.config.group)
+            if self._shared is None:
+                await client.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def client(self) -> ClientInstance:
+        """The connections and routes that this producer uses. Raises IllegalStateError before it is started."""
+        if self._client is None:
+            raise IllegalStateError("the producer is not started: start it, or use it in an `async with` block")
+        return self._client
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that were accepted and have no outcome yet."""
+        return self._publisher.in_flight if self._publisher is not None else 0
+
+    def _running(self) -> Publisher:
+        publisher = self._publisher
+        if publisher is None:
+            _ = self.client
+            raise IllegalStateError("the producer is closed: make a new one")
+        if not self.client.running:
+            self.client.check_running()
+        return publisher
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until the broker has it. A ``Message`` stands for topic, body and all that describes the message.
+
+        *timeout_s* is the whole budget: route, connection and every try. Messages with equal *sharding_key* go to one queue; *queue* names
+        one. Raises NoRoute, NoNameServer, MessageIllegal and other BrokerErrors, SendFailed (certainly not stored), SendTimeout (nobody
+        knows). A cancelled send may still arrive.
+        """
+        future = await self.submit(
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            sharding_key=sharding_key,
+            queue=queue,
+            delay_level=delay_level,
+            timeout_s=timeout_s,
+        )
+        return await future
+
+    async def submit(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Like ``send``, but waits only until there is room among the messages in flight; the future gets the result.
+
+        Messages of one queue are stored in the order in which they were submitted.
+        """
+        publisher = self._running()
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        outgoing.future = future
+        await publisher.accept(outgoing, self.config.send_timeout_s if timeout_s is None else timeout_s)
+        return future
+
+    async def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send without an answer: nothing tells whether the message arrived. Raises only what goes wrong before it leaves."""
+        publisher = self._running()
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        await publisher.send_oneway(outgoing, self.config.send_timeout_s if timeout_s is None else timeout_s)
+
+    async def send_batch(
+        self,
+        topic: str,
+        messages: Iterable[bytes | Message],
+        *,
+        tag: str | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Send many messages in few requests; one result per message, in their order.
+
+        Each request is stored whole or not at all, on one queue; there are as many as the size limit needs, and one per queue where
+        messages have sharding keys. When some fail, the first error is raised after all have their outcome. *tag* and *sharding_key* go to
+        the messages that are given as bytes.
+        """
+        publisher = self._running()
+        items = [m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key) for m in messages]
+        budget = self.config.send_timeout_s if timeout_s is None else timeout_s
+        waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
+        try:
+            for indexes in self._batches(topic, items):
+                rows = [items[i] for i in indexes]
+                batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
+                outgoing = Outgoing(topic, b"", "", rows[0].sharding_key, queue, batch=batch)
+                outgoing.size += sum(_batch_item_bytes(m) for m in rows)
+                future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+                outgoing.future = future
+                await publisher.accept(outgoing, budget)
+                waiting.append((indexes, future))
+        finally:
+            if waiting:
+                await asyncio.wait([future for _, future in waiting])
+        results: list[SendResult | None] = [None] * len(items)
+        for indexes, future in waiting:
+            for i, result in zip(indexes, _split_result(future.result()), strict=True):
+                results[i] = result
+        return [result for result in results if result is not None]
+
+    def _batches(self, topic: str, items: Sequence[Message]) -> Iterable[Sequence[int]]:
+        """Indexes of the messages of each request: same sharding key's hash, at most the size limit, in order."""
+        groups: dict[int | None, list[int]] = {}
+        for i, message in enumerate(items):
+            if message.topic != topic:
+                raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
+            if message.delay_level:
+                raise InvalidOption("messages with a delay level cannot be sent in a batch")
+            key = None if message.sharding_key is None else java_hash(message.sharding_key)
+            groups.setdefault(key, []).append(i)
+        for group in groups.values():
+            sizes = [_batch_item_bytes(items[i]) for i in group]
+            for part in split_by_size(sizes, self.config.max_batch_bytes, MAX_BATCH_MESSAGES):
+                yield group[part]
+
+    async def flush(self) -> None:
+        """Wait until every message submitted so far has its outcome; the futures hold it."""
+        await self._running().flush()
+
+    # --- forming -----------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        topic: str | Message,
+        body: bytes | None,
+        tag: str | None,
+        keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int,
+    ) -> Outgoing:
+        """Check and form one message; on any thread. Raises InvalidOption, MessageIllegal, TypeError."""
+        flag = 0
+        if not isinstance(topic, str):
+            if body is not None or tag is not None or keys or properties or sharding_key is not None or delay_level:
+                raise InvalidOption(
+                    "a Message carries its own body, tag, keys, properties, sharding key and delay level: give nothing beside it"
+                )
+            message = topic
+            topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
+            text = message_property_text(message)
+        elif type(body) is not bytes or len(body) > MAX_BODY_BYTES or properties or delay_level < 0:
+            if body is None:
+                raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
+            if delay_level < 0:
+                raise InvalidOption(f"delay level {delay_level} is below 0")
+            message = Message(
+                topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
+            )
+            text = message_property_text(message)
+        else:
+            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
+        validate_topic(topic)
+        sys_flag = 0
+        threshold = self.config.compress_over_bytes
+        if threshold is not None and len(body) >= threshold:
+            packed, bits = compress(body, self.config.compress_level)
+            if len(packed) < len(body):
+                body, sys_flag = packed, bits
+        return Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+
+
+def _batch_item_bytes(message: Message) -> int:
+    text = len(message_property_text(message)) if message.properties or message.tag or message.keys or message.sharding_key else 0
+    return _BATCH_ITEM_BYTES + len(message.body) + text
+
+
+def _split_result(result: SendResult) -> Iterable[SendResult]:
+    """A batch's result as one per message: consecutive offsets of one queue."""
+    rows = zip(result.id.split(","), result.offset_id.split(","), strict=True)
+    return [SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i) for i, (key, offset_id) in enumerate(rows)]

@@ -1,0 +1,550 @@
+"""The engine under the producer: where each message goes, in which order, and what happens when a try fails.
+
+Behaviour
+- Messages are handed to the connection in the order in which they were accepted; all that one queue gets travels on one connection, so a
+  queue stores them in that order. Messages that wait for a route or a connection keep their places.
+- One time budget covers a message from its acceptance to its answer. Connecting counts as waiting, not as a try: a broker that restarts is
+  waited for, and messages that may go anywhere move to a broker that can be reached.
+- A failed try is repeated on another broker's queue if there is one. A message with a sharding key or a fixed queue stays with its queue,
+  and is repeated only if nothing else was on its way there or came after it: a repeated message must not overtake.
+- A message whose fate is unknown after the last try fails with SendTimeout; one that was certainly not stored with another error.
+
+Differs from Java
+- Retries on another queue carry that queue's id. A busy broker is asked again after a pause, not at once.
+- The number and the bytes of messages in flight are always bounded.
+
+Everything here runs on the client's loop. There is no task per message: only failures start one.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from ogive.client.config import ProducerConfig
+from ogive.client.ids import UniqueKeys
+from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import Lane, Outgoing, Target, Topic
+from ogive.client.routes import auto_create_route, publish_queues
+from ogive.client.send_frame import SendFrames, with_unique_key
+from ogive.errors import (
+    BrokerError,
+    ConnectError,
+    IllegalStateError,
+    NoNameServer,
+    NoRoute,
+    OgiveError,
+    ProtocolError,
+    SendFailed,
+    SendTimeout,
+    TransportError,
+    broker_error,
+)
+from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult, SendStatus
+from ogive.transport.connection import Connection
+from ogive.transport.deadlines import Deadlines
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import BatchItem, encode_batch, java_hash
+
+log = logging.getLogger(__name__)
+
+MAX_TOPICS: Final = 10_000
+RETRY_PAUSE_S: Final = 0.1
+HEAD_START_S: Final = 0.1  # a route is given up so long before its message's deadline: the error then says what was missing
+MAX_PAUSE_S: Final = 1.0
+
+_STORED: Final[dict[int, SendStatus]] = {status.value: status for status in SendStatus}
+
+
+class Publisher:
+    """Takes Outgoing messages and sees to it that each gets exactly one outcome."""
+
+    def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
+        self._client = client
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._keys = UniqueKeys()
+        self._topics: dict[str, Topic] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._in_flight: set[Outgoing] = set()
+        self._bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()  # callers that wait for room, first come first served
+        self._granted = 0  # callers that were given room and have not come back for it yet
+        self._granted_bytes = 0
+        self._deadlines = Deadlines(self._loop, self._expire)
+        self._numbers = itertools.count()
+        self._parked: dict[int, Outgoing] = {}  # those in a backlog, by number
+        self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
+        client.on_route_change.append(self._route_changed)
+
+    # --- accepting ---------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Messages accepted and without an outcome. Any thread may look."""
+        return len(self._in_flight)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return self._bytes
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of *size* may be accepted at once, without passing others that wait."""
+        return not self._waiting and not self._granted and self._fits(size)
+
+    def _fits(self, size: int) -> bool:
+        count, total = len(self._in_flight) + self._granted, self._bytes + self._granted_bytes + size
+        return count < self._config.max_in_flight and (total <= self._config.max_in_flight_bytes or count == 0)
+
+    async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing."""
+        started = self._loop.time()
+        if not self.has_room(outgoing.size):
+            await self._wait_for_room(outgoing.size, timeout_s)
+        self.take(outgoing, timeout_s - (self._loop.time() - started))
+
+    async def _wait_for_room(self, size: int, timeout_s: float) -> None:
+        """Returns when it is the caller's turn; the caller must ``take`` before it gives up control."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        entry = (turn, size)
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn
+        except TimeoutError:
+            raise SendFailed(
+                f"not sent: {len(self._in_flight)} messages of {self._bytes} bytes were in flight for {timeout_s:.1f} s, "
+                f"and no more are allowed (max_in_flight, max_in_flight_bytes)"
+            ) from None
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._granted -= 1
+                self._granted_bytes -= size
+            if self._waiting:
+                self._loop.call_soon(self._grant)
+
+    def take(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Accept without asking for room. Every way from here ends in the message's future."""
+        now_ms = int(time.time() * 1000)
+        if outgoing.batch is None:
+            outgoing.key = key = self._keys.next(now_ms)
+            outgoing.properties = with_unique_key(key, outgoing.text)
+        else:
+            self._form_batch(outgoing, now_ms)
+        outgoing.born_ms = now_ms
+        outgoing.started = self._loop.time()
+        outgoing.deadline = outgoing.started + timeout_s
+        self._in_flight.add(outgoing)
+        self._bytes += outgoing.size
+        topic = self._topics.get(outgoing.topic) or self._add_topic(outgoing.topic)
+        if topic.targets is None or topic.backlog:
+            self._park_for_route(topic, outgoing)
+        else:
+            self._place(topic, outgoing)
+
+    def _form_batch(self, outgoing: Outgoing, now_ms: int) -> None:
+        assert outgoing.batch is not None
+        keys = [self._keys.next(now_ms) for _ in outgoing.batch]
+        rows = zip(keys, outgoing.batch, strict=True)
+        outgoing.body = encode_batch(BatchItem(flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
+        outgoing.key = ",".join(keys)
+        outgoing.properties = b"WAIT\x01true\x02"
+
+    def _grant(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][1]):
+            turn, size = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._granted += 1
+                self._granted_bytes += size
+
+    # --- routes ------------------------------------------------------------------------------------------------------
+
+    def _add_topic(self, name: str) -> Topic:
+        if len(self._topics) >= MAX_TOPICS:
+            for old in [topic.name for topic in self._topics.values() if not topic.backlog][: MAX_TOPICS // 10]:
+                del self._topics[old]
+        topic = self._topics[name] = Topic(name)
+        return topic
+
+    def _park_for_route(self, topic: Topic, outgoing: Outgoing) -> None:
+        topic.backlog.append(outgoing)
+        self._watch(outgoing)
+        if not topic.resolving:
+            topic.resolving = True
+            self._client.spawn(self._resolve(topic), f"route of {topic.name}")
+
+    async def _resolve(self, topic: Topic) -> None:
+        """Find the topic's queues, then let the backlog go; if there are none, everything that waited for the answer fails."""
+        try:
+            while topic.backlog:
+                asking = list(topic.backlog)
+                try:
+                    queues = await self._queues(topic.name, asking[0].deadline - self._loop.time() - HEAD_START_S)
+                except OgiveError as exc:
+                    for outgoing in asking:
+                        self._unwatch(outgoing)
+                        self._fail(outgoing, exc)
+                    topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
+                    continue
+                self._set_targets(topic, queues)
+                while topic.backlog:
+                    outgoing = topic.backlog[0]
+                    if not outgoing.finished:
+                        self._unwatch(outgoing)
+                        self._place(topic, outgoing)
+                    topic.backlog.popleft()
+        finally:
+            topic.resolving = False
+
+    async def _queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
+        """Where the topic lives; for one that is to be created by its first message, where brokers create topics."""
+        budget = min(max(timeout_s, 0.01), self._client.config.request_timeout_s)
+        try:
+            return await self._client.publish_queues(topic, timeout_s=budget)
+        except NoRoute:
+            if topic.startswith("%"):
+                raise
+            try:
+                template = await self._client.route(AUTO_CREATE_TOPIC, timeout_s=budget)
+            except NoRoute:
+                template = None
+            queues = publish_queues(topic, auto_create_route(template, self._config.default_topic_queues)) if template else ()
+            if not queues:
+                raise
+            return queues
+
+    def _set_targets(self, topic: Topic, queues: Iterable[MessageQueue]) -> None:
+        known = topic.by_queue
+        topic.by_queue = {queue: known.get(queue) or self._make_target(queue) for queue in queues}
+        topic.targets = list(topic.by_queue.values()) or None
+
+    def _make_target(self, queue: MessageQueue) -> Target:
+        lane = self._lanes.get(queue.broker_name) or self._lanes.setdefault(queue.broker_name, Lane(queue.broker_name))
+        return Target(queue, lane, SendFrames(self._config.group, queue, self._config.default_topic_queues))
+
+    def _route_changed(self, name: str) -> None:
+        topic = self._topics.get(name)
+        route = self._client.known_route(name)
+        if topic is not None and topic.targets is not None and route is not None:
+            self._set_targets(topic, publish_queues(name, route))
+        for lane in self._lanes.values():
+            address = self._client.find_address(lane.broker_name)
+            if address is not None and address != lane.address:
+                lane.connection = None  # the broker moved; what is on its way there may still be answered
+            if address is not None and lane.down is not None:
+                self._start_opening(lane)
+
+    # --- choosing and sending ----------------------------------------------------------------------------------------
+
+    def _place(self, topic: Topic, outgoing: Outgoing) -> None:
+        """Give the message its queue, and send it if the way is free."""
+        assert topic.targets is not None
+        if outgoing.pinned:
+            target = outgoing.target or self._pinned_target(topic, outgoing)
+            if target is None:
+                self._fail(outgoing, NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to"))
+                return
+            target.sequence += 1
+            outgoing.sequence = target.sequence
+            outgoing.alone = target.pinned == 0
+            outgoing.placed = True
+            target.pinned += 1
+        else:
+            target = self._next_target(topic)
+        outgoing.target = target
+        lane = target.lane
+        connection = lane.connection
+        if connection is None or connection.closed or lane.backlog:
+            self._park_for_connection(lane, outgoing)
+        else:
+            self._transmit(outgoing, target, connection)
+
+    def _pinned_target(self, topic: Topic, outgoing: Outgoing) -> Target | None:
+        if outgoing.queue is not None:
+            return topic.by_queue.get(outgoing.queue)
+        assert outgoing.sharding_key is not None
+        assert topic.targets is not None
+        return topic.targets[abs(java_hash(outgoing.sharding_key)) % len(topic.targets)]  # SelectMessageQueueByHash.java
+
+    def _next_target(self, topic: Topic, avoid: Lane | None = None) -> Target:
+        """Round robin over the queues of brokers that can be reached, other brokers than *avoid* first."""
+        targets = topic.targets
+        assert targets is not None
+        count, start = len(targets), topic.next
+        topic.next = start + 1
+        target = targets[start % count]
+        if target.lane.down is None and target.lane is not avoid:
+            return target
+        ahead = [targets[(start + i) % count] for i in range(count)]
+        reachable = [target for target in ahead if target.lane.down is None] or ahead
+        return next((target for target in reachable if target.lane is not avoid), reachable[0])
+
+    def _transmit(self, outgoing: Outgoing, target: Target, connection: Connection) -> None:
+        outgoing.tries += 1
+        opaque = connection.next_opaque()
+        if outgoing.batch is None:
+            frame = target.frames.single(opaque, outgoing.born_ms, outgoing.properties, outgoing.body, outgoing.sys_flag, outgoing.flag)
+        else:
+            frame = target.frames.batch(opaque, outgoing.born_ms, outgoing.properties, outgoing.body)
+        try:
+            connection.start_frame(opaque, frame, partial(self._answered, outgoing), outgoing.deadline - self._loop.time())
+        except TransportError as exc:
+            self._attempt_failed(outgoing, exc)
+
+    def _answered(self, outgoing: Outgoing, answer: RemotingCommand | TransportError) -> None:
+        target = outgoing.target
+        assert target is not None
+        if not isinstance(answer, RemotingCommand):
+            self._attempt_failed(outgoing, answer)
+            return
+        status = _STORED.get(answer.code)
+        if status is None:
+            self._attempt_failed(outgoing, broker_error(answer.code, answer.remark, target.lane.address))
+            return
+        ext = answer.ext_fields
+        queue = target.queue
+        try:
+            if int(ext["queueId"]) != queue.queue_id:
+                queue = MessageQueue(queue.topic, queue.broker_name, int(ext["queueId"]))
+            result = SendResult(status, outgoing.key, ext["msgId"], queue, int(ext["queueOffset"]))
+        except (KeyError, ValueError) as exc:
+            self._fail(outgoing, ProtocolError(f"{target.lane.address} stored the message, but its answer cannot be read: {exc}"))
+            return
+        self._finish(outgoing)
+        if not outgoing.future.done():
+            outgoing.future.set_result(result)
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def _park_for_connection(self, lane: Lane, outgoing: Outgoing) -> None:
+        lane.backlog.append(outgoing)
+        self._watch(outgoing)
+        self._start_opening(lane)
+
+    def _start_opening(self, lane: Lane) -> None:
+        if not lane.opening:
+            lane.opening = True
+            self._client.spawn(self._open(lane), f"connection to {lane.broker_name}")
+
+    async def _open(self, lane: Lane) -> None:
+        """Connect and let the backlog go. While the broker cannot be reached, try again and again, for later messages as well."""
+        pause = RETRY_PAUSE_S
+        try:
+            while lane.backlog or lane.down is not None:
+                try:
+                    lane.address = self._client.broker_address(lane.broker_name)
+                    async with asyncio.timeout(self._config.send_timeout_s / 3):  # so that messages can still go elsewhere
+                        connection = await self._client.pool.get(lane.address)
+                except TimeoutError:
+                    lane.down = ConnectError(f"no connection to {lane.address} yet", lane.address)
+                except (TransportError, NoRoute) as exc:
+                    lane.down = exc
+                    if isinstance(exc, NoRoute) and not lane.backlog:
+                        break  # the broker left for good
+                else:
+                    self._opened(lane, connection)
+                    continue
+                self._move_on(lane)
+                await self._refresh_one_route(lane)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE_S)
+        finally:
+            lane.opening = False
+
+    def _opened(self, lane: Lane, connection: Connection) -> None:
+        lane.connection, lane.down = connection, None
+        while lane.backlog and not connection.closed:
+            outgoing = lane.backlog.popleft()
+            self._unwatch(outgoing)
+            if not outgoing.finished:
+                assert outgoing.target is not None
+                self._transmit(outgoing, outgoing.target, connection)
+
+    def _move_on(self, lane: Lane) -> None:
+        """Send what may go anywhere to brokers that can be reached."""
+        staying: deque[Outgoing] = deque()
+        leaving: list[tuple[Topic, Outgoing]] = []
+        for outgoing in lane.backlog:
+            topic = self._topics.get(outgoing.topic)
+            free = not outgoing.pinned and topic is not None and any(target.lane.down is None for target in topic.targets or ())
+            if free and topic is not None:
+                leaving.append((topic, outgoing))
+            else:
+                staying.append(outgoing)
+        lane.backlog = staying
+        for topic, outgoing in leaving:
+            self._unwatch(outgoing)
+            self._place(topic, outgoing)
+
+    async def _refresh_one_route(self, lane: Lane) -> None:
+        """The broker may have moved to another address."""
+        if lane.backlog:
+            try:
+                await self._client.refresh_route(lane.backlog[0].topic)
+            except (NoRoute, NoNameServer) as exc:
+                log.debug("connection to %s: %s", lane.broker_name, exc)
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def _attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
+        target = outgoing.target
+        assert target is not None
+        self._leave(outgoing)
+        outgoing.error = error
+        outgoing.unknown = outgoing.unknown or error.outcome_unknown
+        outgoing.tried = (outgoing.tried or set()) | {f"{target.lane.broker_name} ({target.lane.address})"}
+        repeat = not isinstance(error, BrokerError) or error.retry_other_broker
+        if repeat and outgoing.tries <= self._config.retries and self._loop.time() < outgoing.deadline and self._may_repeat(outgoing):
+            self._client.spawn(self._try_again(outgoing, error), "send again")
+        else:
+            self._fail(outgoing, self._outcome(outgoing))
+
+    def _may_repeat(self, outgoing: Outgoing) -> bool:
+        target = outgoing.target
+        return not outgoing.pinned or (target is not None and outgoing.alone and target.sequence == outgoing.sequence)
+
+    async def _try_again(self, outgoing: Outgoing, error: OgiveError) -> None:
+        previous = outgoing.target
+        assert previous is not None
+        if error.refresh_route:
+            try:
+                await self._client.refresh_route(outgoing.topic, timeout_s=max(0.0, outgoing.deadline - self._loop.time()))
+            except (NoRoute, NoNameServer) as exc:
+                log.debug("send again to %s: %s", outgoing.topic, exc)
+        topic = self._topics.get(outgoing.topic)
+        others = topic is not None and any(target.lane is not previous.lane for target in topic.targets or ())
+        if outgoing.pinned or not others:
+            await asyncio.sleep(min(RETRY_PAUSE_S * outgoing.tries, max(0.0, outgoing.deadline - self._loop.time())))
+        if outgoing.finished:
+            return
+        if topic is None or topic.targets is None or self._loop.time() >= outgoing.deadline or not self._may_repeat(outgoing):
+            self._fail(outgoing, self._outcome(outgoing))
+        else:
+            self._place_again(topic, outgoing, previous)
+
+    def _place_again(self, topic: Topic, outgoing: Outgoing, previous: Target) -> None:
+        if not outgoing.pinned:
+            topic.next -= 1
+            outgoing.target = self._next_target(topic, avoid=previous.lane)
+        self._place(topic, outgoing)
+
+    def _outcome(self, outgoing: Outgoing) -> OgiveError:
+        """The error that says what happened to the message, all tries together."""
+        error = outgoing.error
+        waited = self._loop.time() - outgoing.started
+        tried = sorted(outgoing.tried or ())
+        where = ", ".join(tried)
+        times = f"{outgoing.tries} {'try' if outgoing.tries == 1 else 'tries'} on {len(tried)} broker{'s' if len(tried) != 1 else ''}"
+        if outgoing.unknown:
+            first = outgoing.key.partition(",")[0]
+            return SendTimeout(
+                f"no answer from {where} within {waited:.1f} s after {times}: {error}. "
+                f"The message may or may not be stored: unique key {first} finds it (`ogive message {first}`)."
+            )
+        if outgoing.tries == 0:
+            reason = error or f"no name server answered at {self._client.name_servers}"
+            return SendFailed(f"message for {outgoing.topic} was not sent within {waited:.1f} s: {reason}")
+        if isinstance(error, BrokerError) and (outgoing.tries == 1 or not error.retry_other_broker):
+            return error
+        return SendFailed(f"message for {outgoing.topic} was not stored after {times} within {waited:.1f} s; at last: {error}")
+
+    def _fail(self, outgoing: Outgoing, error: OgiveError) -> None:
+        self._finish(outgoing)
+        if not outgoing.future.done():
+            outgoing.future.set_exception(error)
+
+    def _finish(self, outgoing: Outgoing) -> None:
+        if outgoing.finished:
+            return
+        outgoing.finished = True
+        self._leave(outgoing)
+        self._in_flight.discard(outgoing)
+        self._bytes -= outgoing.size
+        if self._waiting:
+            self._grant()
+        for waiting, flushed in self._flushes:
+            waiting.discard(outgoing)
+            if not waiting and not flushed.done():
+                flushed.set_result(None)
+
+    def _leave(self, outgoing: Outgoing) -> None:
+        """Its place on the way to a queue is free."""
+        if outgoing.placed and outgoing.target is not None:
+            outgoing.placed = False
+            outgoing.target.pinned -= 1
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _watch(self, outgoing: Outgoing) -> None:
+        """End the message at its deadline if it still stands in a backlog then; in flight the connection sees to that."""
+        outgoing.number = next(self._numbers)
+        self._parked[outgoing.number] = outgoing
+        self._deadlines.add(outgoing.number, outgoing.deadline)
+
+    def _unwatch(self, outgoing: Outgoing) -> None:
+        self._parked.pop(outgoing.number, None)
+
+    def _expire(self, numbers: list[int]) -> None:
+        due = [outgoing for number in numbers if (outgoing := self._parked.pop(number, None)) is not None]
+        for outgoing in due:
+            target = outgoing.target
+            if target is not None:
+                outgoing.error = outgoing.error or target.lane.down
+            self._fail(outgoing, self._outcome(outgoing))
+        holders: list[Topic | Lane] = [*self._topics.values(), *self._lanes.values()] if due else []
+        for holder in holders:
+            if any(outgoing.finished for outgoing in holder.backlog):
+                holder.backlog = deque(outgoing for outgoing in holder.backlog if not outgoing.finished)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Wait until every message accepted so far has its outcome. Never longer than the longest time budget among them."""
+        if not self._in_flight:
+            return
+        entry = (set(self._in_flight), self._loop.create_future())
+        self._flushes.append(entry)
+        try:
+            await entry[1]
+        finally:
+            self._flushes.remove(entry)
+
+    def close(self) -> None:
+        """End what is left with an error."""
+        self._client.on_route_change.remove(self._route_changed)
+        self._deadlines.clear()
+        closed = IllegalStateError("the producer was closed before the message had an outcome")
+        while self._waiting:
+            turn, _ = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(closed)
+        for outgoing in list(self._in_flight):
+            self._fail(outgoing, closed)
+
+    # --- one-way -----------------------------------------------------------------------------------------------------
+
+    async def send_oneway(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Hand the message to a connection, and ask for no answer. Raises only what happens before that."""
+        now_ms = int(time.time() * 1000)
+        properties = with_unique_key(self._keys.next(now_ms), outgoing.text)
+        topic = self._topics.get(outgoing.topic) or self._add_topic(outgoing.topic)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if topic.targets is None:
+                    self._set_targets(topic, await self._queues(topic.name, timeout_s))
+                target = self._pinned_target(topic, outgoing) if outgoing.pinned else self._next_target(topic)
+                if target is None:
+                    raise NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to")
+                connection = await self._client.pool.get(self._client.broker_address(target.queue.broker_name))
+                await connection.drain()
+        except TimeoutError:
+            raise SendFailed(f"message for {outgoing.topic} was not sent within {timeout_s:.1f} s") from None
+        opaque = connection.next_opaque()
+        connection.write(target.frames.single(opaque, now_ms, properties, outgoing.body, outgoing.sys_flag, outgoing.flag, oneway=True))
