@@ -1,5 +1,6 @@
 """The order in which tests run, the record of those that passed, and the broker that the integration suite runs on."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -48,12 +49,12 @@ def broker(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
+_numbers = itertools.count(1)
+
+
 def unique(request: pytest.FixtureRequest, prefix: str) -> str:
-    test = re.sub(r"\W+", "_", request.node.name)[:60]
-    return f"{prefix}_{test}_{os.getpid()}_{next(_numbers)}"
-
-
-_numbers = iter(range(1, 1_000_000))
+    """Short enough for the columns of mqadmin's tables."""
+    return f"{prefix}{os.getpid()}_{next(_numbers)}_{re.sub(r'[^a-z]+', '_', request.node.name.removeprefix('test_'))[:32]}"
 
 
 @pytest.fixture

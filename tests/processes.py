@@ -38,7 +38,9 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log:
 
 
 def tail(log: Path, lines: int = 30) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-lines:]) if log.exists() else "(no output)"
+    """The last lines of *log*, without what Java's logging library says about itself ("... |-INFO in ...")."""
+    said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+    return "\n".join([line for line in said if " |-" not in line][-lines:])
 
 
 def free_port(offsets: Iterable[int] = (0,)) -> int:

@@ -254,8 +254,12 @@ def admin(name_server: str, *commands: str) -> list[str]:
         done = subprocess.run(
             command, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=True
         )
-    text = re.sub(r"^[0-9:,]+ \|-.*\n", "", done.stdout, flags=re.MULTILINE)  # their logging library's own chatter
-    return [part.partition("\n")[2] for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]]
+    return [part.partition("\n")[2] for part in re.split(r"^### ", without_chatter(done.stdout), flags=re.MULTILINE)[1:]]
+
+
+def without_chatter(output: str) -> str:
+    """*output* without what Java's logging library says about itself."""
+    return re.sub(r"^[0-9:,]+ \|-.*\n", "", output, flags=re.MULTILINE)
 
 
 def table(output: str) -> list[dict[str, str]]:
@@ -272,6 +276,12 @@ def table(output: str) -> list[dict[str, str]]:
             break
         rows.append({name: line[start:end].strip() for (start, name), end in zip(heads, ends, strict=True)})
     return rows
+
+
+def route(output: str) -> dict[str, Any]:
+    """The JSON that topicRoute prints; the keys of brokerAddrs, which it prints as bare numbers, become text."""
+    found: dict[str, Any] = json.loads(re.sub(r"(\d+):\"", r'"\1":"', output[output.index("{") :]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +321,7 @@ class JavaClient:
         return self.printed()
 
     def printed(self) -> Run:
-        lines, other = split_json_lines(self._output.read_text("utf-8", "replace"))
+        lines, other = split_json_lines(without_chatter(self._output.read_text("utf-8", "replace")))
         return Run(self._process.returncode if self._process.returncode is not None else -1, lines, other)
 
 

@@ -1,0 +1,43 @@
+"""What every test against Apache's programs needs: Java and Maven, and Apache's or our broker for a module's tests."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop import apache
+from tests.peers import DELAY_LEVELS, Ogive
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+            item.add_marker(pytest.mark.timeout(240))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _peers() -> None:
+    """Skip where Java or Maven is missing; fail there in CI."""
+    if missing := apache.missing_prerequisite():
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    apache.class_path()
+
+
+@pytest.fixture(scope="module")
+def apache_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache.Apache]:
+    """Apache's name server and broker."""
+    with apache.Apache(tmp_path_factory.mktemp("apache"), {"messageDelayLevel": DELAY_LEVELS}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ogive_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ogive]:
+    """Our name server and broker, as `ogive up` starts them."""
+    with Ogive(tmp_path_factory.mktemp("ogive")) as running:
+        yield running

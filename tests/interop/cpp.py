@@ -1,0 +1,35 @@
+"""Apache's C++ client as a child process: cpp_client.py says what it can do."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.interop.apache import split_json_lines
+
+PROGRAM = Path(__file__).with_name("cpp_client.py")
+
+
+def send(name_server: str, topic: str, count: int, mode: str = "sync") -> list[dict[str, Any]]:
+    """One result per send; none for "oneway"."""
+    return _run("send", name_server, topic, count, mode)
+
+
+def consume(
+    name_server: str, topic: str, group: str, deliveries: int, mode: str = "concurrent", timeout_s: float = 60.0
+) -> list[dict[str, Any]]:
+    """One line per delivery, in order of arrival. Raises AssertionError when fewer than *deliveries* come in time."""
+    return _run("consume", name_server, topic, group, deliveries, mode, timeout_s)
+
+
+def _run(*arguments: object) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as home:  # the library logs into the home folder
+        command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+        done = subprocess.run(command, env={**os.environ, "HOME": home}, capture_output=True, text=True, timeout=120, check=False)
+    lines, other = split_json_lines(done.stdout)
+    reason = signal.Signals(-done.returncode).name if done.returncode < 0 else done.returncode
+    assert done.returncode == 0, f"{command[2:]} ended with {reason} after {len(lines)} lines\n{other}\n{done.stderr[-3000:]}"
+    return list(lines)
