@@ -28,11 +28,11 @@ _NEXT: Final[dict[QueueState, set[QueueState]]] = {
 class ProcessQueue:
     """Pulled but unfinished messages of one MessageQueue. The loop owns it; worker threads only read *active* and *leased_until*.
 
-    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is the loop's time at which our lease ends,
-    infinity for a concurrent group. A lock that was refused or ran out is never taken up again with the same object: somebody else may have
-    moved on in between, so the queue is dropped and assigned anew.
-    Differs from Java: the offset that is safe to commit follows the pull offset when nothing is pending, so that messages which were filtered
-    out count as done at once. Source: ProcessQueue.java, 5.3.
+    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is the loop's time at which our lease
+    ends, infinity for a concurrent group. A lock that was refused or ran out is never taken up again with the same object: somebody may
+    have moved on in between, so the queue is dropped and assigned anew.
+    Differs from Java: the offset that is safe to commit follows the pull offset when nothing is pending, so that messages which were
+    filtered out count as done at once. Source: ProcessQueue.java, 5.3.
     """
 
     __slots__ = (

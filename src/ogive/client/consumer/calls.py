@@ -1,0 +1,200 @@
+"""The RPCs of one consumer group, addressed by queue: which broker, which budget, and a fresh route where the error asks for one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from ogive.client import api
+from ogive.client.instance import ClientInstance
+from ogive.client.routes import MASTER_ID
+from ogive.errors import OgiveError
+from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, retry_topic
+from ogive.wire.codes import PullSysFlag
+from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2
+from ogive.wire.message import encode_properties
+
+T = TypeVar("T")
+
+INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+_MOVED_INTO_HEADER: Final = (PropertyName.TRANSACTION_PREPARED, PropertyName.RECONSUME_TIME, PropertyName.MAX_RECONSUME_TIMES)
+
+
+class GroupCalls:
+    """Every method raises OgiveError when the broker could not be asked or refused."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._pool = instance.pool
+        self._timeout_s = instance.config.request_timeout_s
+        self.group = group
+
+    async def _master(self, queue: MessageQueue, call: Callable[[str], Awaitable[T]]) -> T:
+        """Ask the master of the queue's broker; after a failure that blames the route, the next call finds a new one."""
+        try:
+            return await call(self._instance.broker_address(queue.broker_name))
+        except OgiveError as exc:
+            if exc.refresh_route:
+                await self._instance.refresh_route(queue.topic)
+            raise
+
+    # --- members and locks -------------------------------------------------------------------------------------------
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The readable queues of *topic*, sorted. Raises NoRoute."""
+        return await self._instance.subscribe_queues(topic)
+
+    async def members(self, topic: str) -> list[str]:
+        """Client ids of the group, sorted: all members must see the same list, so all ask the topic's first broker."""
+        route = await self._instance.route(topic)
+        address = self._instance.any_broker(route)
+        try:
+            return sorted(await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s))
+        except OgiveError as exc:
+            if exc.refresh_route:
+                await self._instance.refresh_route(topic)
+            raise
+
+    async def heartbeat(self) -> None:
+        await self._instance.heartbeat_now()
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """Lock queues, or renew their locks, a request for each broker: (granted, refused). Those of a failing broker are in neither."""
+        granted: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
+
+        async def ask(ours: list[MessageQueue]) -> OgiveError | None:
+            try:
+                got = await self._master(ours[0], lambda a: api.lock_queues(self._pool, a, self.group, self._instance.client_id, ours))
+            except OgiveError as exc:
+                return exc
+            granted.update(set(ours).intersection(got))
+            refused.update(set(ours).difference(got))
+            return None
+
+        failures = [failure for failure in await asyncio.gather(*map(ask, _by_broker(queues))) if failure is not None]
+        if failures and not granted and not refused:
+            raise failures[0]
+        return granted, refused
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back. Raises the first failure after every broker was asked."""
+
+        async def ask(ours: list[MessageQueue]) -> None:
+            await self._master(ours[0], lambda a: api.unlock_queues(self._pool, a, self.group, self._instance.client_id, ours))
+
+        results = await asyncio.gather(*map(ask, _by_broker(queues)), return_exceptions=True)
+        for failure in results:
+            if isinstance(failure, BaseException):
+                raise failure
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def query_offset(self, queue: MessageQueue) -> int | None:
+        return await self._master(queue, lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, timeout_s=self._timeout_s))
+
+    async def update_offset(self, queue: MessageQueue, offset: int, *, checked: bool) -> None:
+        update = api.update_consumer_offset_checked if checked else api.update_consumer_offset
+        await self._master(queue, lambda a: update(self._pool, a, self.group, queue, offset))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        return await self._master(queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        return await self._master(queue, lambda a: api.min_offset(self._pool, a, queue, timeout_s=self._timeout_s))
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at or after *timestamp_ms*."""
+        return await self._master(queue, lambda a: api.search_offset(self._pool, a, queue, timestamp_ms, timeout_s=self._timeout_s))
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        commit_offset: int | None,
+        broker_id: int,
+        max_messages: int,
+        max_bytes: int,
+        sub_version: int,
+        suspend_s: float,
+    ) -> PullResult:
+        """A long poll that carries the group's progress along. A broker that is a slave takes no progress."""
+        try:
+            address, answering_id = self._instance.readable_broker(queue.broker_name, broker_id)
+            commit = commit_offset if answering_id == MASTER_ID else None
+            header = PullMessageRequest(
+                consumer_group=self.group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offset,
+                max_msg_nums=max_messages,
+                sys_flag=PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commit else 0),
+                commit_offset=commit or 0,
+                suspend_timeout_ms=int(suspend_s * 1000),
+                sub_version=sub_version,
+                expression_type="TAG",
+                max_msg_bytes=max_bytes,
+            )
+            return await api.pull_message(
+                self._pool, address, header, broker_name=queue.broker_name, timeout_s=suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
+            )
+        except OgiveError as exc:
+            if exc.refresh_route:
+                await self._instance.refresh_route(queue.topic)
+            raise
+
+    async def send_back(self, message: MessageExt, *, delay_level: int, max_retries: int) -> None:
+        """Ask the broker that holds *message* to deliver it again later (CONSUMER_SEND_MSG_BACK)."""
+        await self._master(
+            message.queue,
+            lambda a: api.send_back(
+                self._pool,
+                a,
+                message,
+                self.group,
+                delay_level=delay_level,
+                max_reconsume_times=max_retries,
+                timeout_s=api.SEND_BACK_TIMEOUT_S,
+            ),
+        )
+
+    async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None:
+        """Send a copy of *message* to the group's retry topic: the way round a broker that cannot send it back.
+
+        More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic instead.
+        """
+        topic = retry_topic(self.group)
+        queues = await self._instance.publish_queues(topic)
+        queue = queues[message.queue_offset % len(queues)]
+        header = SendMessageRequestV2(
+            producer_group=INNER_GROUP,
+            topic=topic,
+            queue_id=queue.queue_id,
+            born_timestamp=message.born_timestamp_ms,
+            flag=message.flag,
+            properties=encode_properties(_retry_properties(message, delay_level)).decode(),
+            reconsume_times=reconsume_times,
+            max_reconsume_times=max_retries,
+        )
+        address = self._instance.broker_address(queue.broker_name)
+        await api.send_message(self._pool, address, header, message.body, broker_name=queue.broker_name, timeout_s=api.SEND_BACK_TIMEOUT_S)
+
+
+def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:
+    """Source: DefaultMQPushConsumerImpl.java sendMessageBackAsNormalMessage, 5.3."""
+    properties = {name: value for name, value in message.properties.items() if name not in _MOVED_INTO_HEADER}
+    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.id)
+    properties.setdefault(PropertyName.RETRY_TOPIC, message.topic)
+    properties.pop(PropertyName.DELAY, None)
+    if delay_level > 0:
+        properties[PropertyName.DELAY] = str(delay_level)
+    return properties
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    groups: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        groups.setdefault(queue.broker_name, []).append(queue)
+    return list(groups.values())

@@ -1,0 +1,138 @@
+"""Consumption without order: every message by itself, on any worker. Source: ConsumeMessageConcurrentlyService.java, 5.3.
+
+Behaviour
+- Messages are begun in the order in which they were pulled; a batch never mixes queues.
+- Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
+- A failed message is sent back and counts as finished once a broker has taken it.
+- A call that runs longer than the consume timeout: its messages are sent back once, and what it returns in the end is ignored.
+
+Differs from Java
+- Workers report results together, one wake-up of the loop for all that ended since the last.
+- Timeouts are looked for every second at most, not once per timeout.
+- At shutdown no new call begins, and running ones are waited for.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ogive.client.consumer.call import call, call_async
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.outcome import Failure
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.send_back import SendBack
+from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
+from ogive.client.listener import AnyListener
+from ogive.model import MessageExt
+from ogive.transport.tasks import every
+
+log = logging.getLogger(__name__)
+
+Batch = tuple[ProcessQueue, list[MessageExt]]
+
+
+class NotBegun(enum.Enum):
+    """The queue was given up before the listener was called."""
+
+    NOT_BEGUN = enum.auto()
+
+
+NOT_BEGUN: Final = NotBegun.NOT_BEGUN
+Result = Failure | NotBegun | None
+
+EXPIRED_LEVEL = 3  # delay level of messages that ran into the consume timeout
+
+
+class ConcurrentService:
+    """Calls one concurrent listener."""
+
+    def __init__(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> None:
+        self._group = group
+        self._listener = listener
+        self._batch = listener.config.batch
+        self._timeout_s = listener.config.consume_timeout_s
+        self._loop = asyncio.get_running_loop()
+        count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
+        self._workers: Workers[Batch]
+        if listener.is_async:
+            self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
+        else:
+            self._workers = ThreadWorkers(self._run, self._finished, count=count, name=name)
+        self._send_back = SendBack(
+            group.calls,
+            group.spawn,
+            max_retries=listener.config.retries,
+            retry_s=config.send_back_retry_s,
+            returned=self._returned,
+            redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
+        )
+
+    def start(self) -> None:
+        self._workers.start()
+        period = min(1.0, self._timeout_s / 4)
+        self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        size = self._batch
+        if size == 1:
+            self._workers.submit([(process_queue, [message]) for message in messages])
+        else:
+            self._workers.submit([(process_queue, list(messages[i : i + size])) for i in range(0, len(messages), size)])
+
+    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """Nothing to wait for before the queue is given away: the next owner does not wait for us either."""
+        return True
+
+    async def stop(self, timeout_s: float, caller: object) -> None:
+        deadline = self._loop.time() + timeout_s
+        await self._workers.stop(timeout_s, caller)
+        await self._send_back.close(max(0.0, deadline - self._loop.time()))
+
+    # --- in the workers ----------------------------------------------------------------------------------------------
+
+    def _run(self, batch: Batch) -> Result:
+        return call(self._listener, batch[1]) if batch[0].active else NOT_BEGUN
+
+    async def _run_async(self, batch: Batch) -> Result:
+        return await call_async(self._listener, batch[1]) if batch[0].active else NOT_BEGUN
+
+    # --- on the loop -------------------------------------------------------------------------------------------------
+
+    def _finished(self, results: Sequence[tuple[Batch, Result]]) -> None:
+        finished: dict[ProcessQueue, list[int]] = {}
+        for (process_queue, messages), failure in results:
+            if process_queue.dropped or failure is NOT_BEGUN:
+                continue  # its next owner counts, not we; and what was not begun is not done, also while the queue is being released
+            offsets = finished.setdefault(process_queue, [])
+            if failure is None:
+                offsets += [message.queue_offset for message in messages]
+            else:
+                offsets += [message.queue_offset for message in messages[: failure.done]]
+                for message in messages[failure.done :]:
+                    self._send_back.give(process_queue, message, failure.delay_level)
+        for process_queue, offsets in finished.items():
+            self._group.finish(process_queue, offsets)
+
+    def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
+        if not process_queue.dropped:
+            self._group.finish(process_queue, (message.queue_offset,))
+
+    async def expire(self) -> None:
+        """Send back what has run for too long."""
+        begun_before = self._loop.time() - self._timeout_s
+        for begun, (process_queue, messages) in self._workers.running():
+            if begun >= begun_before or process_queue.dropped:
+                continue
+            for message in messages:
+                if message.queue_offset in process_queue and not self._send_back.is_under_way(process_queue, message.queue_offset):
+                    log.warning(
+                        "listener %s has worked for more than %.0f s on %s/%d: it is sent back",
+                        self._listener.name,
+                        self._timeout_s,
+                        message.queue,
+                        message.queue_offset,
+                    )
+                    self._send_back.give(process_queue, message, EXPIRED_LEVEL)

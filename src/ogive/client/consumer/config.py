@@ -1,0 +1,48 @@
+"""How a consumer pulls, keeps and gives back. Times in seconds; the Java name of each setting stands beside it."""
+
+from dataclasses import dataclass
+
+from ogive.client.consumer.allocate import Strategy, average
+from ogive.errors import InvalidOption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Settings of one push consumer that are the same for all of its listeners."""
+
+    pull_batch_size: int = 1024  # pullBatchSize, 32 there; Apache's brokers give at most 32 at a time whatever is asked
+    pull_batch_bytes: int = 1024 * 1024  # pullBatchSizeInBytes, 256 KiB there
+    max_cached_messages: int = 1000  # pullThresholdForQueue; above it a queue is not pulled
+    max_cached_bytes: int = 100 * 1024 * 1024  # pullThresholdSizeForQueue
+    max_span: int = 2000  # consumeConcurrentlyMaxSpan; distance from the lowest to the highest unfinished message of a queue
+    max_total_bytes: int = 256 * 1024 * 1024  # of all queues of a group together
+    pull_suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis; how long a broker holds a pull that finds nothing
+    pull_retry_s: float = 1.0  # pullTimeDelayMillsWhenException
+    strategy: Strategy = average  # allocateMessageQueueStrategy; the same in all members of a group
+    rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
+    rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after a pass that could not do everything
+    persist_period_s: float = 5.0  # persistConsumerOffsetInterval
+    lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
+    lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
+    send_back_retry_s: float = 5.0  # how long a message waits here that could not be sent back
+    await_termination_s: float = 10.0  # awaitTerminationMillisWhenShutdown, 0 there; how long close() waits for running listener calls
+
+    def __post_init__(self) -> None:
+        _within("pull_batch_size", self.pull_batch_size, 1, 4096)
+        _within("pull_batch_bytes", self.pull_batch_bytes, 1024, 8 * 1024 * 1024)
+        _within("max_cached_messages", self.max_cached_messages, 1, 65_535)
+        _within("max_span", self.max_span, 1, 65_535)
+        _within("max_cached_bytes", self.max_cached_bytes, 1, 1 << 40)
+        _within("max_total_bytes", self.max_total_bytes, 1, 1 << 40)
+        for name in ("pull_suspend_s", "pull_retry_s", "rebalance_period_s", "rebalance_pause_s", "persist_period_s", "send_back_retry_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidOption(f"{name} must be above zero")
+        if not 0 < self.lock_renew_s < self.lock_lease_s:
+            raise InvalidOption("lock_renew_s must be above zero and below lock_lease_s: a lock must be renewed before it runs out")
+        if self.await_termination_s < 0:
+            raise InvalidOption("await_termination_s must not be negative")
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidOption(f"{name} is {value}: {low} to {high} are possible")

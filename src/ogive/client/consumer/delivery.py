@@ -1,0 +1,219 @@
+"""Messages for ``async for``: handed out one by one, finished when the application says so.
+
+Behaviour
+- A message counts as finished at the end of its ``process()`` block; an exception there is logged and sends the message back.
+- Several tasks (or threads) may iterate over one consumer: each message goes to one of them.
+- A message that is handed out and never finished holds back the progress of its queue; after the consume timeout it is sent back.
+- A block that is cancelled leaves its message unfinished: the group gets it again when this consumer closes, or after the timeout.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ogive.client.consumer.concurrent import EXPIRED_LEVEL
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.send_back import SendBack
+from ogive.client.listener import AnyListener, Later
+from ogive.errors import IllegalStateError
+from ogive.model import MessageExt
+from ogive.transport.tasks import every
+
+log = logging.getLogger(__name__)
+
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(MessageExt))
+
+
+class IncomingMessage(MessageExt):
+    """A message that waits for its verdict: ``process()``, ``done()``, ``later()`` or ``dead_letter()``. The first one counts."""
+
+    __slots__ = ("_settle",)
+    _settle: Callable[[Later | None], None]
+
+    @classmethod
+    def of(cls, message: MessageExt, settle: Callable[[Later | None], None]) -> Self:
+        incoming = cls(*[getattr(message, name) for name in _FIELDS])
+        object.__setattr__(incoming, "_settle", settle)  # past the guard of the frozen record
+        return incoming
+
+    def process(self) -> "Processing":
+        """``async with message.process():`` or, in threads, ``with message.process():``"""
+        return Processing(self)
+
+    def done(self) -> None:
+        """The message is finished."""
+        self._settle(None)
+
+    def later(self, delay_level: int = 0) -> None:
+        """Deliver it again; the levels are those of ``ogive.later``."""
+        self._settle(Later(delay_level))
+
+    def dead_letter(self) -> None:
+        """Put it into the group's dead-letter topic."""
+        self._settle(Later(-1))
+
+
+class Processing:
+    """The block in which a message is worked on: finished at its end, delivered again later after an exception, which ends here."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: IncomingMessage) -> None:
+        self._message = message
+
+    def __enter__(self) -> IncomingMessage:
+        return self._message
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        message = self._message
+        if error is None:
+            message.done()
+            return False
+        if not isinstance(error, Exception):
+            return False  # cancelled or interrupted: no verdict
+        log.warning(
+            "processing %s/%d failed (try %d, id %s): %r",
+            message.queue,
+            message.queue_offset,
+            message.reconsume_times + 1,
+            message.id,
+            error,
+            exc_info=error if message.reconsume_times == 0 else None,
+        )
+        message.later()
+        return True
+
+    async def __aenter__(self) -> IncomingMessage:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        return self.__exit__(kind, error, trace)
+
+
+class DeliveryService:
+    """Takes the place of a listener in a member of a group."""
+
+    def __init__(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> None:
+        self._group = group
+        self._timeout_s = listener.config.consume_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._ready: deque[tuple[ProcessQueue, MessageExt]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._out: dict[tuple[ProcessQueue, int], tuple[float, MessageExt]] = {}  # handed out, no verdict: since when
+        self._all_settled: asyncio.Future[None] | None = None
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._send_back = SendBack(
+            group.calls,
+            group.spawn,
+            max_retries=listener.config.retries,
+            retry_s=config.send_back_retry_s,
+            returned=self._returned,
+            redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
+        )
+
+    def start(self) -> None:
+        period = min(1.0, self._timeout_s / 4)
+        self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._ready.extend((process_queue, message) for message in messages)
+        self._wake(len(messages))
+
+    async def next(self) -> IncomingMessage:
+        """The next message. Raises StopAsyncIteration once the consumer is closed, IllegalStateError if it failed."""
+        while True:
+            if self._failure is not None:
+                raise IllegalStateError("the consumer stopped after an unexpected error") from self._failure
+            if self._closed:
+                raise StopAsyncIteration
+            while self._ready:
+                process_queue, message = self._ready.popleft()
+                if process_queue.active:
+                    return self._hand_out(process_queue, message)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake(1)  # it was told about a message that somebody else may have now
+                raise
+
+    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        return True
+
+    async def stop(self, timeout_s: float, caller: object) -> None:
+        """Hand out nothing more; wait for the verdicts on what is out."""
+        deadline = self._loop.time() + timeout_s
+        self._end(None)
+        if self._out:
+            self._all_settled = self._loop.create_future()
+            await asyncio.wait((self._all_settled,), timeout=timeout_s)
+        await self._send_back.close(max(0.0, deadline - self._loop.time()))
+
+    def fail(self, error: BaseException) -> None:
+        """Make everybody who waits for a message see *error*."""
+        self._end(error)
+
+    async def expire(self) -> None:
+        """Send back what has been out for too long."""
+        before = self._loop.time() - self._timeout_s
+        for (process_queue, offset), (since, message) in list(self._out.items()):
+            if since < before:
+                log.warning("%s/%d got no verdict within %.0f s: it is sent back", message.queue, offset, self._timeout_s)
+                self._settle(process_queue, message, Later(EXPIRED_LEVEL))
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _hand_out(self, process_queue: ProcessQueue, message: MessageExt) -> IncomingMessage:
+        self._out[process_queue, message.queue_offset] = (self._loop.time(), message)
+
+        def settle(verdict: Later | None) -> None:
+            if threading.get_ident() == self._thread:
+                self._settle(process_queue, message, verdict)
+            else:
+                self._loop.call_soon_threadsafe(self._settle, process_queue, message, verdict)
+
+        return IncomingMessage.of(message, settle)
+
+    def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None) -> None:
+        if self._out.pop((process_queue, message.queue_offset), None) is None:
+            return
+        if not process_queue.dropped:
+            if verdict is None:
+                self._group.finish(process_queue, (message.queue_offset,))
+            else:
+                self._send_back.give(process_queue, message, verdict.delay_level)
+        if not self._out and self._all_settled is not None and not self._all_settled.done():
+            self._all_settled.set_result(None)
+
+    def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
+        if not process_queue.dropped:
+            self._group.finish(process_queue, (message.queue_offset,))
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    def _end(self, failure: BaseException | None) -> None:
+        self._closed = True
+        self._failure = self._failure or failure
+        self._ready.clear()
+        self._wake(len(self._waiting))
+
+
+def no_function(*_: Any) -> None:
+    """Stands where an iterated consumer has no listener."""
+    raise IllegalStateError("an iterated consumer has no listener")

@@ -1,0 +1,49 @@
+"""What the parts of one group's member share: the queues it holds, their progress, and the way to the brokers."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.instance import ClientInstance
+from ogive.model import MessageExt, MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One member of one group. *held* are the queues that are assigned to it."""
+
+    name: str
+    instance: ClientInstance
+    calls: GroupCalls
+    store: RemoteOffsetStore
+    held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Background work that ends with the client; a bug in it stops the client, loudly."""
+        return self.instance.spawn(work, f"{self.name}: {name}")
+
+    def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
+        """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message."""
+        self.store.update(process_queue.queue, process_queue.ack(offsets))
+
+
+class ConsumeService(Protocol):
+    """Brings the messages of process queues to one listener."""
+
+    def start(self) -> None: ...
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        """*messages* were put into the process queue."""
+        ...
+
+    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """Wait at most *timeout_s* until nothing stands in the way of giving the queue to another member."""
+        ...
+
+    async def stop(self, timeout_s: float, caller: object) -> None:
+        """Begin no new call; wait for the running ones. *caller*: see Workers.stop."""
+        ...

@@ -1,0 +1,184 @@
+"""Consumption in order: one call of a queue at a time, only under the broker's lock. Source: ConsumeMessageOrderlyService.java, 5.3.
+
+Behaviour
+- The messages of a queue are given to the listener in offset order, one (or one batch) after the other; different queues at the same time.
+- No call begins unless the queue is ours and its lock is fresh, by the clock that also runs while the process is stopped.
+- A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again. Over the limit of retries it is sent to
+  the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set.
+- A queue that is given away waits for the running call; its result still counts.
+
+Differs from Java
+- A worker takes a run of messages at a time and goes on to the next without asking the loop, up to a time slice.
+- Of a batch, the messages that the listener calls done are not delivered again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ogive.client.consumer.call import call, call_async
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.outcome import Failure
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
+from ogive.client.listener import MAX_SUSPEND_S, MIN_SUSPEND_S, AnyListener
+from ogive.errors import OgiveError
+from ogive.model import MessageExt
+
+log = logging.getLogger(__name__)
+
+TURN_MESSAGES: Final = 256
+TURN_S: Final = 0.05
+
+Turn = tuple[ProcessQueue, list[MessageExt]]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """The first *done* messages of the turn succeeded; *failure* is about the batch behind them."""
+
+    done: int
+    failure: Failure | None = None
+
+
+class OrderlyService:
+    """Calls one orderly listener."""
+
+    def __init__(self, group: Group, listener: AnyListener) -> None:
+        self._group = group
+        self._listener = listener
+        self._batch = listener.config.batch
+        self._turn = TURN_MESSAGES // self._batch * self._batch or self._batch
+        self._loop = asyncio.get_running_loop()
+        self._paused: dict[ProcessQueue, asyncio.TimerHandle] = {}
+        self._quiet: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._stopping = False
+        count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
+        self._workers: Workers[Turn]
+        if listener.is_async:
+            self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
+        else:
+            self._workers = ThreadWorkers(self._run, self._finished, count=count, name=name)
+
+    def start(self) -> None:
+        self._workers.start()
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._dispatch(process_queue)
+
+    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        self._resume(process_queue)
+        if process_queue.busy:
+            ended = self._quiet.setdefault(process_queue, self._loop.create_future())
+            await asyncio.wait((ended,), timeout=timeout_s)
+        return not process_queue.busy
+
+    async def stop(self, timeout_s: float, caller: object) -> None:
+        self._stopping = True
+        for timer in self._paused.values():
+            timer.cancel()
+        self._paused.clear()
+        await self._workers.stop(timeout_s, caller)
+
+    # --- in the workers ----------------------------------------------------------------------------------------------
+
+    def _run(self, turn: Turn) -> TurnResult:
+        process_queue, messages = turn
+        listener, size, done = self._listener, self._batch, 0
+        slice_ends = time.monotonic() + TURN_S
+        while done < len(messages) and self._may_call(process_queue):
+            batch = messages[done : done + size]
+            failure = call(listener, batch)
+            if failure is not None:
+                return TurnResult(done, failure)
+            done += len(batch)
+            if time.monotonic() > slice_ends:
+                break
+        return TurnResult(done)
+
+    async def _run_async(self, turn: Turn) -> TurnResult:
+        process_queue, messages = turn
+        listener, size, done = self._listener, self._batch, 0
+        slice_ends = time.monotonic() + TURN_S
+        while done < len(messages) and self._may_call(process_queue):
+            batch = messages[done : done + size]
+            failure = await call_async(listener, batch)
+            if failure is not None:
+                return TurnResult(done, failure)
+            done += len(batch)
+            if time.monotonic() > slice_ends:
+                break
+        return TurnResult(done)
+
+    def _may_call(self, process_queue: ProcessQueue) -> bool:
+        return process_queue.active and not self._stopping and time.monotonic() < process_queue.leased_until
+
+    # --- on the loop -------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, process_queue: ProcessQueue) -> None:
+        """Give the next run of messages to a worker, unless the queue is at work, waits, or is not ours (any more)."""
+        if process_queue.busy or process_queue in self._paused or not process_queue.count or not self._may_call(process_queue):
+            return
+        process_queue.busy = True
+        self._workers.submit([(process_queue, process_queue.head(self._turn))])
+
+    def _finished(self, results: Sequence[tuple[Turn, TurnResult]]) -> None:
+        for (process_queue, messages), result in results:
+            failure, done = result.failure, result.done
+            if failure is not None:
+                done += failure.done
+            if done and not process_queue.dropped:
+                self._group.finish(process_queue, [message.queue_offset for message in messages[:done]])
+            if failure is None or process_queue.dropped:
+                self._end_turn(process_queue)
+            else:
+                failed = messages[done : result.done + self._batch]
+                self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
+
+    def _end_turn(self, process_queue: ProcessQueue) -> None:
+        process_queue.busy = False
+        waiter = self._quiet.pop(process_queue, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        self._dispatch(process_queue)
+
+    async def _retry(self, process_queue: ProcessQueue, failed: Sequence[MessageExt], failure: Failure) -> None:
+        """Give up on what failed too often, count the try of the others, and let the queue wait. The queue is busy meanwhile."""
+        limit = self._listener.config.retries
+        waits = False
+        for message in failed:
+            gives_up = failure.delay_level < 0 or message.reconsume_times >= limit
+            if gives_up and await self._to_dead_letters(message, limit):
+                if not process_queue.dropped:
+                    self._group.finish(process_queue, (message.queue_offset,))
+                continue
+            process_queue.replace(replace(message, reconsume_times=message.reconsume_times + 1))
+            waits = True
+        if waits and process_queue.state is QueueState.ACTIVE and not self._stopping:
+            self._pause(process_queue, failure.suspend_s)
+        self._end_turn(process_queue)
+
+    async def _to_dead_letters(self, message: MessageExt, limit: int) -> bool:
+        """More tries than allowed, in the copy's header, are what makes a broker put it there."""
+        limit = min(limit, 0x7FFFFFFE)
+        try:
+            await self._group.calls.send_retry(message, delay_level=0, reconsume_times=limit + 1, max_retries=limit)
+        except OgiveError as exc:
+            log.warning("%s/%d could not be sent to the dead-letter topic, its queue waits: %s", message.queue, message.queue_offset, exc)
+            return False
+        log.info("%s/%d was sent to the dead-letter topic after %d tries", message.queue, message.queue_offset, message.reconsume_times + 1)
+        return True
+
+    def _pause(self, process_queue: ProcessQueue, seconds: float | None) -> None:
+        seconds = self._listener.config.suspend_s if seconds is None else seconds
+        delay = min(MAX_SUSPEND_S, max(MIN_SUSPEND_S, seconds))
+        self._paused[process_queue] = self._loop.call_later(delay, self._resume, process_queue)
+
+    def _resume(self, process_queue: ProcessQueue) -> None:
+        timer = self._paused.pop(process_queue, None)
+        if timer is not None:
+            timer.cancel()
+            self._dispatch(process_queue)

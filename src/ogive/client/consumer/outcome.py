@@ -1,0 +1,57 @@
+"""What a listener's answer means: pure, the same for concurrent and orderly groups."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ogive.client.listener import AnyListener, Later, Suspend
+from ogive.model import MessageExt
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first *done* messages of the batch are finished, the others are to come again."""
+
+    done: int = 0
+    delay_level: int = 0  # as in Later
+    suspend_s: float | None = None
+
+
+def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | None:
+    """None for success. An answer that makes no sense is logged, and is a failure."""
+    if answer is None:
+        return None
+    orderly = listener.config.orderly
+    if isinstance(answer, Later) and answer.done <= len(messages) and (answer.delay_level <= 0 or not orderly):
+        return Failure(answer.done, answer.delay_level) if answer.done < len(messages) else None
+    if isinstance(answer, Suspend) and orderly and answer.done <= len(messages):
+        return Failure(answer.done, 0, answer.seconds) if answer.done < len(messages) else None
+    log.error(
+        "listener %s returned %.200r, which is no result of %s listener for %d message(s): they come again later. "
+        "Return None for success, or %s",
+        listener.name,
+        answer,
+        "an orderly" if orderly else "a concurrent",
+        len(messages),
+        "LATER, DEAD_LETTER or suspend(...)" if orderly else "LATER, later(...) or DEAD_LETTER",
+    )
+    return Failure()
+
+
+def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseException) -> Failure:
+    """The listener raised. The traceback is logged when a message fails for the first time, one line when it fails again."""
+    first = messages[0]
+    log.warning(
+        "listener %s failed on %s/%d (try %d, id %s): %r",
+        listener.name,
+        first.queue,
+        first.queue_offset,
+        first.reconsume_times + 1,
+        first.id,
+        error,
+        exc_info=error if first.reconsume_times == 0 else None,
+    )
+    return Failure()

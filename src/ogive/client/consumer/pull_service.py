@@ -1,0 +1,175 @@
+"""One pull in flight for each queue, for as long as the queue is held. Source: DefaultMQPushConsumerImpl.java pullMessage, 5.3.
+
+Behaviour
+- A pull waits up to 15 s at the broker for a message (long poll), and carries the group's progress along.
+- A queue is not pulled while too much of it is unfinished: count, bytes, or distance from the lowest to the highest message; nor while
+  the consumer is suspended.
+- Brokers filter tags by hash; what they let through is filtered again by the tag itself. Filtered messages count as finished.
+- After an error the queue is pulled again a second later; its loop ends only with the queue.
+- An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
+
+Differs from Java
+- A slave's word that an offset is not there is not believed: it may only be behind. The master is asked instead.
+- A queue that is full waits for its consumers, not for the next look 50 ms later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated
+from ogive.model import RETRY_PREFIX, MessageExt, PropertyName, PullResult, PullStatus
+from ogive.wire.bodies import SubscriptionData
+
+log = logging.getLogger(__name__)
+
+BUSY_PAUSE_S: Final = 0.02  # after FLOW_CONTROL
+IDLE_PAUSE_S: Final = 0.05  # after an empty answer that came at once: a broker without long polls
+FULL_LOOK_S: Final = 0.05  # when the group's total is used up, other queues may make room unseen
+
+Deliver = Callable[[ProcessQueue, list[MessageExt]], None]
+Repair = Callable[[ProcessQueue, int], Awaitable[None]]
+
+
+class PullService:
+    """Fills the process queues of one group. *deliver* gets what is new in a queue; *repair* puts a queue at another offset."""
+
+    def __init__(
+        self, group: Group, config: ConsumerConfig, subscriptions: Mapping[str, SubscriptionData], deliver: Deliver, repair: Repair
+    ) -> None:
+        self._group = group
+        self._config = config
+        self._subscriptions = subscriptions
+        self._deliver = deliver
+        self._repair = repair
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._may_pull = asyncio.Event()
+        self._may_pull.set()
+
+    def start(self, process_queue: ProcessQueue) -> None:
+        task = self._group.spawn(self._pull_while_held(process_queue), f"pull {process_queue.queue}")
+        self._tasks[process_queue] = task
+        task.add_done_callback(lambda _: self._tasks.pop(process_queue, None))
+
+    def stop(self, process_queue: ProcessQueue) -> None:
+        """The answer to a pull in flight is ignored."""
+        task = self._tasks.get(process_queue)
+        if task is not None:
+            task.cancel()
+
+    async def stop_all(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def suspend(self) -> None:
+        self._may_pull.clear()
+
+    def resume(self) -> None:
+        self._may_pull.set()
+
+    @property
+    def suspended(self) -> bool:
+        return not self._may_pull.is_set()
+
+    # --- one queue ---------------------------------------------------------------------------------------------------
+
+    async def _pull_while_held(self, process_queue: ProcessQueue) -> None:
+        failing = False
+        while process_queue.active:
+            await self._may_pull.wait()
+            look_again_s = self._full(process_queue)
+            if look_again_s is not None:
+                await process_queue.changed(look_again_s)
+                continue
+            try:
+                await self._pull_once(process_queue)
+            except OgiveError as exc:
+                log.log(logging.DEBUG if failing else logging.WARNING, "pull of %s failed, trying again: %s", process_queue.queue, exc)
+                failing = True
+                await self._after_failure(process_queue, exc)
+            else:
+                if failing:
+                    log.info("pull of %s works again", process_queue.queue)
+                failing = False
+
+    def _full(self, process_queue: ProcessQueue) -> float | None:
+        """None if the queue may be pulled; else after how many seconds to look again at the latest."""
+        config = self._config
+        if (
+            process_queue.count > config.max_cached_messages
+            or process_queue.bytes > config.max_cached_bytes
+            or process_queue.span > config.max_span
+        ):
+            return 1.0
+        if process_queue.count and sum(other.bytes for other in self._group.held.values()) > config.max_total_bytes:
+            return FULL_LOOK_S
+        return None
+
+    async def _pull_once(self, process_queue: ProcessQueue) -> None:
+        config, asked_at, offset = self._config, self._loop.time(), process_queue.pull_offset
+        queue = process_queue.queue
+        result = await self._group.calls.pull(
+            queue,
+            offset,
+            commit_offset=self._group.store.read(queue),
+            broker_id=process_queue.suggested_broker_id,
+            max_messages=config.pull_batch_size,
+            max_bytes=config.pull_batch_bytes,
+            sub_version=self._subscriptions[queue.topic].version,
+            suspend_s=config.pull_suspend_s,
+        )
+        if not process_queue.active:
+            return
+        process_queue.suggested_broker_id = result.suggested_broker_id
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            await self._go_to(process_queue, result)
+            return
+        self._take(process_queue, result)
+        if result.status is not PullStatus.FOUND and result.next_offset == offset and self._loop.time() - asked_at < IDLE_PAUSE_S:
+            await asyncio.sleep(IDLE_PAUSE_S)
+
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if result.next_offset < process_queue.pull_offset:
+            log.warning("%s: the broker goes back from %d to %d", process_queue.queue, process_queue.pull_offset, result.next_offset)
+        process_queue.max_offset = result.max_offset
+        wanted = select(result.messages, self._subscriptions[process_queue.queue.topic])
+        fresh = process_queue.put(wanted, result.next_offset)
+        if fresh:
+            self._deliver(process_queue, fresh)
+        elif not process_queue.count:  # nothing of it was for us: that is progress too
+            self._group.finish(process_queue, ())
+
+    async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        log.warning(
+            "%s: the broker holds %d to %d and not %d; the group goes on at %d",
+            process_queue.queue,
+            result.min_offset,
+            result.max_offset,
+            process_queue.pull_offset,
+            result.next_offset,
+        )
+        await self._repair(process_queue, result.next_offset)
+
+    async def _after_failure(self, process_queue: ProcessQueue, exc: OgiveError) -> None:
+        process_queue.suggested_broker_id = 0
+        if isinstance(exc, SubscriptionOutdated):
+            await self._group.calls.heartbeat()
+        await asyncio.sleep(BUSY_PAUSE_S if isinstance(exc, BrokerBusy) else self._config.pull_retry_s)
+
+
+def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
+    """What the subscription really wants, under the topic that the application knows."""
+    if subscription.tags:
+        wanted = frozenset(subscription.tags)
+        messages = [message for message in messages if message.tag in wanted]
+    if subscription.topic.startswith(RETRY_PREFIX):
+        messages = [replace(message, topic=message.properties.get(PropertyName.RETRY_TOPIC, message.topic)) for message in messages]
+    return messages

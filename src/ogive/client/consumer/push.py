@@ -1,0 +1,233 @@
+"""The push consumer: members of one or several groups that share one client, and ``run`` for programs that do nothing else."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.consumer.concurrent import ConcurrentService
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.delivery import DeliveryService, IncomingMessage, no_function
+from ogive.client.consumer.group import ConsumeService, Group
+from ogive.client.consumer.member import Member, check_one_group
+from ogive.client.consumer.orderly import OrderlyService
+from ogive.client.instance import ClientInstance
+from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
+from ogive.errors import IllegalStateError, InvalidOption
+from ogive.model import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class PushConsumer:
+    """Runs listeners, or is iterated over. ``async with PushConsumer(...) as consumer``, or ``start()`` and ``close()``.
+
+    With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
+    ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*,
+    *max_retries*, *consume_timeout_s* and *start* are those of ``listener``, and are not for use with listeners, which have their own.
+    """
+
+    def __init__(
+        self,
+        *listeners: AnyListener | str,
+        name_server: str = DEFAULT_NAME_SERVER,
+        group: str | None = None,
+        tags: str = "*",
+        max_retries: int | None = None,
+        consume_timeout_s: float = 900.0,
+        start: Start = "latest",
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        self._config = config or ConsumerConfig()
+        self._client = client or ClientConfig(name_server=name_server)
+        topics = [one for one in listeners if isinstance(one, str)]
+        self._iterated = bool(topics)
+        if not topics:
+            self._listeners = _checked_listeners(listeners, group)
+        elif len(listeners) > 1 or group is None:
+            raise InvalidOption("to iterate, give one topic and a group; to consume several topics, give listeners")
+        else:
+            settings = ListenerConfig(
+                topic=topics[0], group=group, tags=tags, max_retries=max_retries, consume_timeout_s=consume_timeout_s, start=start
+            )
+            self._listeners = [Listener(no_function, settings, f"iteration over {topics[0]}")]
+        self._by_group = _by_group(self._listeners)
+        self._instance: ClientInstance | None = None
+        self._members: list[Member] = []
+        self._delivery: DeliveryService | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the groups. Raises NoNameServer; IllegalStateError if it was started before."""
+        if self._instance is not None:
+            raise IllegalStateError("a push consumer is started once; make a new one")
+        self._ended = asyncio.get_running_loop().create_future()
+        self._instance = instance = ClientInstance(self._client)
+        instance.on_failure.append(self._fail)
+        await instance.start()
+        try:
+            for listeners in self._by_group:
+                member = Member(instance, listeners, self._config, self._make_service)
+                self._members.append(member)
+                await member.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Leave the groups and close the client.
+
+        No new listener call begins; running ones are waited for (await_termination_s at most); then the groups' progress goes to the
+        brokers. Harmless when repeated, also from several tasks, and from a listener (which is not waited for, of course).
+        """
+        await self.close_for(asyncio.current_task())
+
+    async def close_for(self, caller: object) -> None:
+        """``close``, asked for by *caller*: a task, or the ident of a thread."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(caller), name="close consumer")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, caller: object) -> None:
+        if self._instance is None:
+            return
+        try:
+            for result in await asyncio.gather(*(member.stop(caller) for member in self._members), return_exceptions=True):
+                if isinstance(result, BaseException):
+                    log.error("a group was not left in good order", exc_info=result)
+        finally:
+            await self._instance.close()
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def wait(self) -> None:
+        """Return when the consumer was closed. Raises IllegalStateError when it stopped after an unexpected error."""
+        instance = self._running()
+        assert self._ended is not None
+        await asyncio.shield(self._ended)
+        if instance.failure is not None:
+            raise IllegalStateError("the consumer stopped after an unexpected error") from instance.failure
+
+    def _fail(self, error: BaseException) -> None:
+        if self._delivery is not None:
+            self._delivery.fail(error)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _running(self) -> ClientInstance:
+        if self._instance is None:
+            raise IllegalStateError("the push consumer is not started: use it in an `async with` block")
+        return self._instance
+
+    # --- use ---------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        if not self._iterated:
+            raise IllegalStateError("this consumer calls listeners; to iterate, make one with a topic and a group")
+        return self
+
+    async def __anext__(self) -> IncomingMessage:
+        self._running()
+        assert self._delivery is not None
+        return await self._delivery.next()
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Unfinished messages of each queue that this consumer holds now, asked from the brokers. Raises OgiveError."""
+        self._running().check_running()
+        lags: dict[MessageQueue, int] = {}
+        for member in self._members:
+            lags.update(await member.lag())
+        return lags
+
+    async def suspend(self) -> None:
+        """Pull nothing more until ``resume``; what has been pulled is still consumed."""
+        self._running()
+        for member in self._members:
+            member.suspend()
+
+    async def resume(self) -> None:
+        self._running()
+        for member in self._members:
+            member.resume()
+
+    @property
+    def client_id(self) -> str:
+        """How brokers name this member."""
+        return self._running().client_id
+
+    @property
+    def assignment(self) -> dict[str, list[MessageQueue]]:
+        """The queues that are held now, by group, the retry topic's included."""
+        return {member.group: sorted(member.assignment) for member in self._members}
+
+    def _make_service(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> ConsumeService:
+        if self._iterated:
+            self._delivery = DeliveryService(group, listener, config)
+            return self._delivery
+        if listener.config.orderly:
+            return OrderlyService(group, listener)
+        return ConcurrentService(group, listener, config)
+
+
+def _checked_listeners(given: Sequence[Any], group: str | None) -> list[AnyListener]:
+    if not given:
+        raise InvalidOption("a push consumer needs at least one listener, or a topic and a group")
+    for one in given:
+        if not isinstance(one, Listener):
+            raise InvalidOption(f"{one!r} is no listener: decorate it with @ogive.listener(topic, group=...)")
+    if group is not None:
+        raise InvalidOption("listeners have their own groups; group= is for a consumer that is iterated over")
+    return list(given)
+
+
+def _by_group(listeners: Sequence[AnyListener]) -> list[list[AnyListener]]:
+    groups: dict[str, list[AnyListener]] = {}
+    for one in listeners:
+        groups.setdefault(one.config.group, []).append(one)
+    for members in groups.values():
+        check_one_group([one.config for one in members])
+    return list(groups.values())
+
+
+def run(
+    *listeners: AnyListener,
+    name_server: str = DEFAULT_NAME_SERVER,
+    config: ConsumerConfig | None = None,
+    client: ClientConfig | None = None,
+) -> None:
+    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Blocks; raises what ``PushConsumer.start`` raises."""
+    consumer = PushConsumer(*listeners, name_server=name_server, config=config, client=client)
+    asyncio.run(_serve(consumer))
+
+
+async def _serve(consumer: PushConsumer) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+    except (ValueError, RuntimeError):  # not the main thread: whoever has it handles signals
+        log.debug("run() outside the main thread does not handle signals")
+    async with consumer:
+        ends = {asyncio.ensure_future(stop.wait()), asyncio.ensure_future(consumer.wait())}
+        done, waiting = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+__all__ = ["PushConsumer", "run"]

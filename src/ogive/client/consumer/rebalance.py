@@ -1,0 +1,261 @@
+"""Which queues this member holds, and taking them over and giving them up. Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
+
+Behaviour
+- A pass runs at start, when members or routes change, every 20 s, and 1 s after a pass that could not do everything; never two within 1 s.
+- A topic whose queues or members cannot be learned keeps its assignment.
+- A queue that is given up: no new call begins, progress goes to the broker, then (orderly) the lock is given back. An orderly queue whose
+  listener is at work stays until it has ended, or until our lease on the lock is over.
+- A queue that is taken over (orderly: after the broker granted the lock) begins at the group's offset. If that cannot be learned the queue
+  is left alone until it can: an unknown offset is never taken for "no offset".
+
+Differs from Java
+- A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
+- All members ask the same broker who is there.
+- A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
+- A retry topic is always read from its beginning if the group has no offset there: no retry is skipped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.pull_service import PullService
+from ogive.client.listener import Start
+from ogive.errors import NoRoute, OgiveError
+from ogive.model import RETRY_PREFIX, MessageQueue
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_WAIT_S: Final = 0.5  # for a running orderly call, in each pass
+
+Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
+
+
+def difference(held: Collection[MessageQueue], mine: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
+    """(queues to give up, queues to take over), sorted."""
+    return sorted(set(held) - set(mine)), sorted(set(mine) - set(held))
+
+
+class Rebalancer:
+    """Keeps ``group.held`` equal to what the strategy gives this member."""
+
+    def __init__(
+        self,
+        group: Group,
+        config: ConsumerConfig,
+        pulls: PullService,
+        *,
+        starts: Mapping[str, Start],
+        orderly: bool,
+        quiet: Quiet,
+    ) -> None:
+        self._group = group
+        self._config = config
+        self._pulls = pulls
+        self._starts = starts  # topic -> where to begin; the retry topic is among them
+        self._orderly = orderly
+        self._quiet = quiet
+        self._wanted = asyncio.Event()
+        self._changing = asyncio.Lock()  # one change of the assignment at a time
+        self._leaving: dict[MessageQueue, ProcessQueue] = {}  # given up while a call was still running
+        self._loop = asyncio.get_running_loop()
+
+    def soon(self) -> None:
+        """Run a pass as soon as the pause since the last one allows."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Passes until cancelled."""
+        config, balanced = self._config, True
+        while True:
+            try:
+                async with asyncio.timeout(config.rebalance_period_s if balanced else config.rebalance_pause_s):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            balanced = self._pulls.suspended or await self.rebalance()
+            await asyncio.sleep(config.rebalance_pause_s)
+
+    async def rebalance(self) -> bool:
+        """One pass over all topics; False if something is left to do."""
+        async with self._changing:
+            results = [await self._rebalance_topic(topic) for topic in self._starts]
+        return all(results)
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        group = self._group
+        try:
+            queues = await group.calls.queues(topic)
+            members = await self._members(topic)
+        except NoRoute as exc:
+            log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
+            return topic.startswith(RETRY_PREFIX)
+        except OgiveError as exc:
+            log.warning("rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
+            return False
+        me = group.instance.client_id
+        mine = self._config.strategy(queues, members, me) if me in members else []
+        if not members or me not in members:
+            log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
+        given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
+        released = await self._give_up(given_up)
+        added = await self._take_over(taken)
+        if released or added:
+            log.info(
+                "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
+            )
+            await group.calls.heartbeat()
+        return me in members and len(released) == len(given_up) and len(added) == len(taken)
+
+    async def _members(self, topic: str) -> list[str]:
+        members = await self._group.calls.members(topic)
+        if self._group.instance.client_id in members:
+            return members
+        await self._group.calls.heartbeat()
+        return await self._group.calls.members(topic)
+
+    # --- giving up ---------------------------------------------------------------------------------------------------
+
+    async def _give_up(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """Those of *queues* that could be let go now."""
+        if not queues:
+            return []
+        process_queues = [self._group.held[queue] for queue in queues]
+        for process_queue in process_queues:
+            if process_queue.state is QueueState.ACTIVE:
+                process_queue.move_to(QueueState.RELEASING)
+                self._pulls.stop(process_queue)
+        quiet = await asyncio.gather(*(self._quiet(process_queue, HAND_OVER_WAIT_S) for process_queue in process_queues))
+        released = [p for p, is_quiet in zip(process_queues, quiet, strict=True) if is_quiet]
+        overdue = [p for p in process_queues if p not in released and self._loop.time() >= p.leased_until]
+        for process_queue in overdue:
+            log.warning(
+                "%s of %s is given up while its listener still works: our lock on it is over", process_queue.queue, self._group.name
+            )
+        await self._let_go(released, unlock=self._orderly)
+        await self._let_go(overdue, unlock=False)  # the broker's own lease keeps others out a little longer
+        return [process_queue.queue for process_queue in (*released, *overdue)]
+
+    async def _let_go(self, process_queues: Sequence[ProcessQueue], *, unlock: bool) -> None:
+        if not process_queues:
+            return
+        queues = [process_queue.queue for process_queue in process_queues]
+        for process_queue in process_queues:
+            self._drop(process_queue)
+        await self._group.store.persist(queues, checked=True)
+        for queue in queues:
+            self._group.store.forget(queue)
+        if unlock:
+            await self._unlock(queues)
+
+    async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
+        try:
+            await self._group.calls.unlock(queues)
+        except OgiveError as exc:
+            log.warning("queues of %s stay locked until the broker's lease ends: %s", self._group.name, exc)
+
+    async def give_up_all(self) -> None:
+        """At shutdown, after the last call has ended: progress to the brokers, locks back."""
+        async with self._changing:
+            await self._let_go(list(self._group.held.values()), unlock=self._orderly)
+
+    def _drop(self, process_queue: ProcessQueue) -> None:
+        """From here on nothing of the queue counts."""
+        del self._group.held[process_queue.queue]
+        process_queue.move_to(QueueState.DROPPED)
+        self._pulls.stop(process_queue)
+        if process_queue.busy:
+            self._leaving[process_queue.queue] = process_queue
+
+    def _lose(self, process_queue: ProcessQueue) -> None:
+        """The lock is lost: the group's progress may be somebody else's by now and must not be overwritten."""
+        if self._group.held.get(process_queue.queue) is process_queue:
+            self._drop(process_queue)
+            self._group.store.forget(process_queue.queue)
+            self.soon()
+
+    # --- taking over -------------------------------------------------------------------------------------------------
+
+    async def _take_over(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """Those of *queues* that are ours now. A queue in which a call of an earlier time still runs has to wait for it."""
+        self._leaving = {queue: process_queue for queue, process_queue in self._leaving.items() if process_queue.busy}
+        queues = [queue for queue in queues if queue not in self._leaving]
+        if not queues:
+            return []
+        leased_until = float("inf")
+        if self._orderly:
+            leased_until = self._loop.time() + self._config.lock_lease_s
+            try:
+                queues = sorted((await self._group.calls.lock(queues))[0])
+            except OgiveError as exc:
+                log.warning("queues of %s cannot be locked: %s", self._group.name, exc)
+                return []
+        offsets = await asyncio.gather(*map(self._begin_offset, queues))
+        added = [(queue, offset) for queue, offset in zip(queues, offsets, strict=True) if offset is not None]
+        for queue, offset in added:
+            self._group.store.forget(queue)
+            self._hold(ProcessQueue(queue, offset, leased_until))
+        return [queue for queue, _ in added]
+
+    def _hold(self, process_queue: ProcessQueue) -> None:
+        self._group.held[process_queue.queue] = process_queue
+        self._pulls.start(process_queue)
+
+    async def _begin_offset(self, queue: MessageQueue) -> int | None:
+        """Where the group goes on in *queue*; None if that cannot be learned now."""
+        try:
+            offset = await self._group.store.fetch(queue)
+            return offset if offset is not None else await self._first_offset(queue)
+        except OgiveError as exc:
+            log.warning("%s is left alone: where %s stands in it cannot be learned: %s", queue, self._group.name, exc)
+            return None
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        start, calls = self._starts[queue.topic], self._group.calls
+        if start == "latest":
+            return await calls.max_offset(queue)
+        if start == "earliest":
+            return await calls.min_offset(queue)
+        return await calls.offset_at(queue, int(start.timestamp() * 1000))
+
+    # --- repairs and locks -------------------------------------------------------------------------------------------
+
+    async def go_to(self, process_queue: ProcessQueue, offset: int) -> None:
+        """Continue a held queue at another offset, also a lower one. A running orderly call is waited for as at a hand-over."""
+        group, queue = self._group, process_queue.queue
+        async with self._changing:
+            if group.held.get(queue) is not process_queue or process_queue.state is not QueueState.ACTIVE:
+                return
+            process_queue.move_to(QueueState.RELEASING)
+            group.store.repair(queue, offset)
+            await group.store.persist([queue], checked=True)
+            await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._loop.time()))
+            self._drop(process_queue)
+            group.store.forget(queue)
+            if process_queue.busy:
+                self.soon()
+            else:
+                group.store.update(queue, offset)
+                self._hold(ProcessQueue(queue, offset, process_queue.leased_until))
+
+    async def renew_locks(self) -> None:
+        """The periodic job of an orderly group. A queue that is being given up is not renewed."""
+        held = {queue: p for queue, p in self._group.held.items() if p.state is QueueState.ACTIVE}
+        if not held:
+            return
+        asked_at = self._loop.time()
+        granted, refused = await self._group.calls.lock(held)
+        for queue in refused:
+            log.warning("the lock on %s is lost: %s starts anew in it", queue, self._group.name)
+            self._lose(held[queue])
+        for queue in granted:
+            if held[queue].leased_until <= asked_at:
+                log.warning("the lock on %s came back after our lease on it was over: %s starts anew in it", queue, self._group.name)
+                self._lose(held[queue])
+            else:
+                held[queue].leased_until = asked_at + self._config.lock_lease_s

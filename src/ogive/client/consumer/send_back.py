@@ -1,0 +1,126 @@
+"""Failed messages on their way back to the broker, which delivers them again later or puts them into the dead-letter topic.
+
+Behaviour
+- A message stays in its process queue, and so holds back the group's progress, until a broker has taken it.
+- First the broker that holds it is asked to send it back; if that fails a copy goes to the retry topic through any broker; if that fails
+  too, the message is given to the listener again after 5 s.
+- Each message is on its way at most once at a time.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.errors import OgiveError
+from ogive.model import MessageExt
+
+log = logging.getLogger(__name__)
+
+MAX_AT_A_TIME: Final = 16
+FIRST_RETRY_LEVEL: Final = 3  # what a broker uses for delay level 0 and the first retry
+
+
+class ReturnCalls(Protocol):
+    """What it asks of brokers."""
+
+    async def send_back(self, message: MessageExt, *, delay_level: int, max_retries: int) -> None: ...
+    async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None: ...
+
+
+class SendBack:
+    """One per listener. *returned* is called when a broker has taken the message, *stranded* when none would for now."""
+
+    def __init__(
+        self,
+        calls: ReturnCalls,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
+        *,
+        max_retries: int,
+        retry_s: float,
+        returned: Callable[[ProcessQueue, MessageExt], None],
+        redeliver: Callable[[ProcessQueue, MessageExt], None],
+    ) -> None:
+        self._calls = calls
+        self._spawn = spawn
+        self._max_retries = max_retries
+        self._retry_s = retry_s
+        self._returned = returned
+        self._redeliver = redeliver
+        self._waiting: deque[tuple[ProcessQueue, MessageExt, int]] = deque()
+        self._under_way: set[tuple[ProcessQueue, int]] = set()
+        self._stranded: set[asyncio.TimerHandle] = set()
+        self._couriers: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int) -> None:
+        """Send *message* back, unless it is finished or on its way already."""
+        key = (process_queue, message.queue_offset)
+        if self._closed or key in self._under_way or message.queue_offset not in process_queue:
+            return
+        self._under_way.add(key)
+        self._waiting.append((process_queue, message, delay_level))
+        if len(self._couriers) < MAX_AT_A_TIME:
+            courier = self._spawn(self._carry(), "send back")
+            self._couriers.add(courier)
+            courier.add_done_callback(self._couriers.discard)
+
+    def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool:
+        return (process_queue, offset) in self._under_way
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait at most *timeout_s* for what is on its way; what is stranded stays unfinished and is delivered again to the group."""
+        if self._couriers:
+            await asyncio.wait(self._couriers, timeout=timeout_s)
+        self._closed = True
+        self._waiting.clear()
+        for courier in list(self._couriers):
+            courier.cancel()
+        for timer in self._stranded:
+            timer.cancel()
+        self._stranded.clear()
+
+    async def _carry(self) -> None:
+        while self._waiting:
+            process_queue, message, delay_level = self._waiting.popleft()
+            if process_queue.dropped:
+                self._under_way.discard((process_queue, message.queue_offset))
+            elif await self._send(message, delay_level):
+                self._under_way.discard((process_queue, message.queue_offset))
+                self._returned(process_queue, message)
+            else:
+                self._strand(process_queue, message)
+
+    async def _send(self, message: MessageExt, delay_level: int) -> bool:
+        try:
+            await self._calls.send_back(message, delay_level=delay_level, max_retries=self._max_retries)
+        except OgiveError as exc:
+            log.warning("%s/%d could not be sent back, trying the retry topic: %s", message.queue, message.queue_offset, exc)
+        else:
+            return True
+        dead = delay_level < 0
+        try:
+            await self._calls.send_retry(
+                message,
+                delay_level=0 if dead else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times,
+                reconsume_times=self._max_retries + 1 if dead else message.reconsume_times + 1,
+                max_retries=self._max_retries,
+            )
+        except OgiveError as exc:
+            log.warning("%s/%d stays here and is tried again in %.0f s: %s", message.queue, message.queue_offset, self._retry_s, exc)
+            return False
+        return True
+
+    def _strand(self, process_queue: ProcessQueue, message: MessageExt) -> None:
+        def again() -> None:
+            self._stranded.discard(timer)
+            self._under_way.discard((process_queue, message.queue_offset))
+            changed = replace(message, reconsume_times=message.reconsume_times + 1)
+            if process_queue.replace(changed):
+                self._redeliver(process_queue, changed)
+
+        timer = asyncio.get_running_loop().call_later(self._retry_s, again)
+        self._stranded.add(timer)

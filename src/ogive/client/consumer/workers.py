@@ -1,0 +1,207 @@
+"""Who calls the listener: threads for a plain function, tasks for an async one. Both take tasks from one queue, first come first served.
+
+Thousands of tasks a millisecond must cost next to nothing beyond the call itself, so results are collected and handed to the loop with one
+wake-up for all that finished since the last one.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_RUN_BEFORE_YIELD = 32  # tasks that one async worker finishes without letting the loop turn
+
+
+class Workers(Protocol[T]):
+    """Calls ``run(task)`` for each submitted task, and hands (task, result) pairs to ``finished`` on the loop."""
+
+    def start(self) -> None: ...
+    def submit(self, tasks: Iterable[T]) -> None: ...
+    def running(self) -> list[tuple[float, T]]:
+        """When each task that runs now was begun (the loop's time), and the task."""
+        ...
+
+    def forget_waiting(self) -> None:
+        """Begin no more tasks."""
+        ...
+
+    async def stop(self, timeout_s: float, caller: object = None) -> int:
+        """Begin no more tasks, and wait for the running ones at most *timeout_s*; returns how many still run.
+
+        *caller* is who asked to stop, a thread's ident or a task: if it is one of the workers, nobody waits for it.
+        """
+        ...
+
+
+class ThreadWorkers(Generic[T, R]):
+    """Daemon threads: one that hangs in a listener for ever does not keep the process alive."""
+
+    def __init__(self, run: Callable[[T], R], finished: Callable[[Sequence[tuple[T, R]]], None], *, count: int, name: str) -> None:
+        self._run = run
+        self._finished = finished
+        self._loop = asyncio.get_running_loop()
+        self._tasks: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._results: deque[tuple[T, R]] = deque()
+        self._told = False  # the loop knows that there are results
+        self._stopping = False
+        self._slots: list[tuple[float, T] | None] = [None] * count
+        self._gone = asyncio.Event()
+        self._threads = [threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(count)]
+        self._left: set[int] = set()
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, tasks: Iterable[T]) -> None:
+        put = self._tasks.put
+        for task in tasks:
+            put(task)
+
+    def running(self) -> list[tuple[float, T]]:
+        return [slot for slot in self._slots if slot is not None]
+
+    def forget_waiting(self) -> None:
+        self._stopping = True
+
+    async def stop(self, timeout_s: float, caller: object = None) -> int:
+        self.forget_waiting()
+        for _ in self._threads:
+            self._tasks.put(None)
+        waited_for = {i for i, thread in enumerate(self._threads) if thread.ident != caller}
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not waited_for <= self._left:
+                    self._gone.clear()
+                    await self._gone.wait()
+        except TimeoutError:
+            log.warning("%d listener calls still run after %.1f s and are left behind", len(waited_for - self._left), timeout_s)
+        self._collect()
+        for i in waited_for & self._left:
+            self._threads[i].join()  # it has said goodbye: only its last instructions are left
+        return len(waited_for - self._left)
+
+    # --- in the threads ----------------------------------------------------------------------------------------------
+
+    def _work(self, index: int) -> None:
+        get, run, results, slots, clock = self._tasks.get, self._run, self._results, self._slots, time.monotonic
+        while (task := get()) is not None:
+            if self._stopping:
+                continue
+            slots[index] = (clock(), task)
+            results.append((task, run(task)))
+            slots[index] = None
+            if not self._told:
+                self._told = True
+                self._tell(self._collect)
+        self._tell(lambda: self._say_goodbye(index))
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed: this thread was left behind, and its result counts no more
+            log.debug("a listener call ended after its loop")
+
+    # --- on the loop -------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        self._told = False  # first: a result that comes while we collect tells again
+        results = self._results
+        batch = [results.popleft() for _ in range(len(results))]
+        if batch:
+            self._finished(batch)
+
+    def _say_goodbye(self, index: int) -> None:
+        self._left.add(index)
+        self._gone.set()
+
+
+class LoopWorkers(Generic[T, R]):
+    """Tasks on the loop: *count* calls of an async listener at a time."""
+
+    def __init__(
+        self, run: Callable[[T], Awaitable[R]], finished: Callable[[Sequence[tuple[T, R]]], None], *, count: int, name: str
+    ) -> None:
+        self._run = run
+        self._finished = finished
+        self._count = count
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._tasks: deque[T] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._results: list[tuple[T, R]] = []
+        self._stopping = False
+        self._slots: list[tuple[float, T] | None] = [None] * count
+        self._workers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._workers = [asyncio.create_task(self._work(i), name=f"{self._name}-{i}") for i in range(self._count)]
+
+    def submit(self, tasks: Iterable[T]) -> None:
+        self._tasks.extend(tasks)
+        self._wake(len(self._tasks))
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                count -= 1
+
+    def running(self) -> list[tuple[float, T]]:
+        return [slot for slot in self._slots if slot is not None]
+
+    def forget_waiting(self) -> None:
+        self._stopping = True
+        self._tasks.clear()
+
+    async def stop(self, timeout_s: float, caller: object = None) -> int:
+        """Calls that still run in the end are cancelled."""
+        self.forget_waiting()
+        self._wake(self._count)
+        waited_for = [worker for worker in self._workers if worker is not caller]
+        late: set[asyncio.Task[None]] = set()
+        if waited_for:
+            _, late = await asyncio.wait(waited_for, timeout=timeout_s)
+        for worker in late:
+            worker.cancel()
+        if late:
+            log.warning("%d listener calls still run after %.1f s and are cancelled", len(late), timeout_s)
+            await asyncio.wait(late, timeout=1.0)
+        self._collect()
+        return len(late)
+
+    async def _work(self, index: int) -> None:
+        done_in_a_row = 0
+        while not self._stopping:
+            if not self._tasks:
+                waiting = self._loop.create_future()
+                self._idle.append(waiting)
+                await waiting
+                continue
+            task = self._tasks.popleft()
+            self._slots[index] = (self._loop.time(), task)
+            try:
+                result = await self._run(task)
+            finally:
+                self._slots[index] = None
+            if not self._results:
+                self._loop.call_soon(self._collect)
+            self._results.append((task, result))
+            done_in_a_row += 1
+            if done_in_a_row % _RUN_BEFORE_YIELD == 0:
+                await asyncio.sleep(0)
+
+    def _collect(self) -> None:
+        batch, self._results = self._results, []
+        if batch:
+            self._finished(batch)

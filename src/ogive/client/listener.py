@@ -1,0 +1,190 @@
+"""What a listener is, and what it may answer.
+
+Returning None is success. Raising means "again, later". Anything finer is a value of this module; any other value counts as a failure, and
+the log says so: a listener that returns something by mistake must not pass for one that succeeded.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+
+from ogive.errors import InvalidOption
+from ogive.model import validate_group, validate_topic
+from ogive.wire.bodies import SubscriptionData
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_MAX_RETRIES: Final = 16
+UNLIMITED_RETRIES: Final = 0x7FFFFFFF
+MIN_SUSPEND_S, MAX_SUSPEND_S = 0.01, 30.0
+
+Start = Literal["latest", "earliest"] | datetime
+"""Where a group begins in a queue in which it has no offset yet."""
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Deliver again later. The first *done* messages of a batch count as finished.
+
+    *delay_level* 0 lets the broker choose (longer with every try), n >= 1 is its n-th delay, -1 the dead-letter topic at once.
+    """
+
+    delay_level: int = 0
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        if self.delay_level < -1 or self.done < 0:
+            raise InvalidOption(f"delay level {self.delay_level} and {self.done} finished messages: -1 and 0 are the least")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Orderly listeners: deliver the same message again after *seconds*; the queue waits. *done* as in Later."""
+
+    seconds: float | None = None
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.seconds is not None and not self.seconds >= 0) or self.done < 0:
+            raise InvalidOption(f"a queue cannot be suspended for {self.seconds} s")
+
+
+ConsumeResult = Later | Suspend | None
+
+LATER: Final = Later()
+DEAD_LETTER: Final = Later(-1)
+
+
+def later(delay_level: int = 0, *, done: int = 0) -> Later:
+    """The answer "again, after the broker's delay *delay_level*"; of a batch the first *done* messages are finished."""
+    return Later(delay_level, done)
+
+
+def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
+    """An orderly listener's answer "this message again, after *seconds*" (0.01 to 30; None: the listener's suspend_s)."""
+    return Suspend(seconds, done)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """What a listener wants, and how it is called. Times in seconds."""
+
+    topic: str
+    group: str  # consumerGroup
+    tags: str = "*"  # "paid || refunded"
+    orderly: bool = False  # MessageListenerOrderly
+    broadcast: bool = False  # MessageModel.BROADCASTING
+    batch: int = 1  # consumeMessageBatchMaxSize; above 1 the listener gets a list
+    threads: int = 20  # consumeThreadMax; calls at a time, also of an async listener
+    consume_timeout_s: float = 900.0  # consumeTimeout, 15 minutes; concurrent only
+    max_retries: int | None = None  # maxReconsumeTimes; None: 16, and without end for an orderly listener
+    start: Start = "latest"  # consumeFromWhere, consumeTimestamp
+    suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
+
+    def __post_init__(self) -> None:
+        validate_topic(self.topic)
+        validate_group(self.group)
+        if self.broadcast:
+            raise InvalidOption("broadcast consumption is not part of this release: give each member a group of its own instead")
+        if not 1 <= self.batch <= 1024:
+            raise InvalidOption(f"batch is {self.batch}: 1 to 1024 are possible")
+        if not 1 <= self.threads <= 1000:
+            raise InvalidOption(f"threads is {self.threads}: 1 to 1000 are possible")
+        if self.consume_timeout_s <= 0:
+            raise InvalidOption("consume_timeout_s must be above zero")
+        if self.max_retries is not None and self.max_retries < 0:
+            raise InvalidOption("max_retries must not be negative; None is the default")
+        if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
+            raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+        if isinstance(self.start, datetime):
+            if self.start.tzinfo is None:
+                raise InvalidOption("start needs a time zone: datetime(..., tzinfo=UTC)")
+        elif self.start not in ("latest", "earliest"):
+            raise InvalidOption(f'start is {self.start!r}: "latest", "earliest" or a datetime are possible')
+
+    @property
+    def retries(self) -> int:
+        """How often a message comes again before it is given up."""
+        if self.max_retries is not None:
+            return self.max_retries
+        return UNLIMITED_RETRIES if self.orderly else DEFAULT_MAX_RETRIES
+
+    def subscription(self, version: int) -> SubscriptionData:
+        return SubscriptionData.of_tags(self.topic, self.tags, version)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listener(Generic[P, R]):
+    """A function with what it listens to. Calling it calls the function."""
+
+    function: Callable[P, R]
+    config: ListenerConfig
+    name: str = field(default="listener")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @property
+    def is_async(self) -> bool:
+        return _is_async(self.function)
+
+
+AnyListener = Listener[..., Any]
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  the method, not whether there is one
+
+
+def listener(
+    topic: str,
+    *,
+    group: str,
+    tags: str = "*",
+    orderly: bool = False,
+    broadcast: bool = False,
+    batch: int = 1,
+    threads: int = 20,
+    consume_timeout_s: float = 900.0,
+    max_retries: int | None = None,
+    start: Start = "latest",
+    suspend_s: float = 1.0,
+) -> Callable[[Callable[P, R]], Listener[P, R]]:
+    """Make a function a listener to *topic*, as a member of *group*.
+
+    A plain function is called in a thread, an ``async def`` on the loop; up to *threads* calls run at a time. With *orderly* the messages
+    of a queue come one after the other, in order. With *batch* above 1 the function gets a list of up to that many messages. A call that
+    runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
+    group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
+    offset yet. Raises InvalidOption.
+    """
+    config = ListenerConfig(
+        topic=topic,
+        group=group,
+        tags=tags,
+        orderly=orderly,
+        broadcast=broadcast,
+        batch=batch,
+        threads=threads,
+        consume_timeout_s=consume_timeout_s,
+        max_retries=max_retries,
+        start=start,
+        suspend_s=suspend_s,
+    )
+
+    def decorate(function: Callable[P, R]) -> Listener[P, R]:
+        return Listener(function, config, getattr(function, "__qualname__", repr(function)))
+
+    return decorate
