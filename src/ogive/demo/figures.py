@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Final
 
+from ogive.demo import names
 from ogive.demo.truth import Figures, Truth, add_up
 
 Hours = Mapping[tuple[str, int], Figures]
@@ -44,6 +45,10 @@ class Cancellations:
     processed: int = 0
     by_reconsume_times: dict[int, int] = field(default_factory=dict)  # of those without a tail number
 
+    @property
+    def first_deliveries(self) -> int:
+        return self.processed + self.by_reconsume_times.get(0, 0)
+
 
 @dataclass(slots=True, kw_only=True)
 class DeadLetters:
@@ -66,9 +71,10 @@ class Observed:
     rows_streamed: int = 0
     parquet: Hours = field(default_factory=dict)
     topic: Hours = field(default_factory=dict)
+    lag: dict[str, int] = field(default_factory=dict)  # group to messages behind at the end, as the broker sees it
 
 
-def compare(truth: Truth, observed: Observed, *, max_retries: int) -> list[Check]:
+def compare(truth: Truth, observed: Observed, *, max_retries: int = names.MAX_RETRIES) -> list[Check]:
     """Every check of a run, in the order in which a message passes."""
     return [
         *_compare_groups(truth, observed, max_retries),
@@ -77,6 +83,7 @@ def compare(truth: Truth, observed: Observed, *, max_retries: int) -> list[Check
         *_compare_airports(truth.airports, add_up(observed.parquet)),
         *_compare_hours("Spark to Parquet", truth.hours, observed.parquet),
         *_compare_hours("Spark to topic", truth.hours, observed.topic),
+        *(Check("lag at the end", group, 0, observed.lag.get(group)) for group in names.GROUPS),
     ]
 
 

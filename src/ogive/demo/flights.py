@@ -14,7 +14,7 @@ in that order. A flight without a tail number (2,512, all cancelled) belongs to 
 
 import csv
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
@@ -37,6 +37,7 @@ _COLUMNS: Final = (
 # An event's place in the order, packed into one int that sorts: minute, kind, line.
 _LINE_BITS: Final = 20
 _KIND_BITS: Final = 2
+_KIND_MASK: Final = (1 << _KIND_BITS) - 1
 
 
 class Event(NamedTuple):
@@ -82,6 +83,7 @@ class EventStream:
             for kind, minute in flight.moments()
         )
         self._places = places[:limit]
+        self.kinds = Counter(KINDS[place >> _LINE_BITS & _KIND_MASK] for place in self._places)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -90,7 +92,7 @@ class EventStream:
         sequence: defaultdict[str, int] = defaultdict(int)
         for place in self._places:
             flight = self._flights[place & (1 << _LINE_BITS) - 1]
-            kind = place >> _LINE_BITS & (1 << _KIND_BITS) - 1
+            kind = place >> _LINE_BITS & _KIND_MASK
             if flight.tail is not None:
                 sequence[flight.tail] += 1
             yield _event(flight, kind, place >> _LINE_BITS + _KIND_BITS, sequence[flight.tail] if flight.tail else None)

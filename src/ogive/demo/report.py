@@ -5,20 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
-from typing import Final
 
 from ogive.demo.charts import Band, HeatRow, Line, heat_map, line_chart
 from ogive.demo.dataset import NEW_YORK
 from ogive.demo.figures import Check, Hours
+from ogive.demo.names import CANCELLATIONS, IN_ORDER, SENT, SENT_CANCELLATIONS, SPARK
 from ogive.demo.page import PAGE, STYLE
 from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
-
-SENT: Final = "sent"
-SENT_CANCELLATIONS: Final = "sent cancellations"
-IN_ORDER: Final = "orderly group"
-CANCELLATIONS: Final = "concurrent group"
-SPARK: Final = "Spark"
 
 
 @dataclass(frozen=True, slots=True)

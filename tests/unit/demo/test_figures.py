@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ogive.demo import figures, truth
+from ogive.demo import figures, names, truth
 from ogive.demo.dataset import Dataset
 from ogive.demo.figures import Cancellations, Check, DeadLetters, InOrder, Observed
 from ogive.demo.truth import Truth
@@ -29,6 +29,7 @@ def observed(expected: Truth) -> Observed:
         rows_streamed=21,
         parquet=copy.deepcopy(expected.hours),
         topic=copy.deepcopy(expected.hours),
+        lag=dict.fromkeys(names.GROUPS, 0),
     )
 
 
@@ -68,6 +69,8 @@ PLANTED: list[Callable[[Observed], object]] = [
     lambda o: setattr(o, "rows_streamed", 22),
     lambda o: setattr(o, "parquet", {}),
     lambda o: setattr(o, "topic", {}),
+    lambda o: o.lag.update({names.SPARK_GROUP: 1}),
+    lambda o: o.lag.clear(),
     one_hour_late,
     delay_off_by_one,
 ]

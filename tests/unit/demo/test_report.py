@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ogive.demo import charts, report, truth
+from ogive.demo import charts, names, report, truth
 from ogive.demo.charts import Band, HeatRow, Line
 from ogive.demo.dataset import Dataset
 from ogive.demo.figures import Check
@@ -15,7 +15,7 @@ from ogive.demo.timeline import Timeline
 def run_of(dataset: Dataset, checks: list[Check]) -> Run:
     timeline = Timeline()
     for second in range(4):
-        for name in (report.SENT, report.SENT_CANCELLATIONS, report.IN_ORDER, report.CANCELLATIONS, report.SPARK):
+        for name in (names.SENT, names.SENT_CANCELLATIONS, names.IN_ORDER, names.CANCELLATIONS, names.SPARK):
             timeline.record(name, second, 100 * second)
     return Run(
         facts=[Fact("events", "21")],

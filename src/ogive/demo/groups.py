@@ -1,0 +1,61 @@
+"""The two consumer groups, in a process of their own: ``python -m ogive.demo.groups HOST:PORT``.
+
+Reports its totals as a line of JSON four times a second, and a last time after the end of its standard input, which asks it to leave.
+"""
+
+import asyncio
+import dataclasses
+import json
+import sys
+import time
+from typing import Any
+
+import ogive
+from ogive import aio
+from ogive.demo import names
+from ogive.demo.children import loop_factory
+from ogive.demo.listening import CancellationDesk, OrderCheck
+
+_REPORT_PERIOD_S = 0.25
+
+
+def listeners(order: OrderCheck, desk: CancellationDesk) -> tuple[ogive.Listener[..., Any], ogive.Listener[..., Any]]:
+    """What each group does with its messages."""
+
+    @ogive.listener(names.FLIGHTS, group=names.ORDER_GROUP, orderly=True, batch=256, start="earliest")
+    async def check_order(messages: list[ogive.MessageExt]) -> None:
+        for message in messages:
+            order.see(message.json())
+
+    @ogive.listener(names.FLIGHTS, group=names.CANCELLATION_GROUP, tags="cancelled", max_retries=names.MAX_RETRIES, start="earliest")
+    async def take_cancellation(message: ogive.MessageExt) -> ogive.ConsumeResult:
+        return None if desk.take(message.json(), message.reconsume_times) else ogive.LATER
+
+    return check_order, take_cancellation
+
+
+async def run(name_server: str) -> None:
+    """Consume until the end of standard input."""
+    order, desk = OrderCheck(), CancellationDesk()
+
+    def report() -> None:
+        totals = {"at": time.time(), "in_order": dataclasses.asdict(order.seen), "cancellations": dataclasses.asdict(desk.seen)}
+        print(json.dumps(totals), flush=True)
+
+    async with aio.PushConsumer(*listeners(order, desk), name_server=name_server):
+        end = asyncio.create_task(_end_of_input())
+        while not end.done():
+            report()
+            await asyncio.wait((end,), timeout=_REPORT_PERIOD_S)
+    report()
+
+
+async def _end_of_input() -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(run(sys.argv[1]))

@@ -1,0 +1,57 @@
+"""What the two groups make of an event; their bookkeeping apart from any broker."""
+
+from typing import Any
+
+from ogive.demo.figures import Cancellations, InOrder
+
+
+class OrderCheck:
+    """Sees every event; knows of each aircraft which number comes next."""
+
+    def __init__(self) -> None:
+        self.seen = InOrder()
+        self._last: dict[str, int] = {}  # tail number to the number of its last event
+        self._scheduled: dict[str, int] = {}  # tail number to the scheduled time of its last departure
+        self._unidentified: set[tuple[str, str]] = set()  # events of flights without a tail number: they have no order
+
+    def see(self, event: dict[str, Any]) -> None:
+        if self._is_repeated(event):
+            self.seen.repeated += 1
+            return
+        self.seen.received += 1
+        tail = event["tail"]
+        if tail is None:
+            return
+        self.seen.out_of_order += event["sequence"] != self._last.get(tail, 0) + 1
+        self._last[tail] = event["sequence"]
+        self.seen.aircraft = len(self._last)
+        if event["type"] == "departed":
+            self.seen.schedule_reversals += event["scheduled"] < self._scheduled.get(tail, event["scheduled"])
+            self._scheduled[tail] = event["scheduled"]
+
+    def _is_repeated(self, event: dict[str, Any]) -> bool:
+        """A number that was seen before, or one that comes after its successors: that one was counted when they came too early."""
+        if (tail := event["tail"]) is not None:
+            return bool(event["sequence"] <= self._last.get(tail, 0))
+        name = (event["flight"], event["type"])
+        if name in self._unidentified:
+            return True
+        self._unidentified.add(name)
+        return False
+
+
+class CancellationDesk:
+    """Takes cancellations; refuses those whose aircraft nobody knows, each time they come."""
+
+    def __init__(self) -> None:
+        self.seen = Cancellations()
+
+    def take(self, event: dict[str, Any], reconsume_times: int) -> bool:
+        """True if the cancellation is dealt with."""
+        self.seen.deliveries += 1
+        if event["tail"] is not None:
+            self.seen.processed += 1
+            return True
+        tries = self.seen.by_reconsume_times
+        tries[reconsume_times] = tries.get(reconsume_times, 0) + 1
+        return False

@@ -1,0 +1,287 @@
+"""The run itself: a broker, the two groups and Spark as processes beside this one, which sends the events and keeps the counts."""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import ogive
+from ogive import aio
+from ogive.client import api
+from ogive.demo import names
+from ogive.demo.charts import Band
+from ogive.demo.children import Child, resident_bytes
+from ogive.demo.figures import Cancellations, DeadLetters, InOrder, Observed
+from ogive.demo.flights import KINDS, EventStream
+from ogive.demo.progress import Progress
+from ogive.demo.timeline import Timeline
+from ogive.demo.truth import Figures
+from ogive.errors import OgiveError
+from ogive.model import SendResult
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies import TopicConfig
+
+_SAMPLE_PERIOD_S: Final = 0.25
+_WEIGH_PERIOD_S: Final = 1.0
+_STALL_S: Final = 60.0
+_SEND_TIMEOUT_S: Final = 30.0  # a busy machine is no failure
+_READY: Final = "ready "
+
+
+class Stalled(OgiveError):
+    """Nothing moved for a minute."""
+
+
+@asynccontextmanager
+async def pipeline(folder: Path, show: Progress) -> AsyncIterator["Pipeline"]:
+    """A pipeline with its data in *folder*; at the end all of its processes are gone. Raises ChildFailed when one ends before that."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            run = Pipeline(folder, show, tasks)
+            try:
+                yield run
+            finally:
+                await run.stop()
+    except ExceptionGroup as group:
+        if (ours := group.subgroup(OgiveError)) is not None:
+            raise next(_leaves(ours)) from group
+        raise
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _leaves(exc)
+        else:
+            yield exc
+
+
+class Pipeline:
+    """The steps of a run, to be called in order: start, send, consume, compute. They raise ChildFailed, Stalled or what the client raises.
+
+    ``observed``, ``timeline``, ``phases`` and ``peak_bytes`` hold what happened.
+    """
+
+    def __init__(self, folder: Path, show: Progress, tasks: asyncio.TaskGroup) -> None:
+        self.observed = Observed()
+        self.timeline = Timeline()
+        self.phases: list[Band] = []
+        self.peak_bytes = 0
+        self.children: list[Child] = []
+        self._folder = folder
+        self._show = show
+        self._tasks = tasks
+        self._periodic = [
+            tasks.create_task(_repeat(self._sample, _SAMPLE_PERIOD_S)),
+            tasks.create_task(_repeat(self._weigh, _WEIGH_PERIOD_S)),
+        ]
+        self._started = time.time()
+        self._name_server = ""
+        self._broker = ""
+        self._groups: Child | None = None
+        self._sent: Counter[str] = Counter()
+        self._unidentified = 0  # cancellations sent without a tail number
+        self._failed: BaseException | None = None
+
+    async def start(self) -> None:
+        """The broker with its topics, and the two groups waiting for messages."""
+        with self._phase("start"):
+            await self._start_broker()
+            await _create_topics(self._broker)
+            await self._start_groups()
+
+    async def send(self, events: EventStream) -> None:
+        """All events in order, many in flight, while the groups consume; returns when the last is acknowledged."""
+        for name in (names.SENT, names.IN_ORDER):
+            self._show.expect(name, len(events))
+        self._show.expect(names.CANCELLATIONS, events.kinds["cancelled"])
+        with self._phase("send and consume"):
+            await self._send(events)
+
+    async def consume(self) -> None:
+        """Until both groups have all there is for them, retries included; then they leave."""
+        with self._phase("retries"):
+            await self._until("the groups have all messages", self._consumed)
+            assert self._groups is not None
+            self._groups.finish()
+
+    async def compute(self) -> None:
+        """Spark."""
+        self._show.expect(names.SPARK, self._sent.total())
+        with self._phase("Spark"):
+            await self._run_spark()
+        self.observed.lag = await _lags(self._broker)
+
+    async def stop(self) -> None:
+        """End every process, the youngest first."""
+        for task in self._periodic:
+            task.cancel()
+        for child in reversed(self.children):
+            await child.stop()
+
+    # --- the processes
+
+    async def _start_broker(self) -> None:
+        command = ["-m", "ogive", "up", "--data", str(self._folder / "broker"), "--flush", "sync", "--delay-levels", names.DELAY_LEVELS]
+        broker = await self._child("broker", [*command, "--name-server-port", "0", "--broker-port", "0"])
+        lines = broker.lines()
+        ready = await anext(lines, "")
+        if not ready.startswith(_READY):
+            raise broker.failed("did not become ready")
+        addresses = dict(word.split("=", 1) for word in ready.removeprefix(_READY).split())
+        self._name_server, self._broker = addresses["name-server"], addresses["broker"]
+        self._show.say(f"broker {self._broker}, name server {self._name_server}, sync flush, data in {self._folder}")
+        self._tasks.create_task(self._follow_broker(broker, lines))
+
+    async def _follow_broker(self, broker: Child, lines: AsyncIterator[str]) -> None:
+        async for _ in lines:
+            pass
+        if not broker.stopped:
+            raise broker.failed("ended early")
+
+    async def _start_groups(self) -> None:
+        self._groups = await self._child("consumer groups", ["-m", "ogive.demo.groups", self._name_server])
+        reports = self._groups.reports()
+        first = await anext(reports, None)
+        if first is None:
+            raise self._groups.failed("ended early")
+        self._take_groups(first)
+        self._tasks.create_task(self._follow_groups(reports))
+
+    async def _follow_groups(self, reports: AsyncIterator[dict[str, Any]]) -> None:
+        async for report in reports:
+            self._take_groups(report)
+
+    def _take_groups(self, report: dict[str, Any]) -> None:
+        in_order, desk = InOrder(**report["in_order"]), Cancellations(**report["cancellations"])
+        desk.by_reconsume_times = {int(times): count for times, count in desk.by_reconsume_times.items()}  # JSON made texts of them
+        self.observed.in_order, self.observed.cancellations = in_order, desk
+        self._count(names.IN_ORDER, in_order.received, report["at"])
+        self._count(names.CANCELLATIONS, desk.first_deliveries, report["at"])
+        self._count(names.RETRIES, desk.deliveries - desk.first_deliveries, report["at"])
+
+    async def _run_spark(self) -> None:
+        folder = self._folder / "spark"
+        folder.mkdir()
+        spark = await self._child("Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)])
+        result: dict[str, Any] = {}
+        async for report in spark.reports():
+            self._count(names.SPARK, report.get("rows", 0), report["at"])
+            result |= report
+        if "parquet" not in result:
+            raise spark.failed("ended without a result")
+        self.observed.rows_streamed = result["rows_streamed"]
+        self.observed.dead_letters = DeadLetters(**result["dead_letters"])
+        self.observed.parquet = _read_hours(Path(result["parquet"]))
+        self.observed.topic = _read_hours(Path(result["topic"]))
+
+    async def _child(self, name: str, arguments: list[str]) -> Child:
+        child = await Child.start(name, [sys.executable, *arguments], self._folder)
+        self.children.append(child)
+        return child
+
+    # --- sending
+
+    async def _send(self, events: EventStream) -> None:
+        acknowledged = {kind: partial(self._acknowledged, kind) for kind in KINDS}
+        async with aio.Producer(self._name_server, config=ogive.ProducerConfig(send_timeout_s=_SEND_TIMEOUT_S)) as producer:
+            for event in events:
+                self._unidentified += event.tail is None and event.kind == "cancelled"
+                sent = await producer.submit(names.FLIGHTS, event.body, tag=event.kind, keys=event.flight, sharding_key=event.tail)
+                sent.add_done_callback(acknowledged[event.kind])
+                if self._failed is not None:
+                    break
+            await producer.flush()
+        if self._failed is not None:
+            raise self._failed
+        self.observed.sent = dict(self._sent)
+
+    def _acknowledged(self, kind: str, sent: asyncio.Future[SendResult]) -> None:
+        if sent.cancelled():
+            return
+        if (failure := sent.exception()) is not None:
+            self._failed = self._failed or failure
+        else:
+            self._sent[kind] += 1
+
+    # --- counting and waiting
+
+    def _consumed(self) -> bool:
+        in_order, desk = self.observed.in_order, self.observed.cancellations
+        return (
+            in_order.received >= self._sent.total()
+            and desk.first_deliveries >= self._sent["cancelled"]
+            and desk.by_reconsume_times.get(names.MAX_RETRIES, 0) >= self._unidentified
+        )
+
+    async def _until(self, what: str, done: Callable[[], bool]) -> None:
+        """Wait for *done*. Raises Stalled when nothing moves for a minute."""
+        before, moved_at = "", time.monotonic()
+        while not done():
+            state = f"{self.observed.in_order} {self.observed.cancellations}"
+            if state != before:
+                before, moved_at = state, time.monotonic()
+            elif time.monotonic() - moved_at > _STALL_S:
+                raise Stalled(f"waited until {what}, but nothing has moved for {_STALL_S:.0f} s: {state}, sent {dict(self._sent)}")
+            await asyncio.sleep(_SAMPLE_PERIOD_S)
+
+    def _count(self, name: str, total: int, at: float) -> None:
+        self.timeline.record(name, at - self._started, total)
+        self._show.update(name, total)
+
+    def _sample(self) -> None:
+        now = time.time()
+        self._count(names.SENT, self._sent.total(), now)
+        self._count(names.SENT_CANCELLATIONS, self._sent["cancelled"], now)
+        if self._unidentified:
+            self._show.expect(names.RETRIES, names.MAX_RETRIES * self._unidentified)
+
+    def _weigh(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, resident_bytes([child.session for child in self.children]))
+
+    @contextmanager
+    def _phase(self, label: str) -> Iterator[None]:
+        start = time.time() - self._started
+        yield
+        self.phases.append(Band(label, start, time.time() - self._started))
+
+
+async def _repeat(job: Callable[[], None], period_s: float) -> NoReturn:
+    while True:
+        job()
+        await asyncio.sleep(period_s)
+
+
+async def _create_topics(broker: str) -> None:
+    pool = ConnectionPool()
+    try:
+        for topic in (names.FLIGHTS, names.ON_TIME):
+            await api.create_topic(pool, broker, TopicConfig(name=topic, read_queues=names.QUEUES, write_queues=names.QUEUES))
+    finally:
+        await pool.close()
+
+
+async def _lags(broker: str) -> dict[str, int]:
+    """How far the broker sees each group behind."""
+    pool = ConnectionPool()
+    try:
+        return {
+            group: sum(
+                offsets.broker_offset - offsets.consumer_offset for offsets in (await api.consume_stats(pool, broker, group)).values()
+            )
+            for group in names.GROUPS
+        }
+    finally:
+        await pool.close()
+
+
+def _read_hours(path: Path) -> dict[tuple[str, int], Figures]:
+    with path.open(encoding="ascii") as lines:
+        rows = (json.loads(line) for line in lines)
+        return {(airport, hour): Figures(*figures) for airport, hour, *figures in rows}

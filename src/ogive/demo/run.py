@@ -1,0 +1,134 @@
+"""``ogive demo``: drive the pipeline, compare, show."""
+
+import argparse
+import asyncio
+import importlib.util
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from ogive.demo import figures, truth
+from ogive.demo.children import Child, loop_factory, members
+from ogive.demo.dataset import Dataset
+from ogive.demo.figures import Check
+from ogive.demo.flights import EventStream
+from ogive.demo.pipeline import Pipeline, pipeline
+from ogive.demo.progress import progress
+from ogive.demo.report import Fact, Run, number, render
+from ogive.errors import InvalidOption, OgiveError
+
+EXIT_DIFFERENT: Final = 1
+EXIT_INTERRUPTED: Final = 130
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DISK_BYTES: Final = 2 << 30
+
+
+def main(options: argparse.Namespace) -> int:
+    """0 when every figure agrees, 1 when one differs, 130 after Ctrl-C. Raises OgiveError when the run cannot be made at all.
+
+    *options*: ``events`` (how many, None: all), ``report`` (path of the page), ``keep`` (leave the data).
+    """
+    if options.events is not None and options.events < 1:
+        raise InvalidOption(f"--events {options.events}: at least 1 is needed")
+    print("ogive demo: the flights of a year through broker, consumer groups and Spark; every figure checked against the files", flush=True)
+    dataset = Dataset.installed()
+    folder = Path(tempfile.mkdtemp(prefix="ogive-demo-"))
+    try:
+        _check_prerequisites(folder)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_until_stopped(dataset, options.events, folder, Path(options.report)))
+    finally:
+        if options.keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_prerequisites(folder: Path) -> None:
+    """Raises OgiveError, which says what is missing and how to get it, before anything is started."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        raise OgiveError("Spark is missing: install it with `pip install 'ogive[spark]'`")
+    if (free := shutil.disk_usage(folder).free) < _DISK_BYTES:
+        raise OgiveError(f"{folder.parent} has {free >> 20} MiB free, the demo needs up to {_DISK_BYTES >> 20}; TMPDIR names another place")
+
+
+async def _until_stopped(dataset: Dataset, limit: int | None, folder: Path, report: Path) -> int:
+    """The run; Ctrl-C and its like end it in order, and once is enough."""
+    work = asyncio.ensure_future(_run(dataset, limit, folder, report))
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            print("\nstopping ...", flush=True)
+            work.cancel()
+
+    loop = asyncio.get_running_loop()
+    for sign in _STOP_SIGNALS:
+        loop.add_signal_handler(sign, interrupt)
+    await asyncio.wait((work,))
+    return EXIT_INTERRUPTED if work.cancelled() else work.result()
+
+
+async def _run(dataset: Dataset, limit: int | None, folder: Path, report: Path) -> int:
+    started = time.monotonic()
+    children: list[Child] = []
+    try:
+        with progress() as show:
+            async with pipeline(folder, show) as run:
+                children = run.children
+                loading = asyncio.create_task(asyncio.to_thread(EventStream, dataset, limit))
+                await run.start()
+                await run.send(await loading)
+                await run.consume()
+                expecting = asyncio.create_task(asyncio.to_thread(truth.compute, dataset, limit))
+                await run.compute()
+                expected = await expecting
+    finally:
+        left = [pid for child in children for pid in members(child.session)]
+        print(f"processes left running: {', '.join(map(str, left))}" if left else "all processes have ended, none is left", flush=True)
+    checks = figures.compare(expected, run.observed)
+    return conclude(checks, run, time.monotonic() - started, report)
+
+
+def conclude(checks: Sequence[Check], run: Pipeline, elapsed_s: float, report: Path) -> int:
+    """Print the comparison, write the page; the exit code."""
+    print_checks(checks)
+    facts = _facts(run, elapsed_s)
+    page = Run(facts=facts, phases=run.phases, timeline=run.timeline, hours=run.observed.parquet, checks=checks)
+    report.write_text(render(page), encoding="utf-8")
+    print("\n" + ", ".join(f"{fact.value} {fact.label}" for fact in facts))
+    print(f"report: {report.resolve()}")
+    failed = sum(not check.ok for check in checks)
+    print(f"{failed} of {len(checks)} figures differ" if failed else f"all {len(checks)} figures agree with the files")
+    return EXIT_DIFFERENT if failed else 0
+
+
+def _facts(run: Pipeline, elapsed_s: float) -> list[Fact]:
+    observed, took = run.observed, {phase.label: phase.end_s - phase.start_s for phase in run.phases}
+    sent = sum(observed.sent.values())
+    return [
+        Fact("events", f"{sent:,}"),
+        Fact("seconds in all", f"{elapsed_s:,.0f}"),
+        Fact("events sent per second", f"{sent / took['send and consume']:,.0f}"),
+        Fact("seconds of Spark", f"{took['Spark']:,.0f}"),
+        Fact("deliveries to listeners", f"{observed.in_order.received + observed.in_order.repeated + observed.cancellations.deliveries:,}"),
+        Fact("MB at most, all processes", f"{run.peak_bytes / 1e6:,.0f}"),
+    ]
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """The comparison as a table, a block per section."""
+    width = max(len(check.name) for check in checks)
+    print(f"\n{'':{width + 2}}{'from the files':>16}{'from the run':>16}")
+    for section, rows in groupby(checks, key=lambda check: check.section):
+        print(section)
+        for check in rows:
+            verdict = "equal" if check.ok else "DIFFERS"
+            print(f"  {check.name:{width}}{number(check.expected):>16}{number(check.actual):>16}  {verdict}")
