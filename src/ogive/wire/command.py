@@ -13,7 +13,6 @@ from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 MAX_EXT_FIELDS = 256
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
-_U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
 _LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
 _JSON: Final = int(SerializeType.JSON)
@@ -187,18 +186,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
         at += 4
         if not 0 <= ext_length <= header_end - at:
             raise ProtocolError(f"extension length {ext_length} does not fit the header")
-        fields: dict[str, str] = {}
-        end = at + ext_length
-        while at < end:
-            (size,) = _U16.unpack_from(frame, at)
-            name_end = at + 2 + size
-            (value_size,) = _I32.unpack_from(frame, name_end)
-            value_end = name_end + 4 + value_size
-            if value_size < 0 or value_end > end:
-                raise ProtocolError(f"extension value length {value_size} does not fit the header")
-            if size and value_size:  # Java decodes an empty key or value to null: absent
-                fields[frame[at + 2 : name_end].decode()] = frame[name_end + 4 : value_end].decode()
-            at = value_end
+        fields = _binary_fields(frame, at, at + ext_length)
     except struct.error:
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
@@ -206,3 +194,26 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     if len(fields) > MAX_EXT_FIELDS:
         raise ProtocolError(f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}")
     return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)
+
+
+def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
+    """name length u16 | name | value length i32 | value, and so on. A third of what a broker does for a send happens here.
+
+    One decoding serves all names and values that are ASCII; only the others are decoded on their own.
+    """
+    fields: dict[str, str] = {}
+    text = frame[:end].decode("latin-1")  # a character for each byte, so offsets mean the same in both
+    number = int.from_bytes
+    while at < end:
+        name_end = at + 2 + number(frame[at : at + 2])
+        value_at = name_end + 4
+        value_end = value_at + number(frame[name_end:value_at])
+        if value_end > end:
+            raise ProtocolError("an extension field does not fit the header")
+        name, value = text[at + 2 : name_end], text[value_at:value_end]
+        if name and value:  # Java decodes an empty one to null: absent
+            if not name.isascii():
+                name = frame[at + 2 : name_end].decode()
+            fields[name] = value if value.isascii() else frame[value_at:value_end].decode()
+        at = value_end
+    return fields
