@@ -495,6 +495,29 @@ def _code(value: Any) -> int:
         raise ProtocolError("codeSet holds something that is no integer") from None
 
 
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM_WHERE: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+def _enum(obj: Mapping[str, Any], name: str, names: tuple[str, ...], default: str) -> str:
+    """A Java enum: its name, or, as clients in C++ write it, its position."""
+    value = obj.get(name)
+    if type(value) is int and 0 <= value < len(names):
+        return names[value]
+    text = _get(obj, name, str, default)
+    if text not in names:
+        raise ProtocolError(f"member {name} is none of {', '.join(names)}")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerData:
     """A group as one of its members sees it. Source: ConsumerData.java."""
@@ -521,9 +544,9 @@ class ConsumerData:
         obj = _object(value, "consumer data")
         return cls(
             group=_get(obj, "groupName", str, ""),
-            consume_type=_get(obj, "consumeType", str, "CONSUME_PASSIVELY"),
-            message_model=_get(obj, "messageModel", str, "CLUSTERING"),
-            consume_from_where=_get(obj, "consumeFromWhere", str, "CONSUME_FROM_LAST_OFFSET"),
+            consume_type=_enum(obj, "consumeType", CONSUME_TYPES, "CONSUME_PASSIVELY"),
+            message_model=_enum(obj, "messageModel", MESSAGE_MODELS, "CLUSTERING"),
+            consume_from_where=_enum(obj, "consumeFromWhere", CONSUME_FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"),
             subscriptions=tuple(_list(obj, "subscriptionDataSet", SubscriptionData.from_json)),
             unit_mode=_get(obj, "unitMode", bool, False),
         )
@@ -657,6 +680,24 @@ class ConsumerConnection:
             message_model=_get(obj, "messageModel", str, ""),
             consume_from_where=_get(obj, "consumeFromWhere", str, ""),
         )
+
+
+def producer_connections_dumps(connections: Iterable[Connection]) -> bytes:
+    """Answer of GET_PRODUCER_CONNECTION_LIST. Source: ProducerConnection.java."""
+    return dumps({"connectionSet": [c.to_json() for c in connections]})
+
+
+def producer_connections_loads(body: bytes) -> list[Connection]:
+    return _list(loads_object(body), "connectionSet", Connection.from_json)
+
+
+def group_list_dumps(groups: Iterable[str]) -> bytes:
+    """Answer of QUERY_TOPIC_CONSUME_BY_WHO. Source: GroupList.java."""
+    return dumps({"groupList": list(groups)})
+
+
+def group_list_loads(body: bytes) -> list[str]:
+    return _list(loads_object(body), "groupList", _text)
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------
