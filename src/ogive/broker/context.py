@@ -13,6 +13,7 @@ from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.stats import Traffic
 from ogive.broker.topics import TopicTable
 from ogive.errors import StoreError
 from ogive.model import DelayLevels
@@ -41,6 +42,7 @@ class Context:
     holds: PullHolds
     slow_readers: SlowReaders
     registration: Registration
+    traffic: Traffic
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
     send_answer: str

@@ -3,6 +3,7 @@
 Differs from Java: retry policies, group attributes and fixed subscriptions of 5.x are read and not kept.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -116,12 +117,15 @@ class GroupTable:
         """Return when every change made before the call is on stable storage. Raises StoreError."""
         await self._writer.saved()
 
-    def to_json(self) -> dict[str, Any]:
-        """The whole table, as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it."""
-        return self._snapshot()()
+    def to_json(self, first: int = 0, end: int | None = None) -> dict[str, Any]:
+        """The table as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it, or the groups of one page of it."""
+        return self._render(list(itertools.islice(self._groups.values(), first, end)))()
 
     def _snapshot(self) -> Render:
-        groups, version, forbidden = list(self._groups.values()), self.data_version, self.forbidden
+        return self._render(list(self._groups.values()))
+
+    def _render(self, groups: list[SubscriptionGroupConfig]) -> Render:
+        version, forbidden = self.data_version, self.forbidden
         return lambda: {
             "dataVersion": version.to_json(),
             "forbiddenTable": dict(forbidden),

@@ -64,7 +64,6 @@ class Registration:
     async def start(self) -> None:
         """Return when every name server has answered once or cannot be reached; those are tried again in the background."""
         self.topics.changed.append(self._topics_changed)
-        self.topics.announcer = self.registered
         await asyncio.gather(*(peer.attempt() for peer in self._peers))
         for peer in self._peers:
             peer.start()
@@ -73,7 +72,6 @@ class Registration:
         """Tell every name server that the broker goes; those that do not answer in time find out by the lost connection."""
         if self._topics_changed in self.topics.changed:
             self.topics.changed.remove(self._topics_changed)
-            self.topics.announcer = None
         await asyncio.gather(*(peer.stop() for peer in self._peers))
 
     async def registered(self) -> None:

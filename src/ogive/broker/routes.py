@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import clients, locks, offsets, pull, send, send_back
+from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, send, send_back, topics
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -55,5 +55,23 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.CheckClientConfigRequest, clients.check_config),
         Route(headers.LockBatchRequest, locks.lock),
         Route(headers.UnlockBatchRequest, locks.unlock),
+        Route(headers.CreateTopicRequest, topics.create),
+        Route(headers.DeleteTopicRequest, topics.delete),
+        Route(headers.GetAllTopicConfigRequest, topics.show_all),
+        Route(headers.GetTopicConfigRequest, topics.show),
+        Route(headers.GetBrokerSystemTopicListRequest, topics.show_system_topics),
+        Route(headers.GetTopicStatsRequest, topics.statistics),
+        Route(headers.QueryTopicConsumeByWhoRequest, topics.who_consumes),
+        Route(headers.CreateGroupRequest, groups.create),
+        Route(headers.DeleteGroupRequest, groups.delete),
+        Route(headers.GetAllGroupsRequest, groups.show_all),
+        Route(headers.GetGroupConfigRequest, groups.show),
+        Route(headers.UpdateBrokerConfigRequest, admin.update_config),
+        Route(headers.GetBrokerConfigRequest, admin.show_config),
+        Route(headers.GetBrokerRuntimeInfoRequest, admin.show_runtime_info),
+        Route(headers.GetConsumerConnectionListRequest, admin.show_consumers),
+        Route(headers.GetProducerConnectionListRequest, admin.show_producers),
+        Route(headers.GetConsumeStatsRequest, admin.consume_stats),
+        Route(headers.GetConsumerRunningInfoRequest, admin.ask_client),
     ),
 }

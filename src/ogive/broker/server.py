@@ -21,6 +21,7 @@ from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.saving import TableWriter
 from ogive.broker.schedule import Schedule
+from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
 from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.store.fs import OsFs
@@ -146,6 +147,7 @@ class Broker:
             self._job(config.offsets_persist_s, self._writers[0].save, "save consumer offsets"),
             self._job(config.delay_persist_s, self._writers[1].save, "save delay offsets"),
             self._job(config.client_scan_s, self._scan_clients, "expire clients"),
+            self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
         log.info("broker %s serves on %s, store %s", config.name, self.address, config.data)
@@ -186,6 +188,7 @@ class Broker:
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
             ),
+            traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
         )

@@ -5,7 +5,7 @@ update changes no version; names and queue numbers are checked here, for every w
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -55,7 +55,6 @@ class TopicTable:
         self._max_topics = max_topics
         self._writer = TableWriter("topics", table, self._snapshot)
         self.changed: list[Callable[[], None]] = []
-        self.announcer: Callable[[], Awaitable[None]] | None = None  # set by whoever tells the name servers
         reply_topic = f"{cluster}_REPLY_TOPIC"
         self._system = _RESERVED | {cluster, broker_name, reply_topic}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
@@ -174,11 +173,6 @@ class TopicTable:
         self._writer.start()
         for callback in self.changed:
             callback()
-
-    async def announced(self) -> None:
-        """Return when the name servers that can be reached know every change made before the call."""
-        if self.announcer is not None:
-            await self.announcer()
 
     # --- the file ----------------------------------------------------------------------------------------------------
 

@@ -420,9 +420,19 @@ class DeleteTopicRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigRequest(Header):
-    """GET_ALL_TOPIC_CONFIG (21)."""
+    """GET_ALL_TOPIC_CONFIG (21); since 5.4 by pages, of one *data_version*."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
+    topic_seq: int | None = None
+    max_topic_num: int | None = None
+    data_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllTopicConfigResponse(Header):
+    """How many topics there are in all pages."""
+
+    total_topic_num: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,18 +452,29 @@ class CreateGroupRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupRequest(Header):
-    """DELETE_SUBSCRIPTIONGROUP (207)."""
+    """DELETE_SUBSCRIPTIONGROUP (207). 4.9 calls *clean_offset* removeOffset."""
 
     code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: str
     clean_offset: bool = False
+    remove_offset: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllGroupsRequest(Header):
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201); since 5.4 by pages, of one *data_version*."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    group_seq: int | None = None
+    max_group_num: int | None = None
+    data_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllGroupsResponse(Header):
+    """How many groups there are in all pages."""
+
+    total_group_num: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -673,6 +694,13 @@ class GetSystemTopicListRequest(Header):
     """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetBrokerSystemTopicListRequest(Header):
+    """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

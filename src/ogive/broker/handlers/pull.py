@@ -59,10 +59,11 @@ _REMARKS: Final = {status: status.name.encode() for status in GetStatus}
 class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
-    __slots__ = ("_codes", "_ctx", "_max_bytes", "_max_messages", "_opaque", "connection", "key", "offset")
+    __slots__ = ("_codes", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "connection", "key", "offset")
 
     def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, codes: frozenset[int] | None) -> None:
         self._ctx, self.connection, self._opaque, self._codes = ctx, connection, opaque, codes
+        self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = header.queue_offset
         config = ctx.config
@@ -79,6 +80,7 @@ class Pull:
 
     def reply(self, result: GetResult) -> None:
         status = result.status
+        self._ctx.traffic.pulled(self._group, result.count)
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND

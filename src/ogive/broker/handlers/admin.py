@@ -1,0 +1,155 @@
+"""The broker and its clients as operators see them: 25, 26, 28, 203, 204, 208, 307.
+
+Source: AdminBrokerProcessor.java, 5.3.
+
+Behaviour
+- 28 shows what mqadmin's clusterList and brokerStatus print and Apache's exporter reads, with true values.
+- 208 shows a group's position on one topic, some topics, or all on which it has committed; topics that an online group does not
+  subscribe to are left out.
+- 307 is passed to the client named in it, and its answer back, within 10 s.
+
+Differs from Java
+- 25 is refused: remote configuration is off (it let strangers run commands, CVE-2023-33246).
+- What has no counterpart here is 0 or left out: thread-pool queues other than that of sends, latency percentiles, transactions, timers.
+- pullOffset is the committed offset; pulls that are not committed yet are not noted.
+"""
+
+from typing import Final
+
+from ogive.broker.clients import Client
+from ogive.broker.context import Context
+from ogive.broker.replies import Rejected, success
+from ogive.broker.runtime_info import runtime_info, settings
+from ogive.errors import RequestTimeout, ResponseCode, TransportError
+from ogive.model import MessageQueue
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import Connection as ConnectionInfo
+from ogive.wire.bodies import (
+    ConsumerConnection,
+    DataVersion,
+    OffsetWrapper,
+    consume_stats_dumps,
+    dumps,
+    kv_table_dumps,
+    producer_connections_dumps,
+)
+from ogive.wire.codes import LanguageCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import (
+    BrokerConfigResponse,
+    GetBrokerConfigRequest,
+    GetBrokerRuntimeInfoRequest,
+    GetConsumerConnectionListRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumeStatsRequest,
+    GetProducerConnectionListRequest,
+    UpdateBrokerConfigRequest,
+    encode_header,
+)
+
+CLIENT_ANSWER_S: Final = 10.0
+ANSWERS_RUNNING_INFO_SINCE: Final = 62  # 3.1.8-SNAPSHOT
+MAX_TOPICS_ASKED: Final = 1000
+
+
+# --- the broker ------------------------------------------------------------------------------------------------------
+
+
+def show_runtime_info(ctx: Context, connection: Connection, header: GetBrokerRuntimeInfoRequest, body: bytes) -> RemotingCommand:
+    return success(body=kv_table_dumps(runtime_info(ctx)))
+
+
+def show_config(ctx: Context, connection: Connection, header: GetBrokerConfigRequest, body: bytes) -> RemotingCommand:
+    text = "".join(f"{name}={value}\n" for name, value in settings(ctx).items())
+    version = DataVersion(0, ctx.started_ms)
+    return success(BrokerConfigResponse(version=dumps(version.to_json()).decode()), text.encode())
+
+
+def update_config(ctx: Context, connection: Connection, header: UpdateBrokerConfigRequest, body: bytes) -> RemotingCommand:
+    raise Rejected(ResponseCode.NO_PERMISSION, "this broker is not configured over the network")
+
+
+# --- its clients -----------------------------------------------------------------------------------------------------
+
+
+def show_consumers(ctx: Context, connection: Connection, header: GetConsumerConnectionListRequest, body: bytes) -> RemotingCommand:
+    group = ctx.clients.consumer_group(header.consumer_group)
+    if group is None:
+        raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group[:256]}] not online")
+    answer = ConsumerConnection(
+        connections=tuple(_info(client) for client in group.members.values()),
+        subscriptions={topic: subscription.data for topic, subscription in group.subscriptions.items()},
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        consume_from_where=group.consume_from_where,
+    )
+    return success(body=answer.encode())
+
+
+def show_producers(ctx: Context, connection: Connection, header: GetProducerConnectionListRequest, body: bytes) -> RemotingCommand:
+    members = ctx.clients.producers.get(header.producer_group)
+    if not members:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group[:256]}] not exist")
+    return success(body=producer_connections_dumps(_info(client) for client in members.values()))
+
+
+def _info(client: Client) -> ConnectionInfo:
+    return ConnectionInfo(
+        client_id=client.client_id,
+        address=client.connection.remote_address,
+        language=LanguageCode(client.language).name,
+        version=client.version,
+    )
+
+
+async def ask_client(ctx: Context, connection: Connection, header: GetConsumerRunningInfoRequest, body: bytes) -> RemotingCommand:
+    """GET_CONSUMER_RUNNING_INFO: what the client itself says."""
+    name = f"<{header.consumer_group[:256]}> <{header.client_id[:256]}>"
+    group = ctx.clients.consumer_group(header.consumer_group)
+    client = next((c for c in group.members.values() if c.client_id == header.client_id), None) if group is not None else None
+    if client is None:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
+    if client.version < ANSWERS_RUNNING_INFO_SINCE:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} Version too low to finish, please upgrade it to V3_1_8_SNAPSHOT")
+    try:
+        return await client.connection.call(RemotingCommand(header.code, encode_header(header), body), CLIENT_ANSWER_S)
+    except RequestTimeout as exc:
+        raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {name} Timeout: {exc}") from None
+    except TransportError as exc:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online: {exc}") from None
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def consume_stats(ctx: Context, connection: Connection, header: GetConsumeStatsRequest, body: bytes) -> RemotingCommand:
+    group = header.consumer_group
+    table = {}
+    for topic in _topics_asked_for(ctx, header):
+        config = ctx.topics.get(topic)
+        for queue_id in range(config.read_queues if config is not None else 0):
+            table[MessageQueue(topic, ctx.config.name, queue_id)] = _position(ctx, group, topic, queue_id)
+    return success(body=consume_stats_dumps(table, ctx.traffic.group_rate(group)))
+
+
+def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]:
+    named = [topic for topic in (header.topic or "", *(header.topic_list or "").split(";")) if topic]
+    if len(named) > MAX_TOPICS_ASKED:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, f"{len(named)} topics are asked for, {MAX_TOPICS_ASKED} are allowed")
+    online = ctx.clients.consumer_group(header.consumer_group)
+    topics = named or ctx.offsets.topics_of(header.consumer_group)
+    if online is None or not online.subscriptions:
+        return topics
+    return [topic for topic in topics if topic in online.subscriptions]
+
+
+def _position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    """Where the queue ends and the group stands; the time is that of the last message that it has consumed."""
+    committed = ctx.offsets.get(group, topic, queue_id) or 0
+    consumed_at = ctx.store.store_time(topic, queue_id, committed - 1) if committed else 0
+    return OffsetWrapper(
+        broker_offset=ctx.store.max_offset(topic, queue_id),
+        consumer_offset=committed,
+        last_timestamp=max(0, consumed_at),
+        pull_offset=committed,
+    )

@@ -1,0 +1,55 @@
+"""Consumer groups: 200 create or change, 207 delete, 201 and 352 show.
+
+Source: AdminBrokerProcessor.java, 5.3.
+
+Behaviour
+- A created, changed or deleted group is on stable storage before the answer leaves.
+- 207 removes the group's offsets where asked to (cleanOffset, removeOffset in 4.9); its retry and dead-letter topics stay.
+- 201 answers by pages where the request asks for them (5.4 and later).
+
+Differs from Java
+- 352 shows a group and never makes one.
+- Deleting what is not there succeeds without a change of the table's version.
+"""
+
+from ogive.broker.context import Context
+from ogive.broker.replies import Rejected, success
+from ogive.errors import ResponseCode
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import (
+    AllGroupsResponse,
+    CreateGroupRequest,
+    DeleteGroupRequest,
+    GetAllGroupsRequest,
+    GetGroupConfigRequest,
+)
+
+
+async def create(ctx: Context, connection: Connection, header: CreateGroupRequest, body: bytes) -> RemotingCommand:
+    ctx.groups.create_or_update(SubscriptionGroupConfig.from_json(loads_object(body)))
+    await ctx.groups.saved()
+    return success()
+
+
+async def delete(ctx: Context, connection: Connection, header: DeleteGroupRequest, body: bytes) -> RemotingCommand:
+    if ctx.groups.delete(header.group_name):
+        await ctx.groups.saved()
+    if header.clean_offset or header.remove_offset:
+        ctx.offsets.remove_group(header.group_name)
+    ctx.traffic.forget_group(header.group_name)
+    return success()
+
+
+def show_all(ctx: Context, connection: Connection, header: GetAllGroupsRequest, body: bytes) -> RemotingCommand:
+    first = max(0, header.group_seq or 0)
+    end = None if header.max_group_num is None else first + max(1, header.max_group_num)
+    return success(AllGroupsResponse(total_group_num=len(ctx.groups)), dumps(ctx.groups.to_json(first, end)))
+
+
+def show(ctx: Context, connection: Connection, header: GetGroupConfigRequest, body: bytes) -> RemotingCommand:
+    config = ctx.groups.get(header.group)
+    if config is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {header.group[:256]}")
+    return success(body=dumps(config.to_json()))

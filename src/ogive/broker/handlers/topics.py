@@ -1,0 +1,110 @@
+"""Topics: 17 create or change, 215 delete, 21, 351 and 305 show, 202 statistics, 300 who consumes.
+
+Source: AdminBrokerProcessor.java, 5.3.
+
+Behaviour
+- A created or changed topic is on stable storage, and the name servers that can be reached know it, before the answer leaves.
+- Deleting a topic removes its configuration, its queues and every group's offsets; its messages stay in the log, unseen. Deleting
+  what is not there succeeds.
+- 21 answers by pages where the request asks for them (5.4 and later).
+
+Differs from Java
+- An unchanged update is a success that changes nothing.
+- 202 shows every queue that can be read or written; Java only those that can be written.
+- Queue mappings of static topics do not exist here: the request's "lo" is ignored.
+"""
+
+import itertools
+
+from ogive.broker.context import Context
+from ogive.broker.replies import Rejected, success
+from ogive.broker.topics import change_attributes
+from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import DataVersion, TopicConfig, TopicOffset, dumps, group_list_dumps, topic_list_dumps, topic_stats_dumps
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import (
+    AllTopicConfigResponse,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    GetAllTopicConfigRequest,
+    GetBrokerSystemTopicListRequest,
+    GetTopicConfigRequest,
+    GetTopicStatsRequest,
+    QueryTopicConsumeByWhoRequest,
+)
+
+
+async def create(ctx: Context, connection: Connection, header: CreateTopicRequest, body: bytes) -> RemotingCommand:
+    known = ctx.topics.get(header.topic)
+    ctx.topics.create_or_update(
+        TopicConfig(
+            name=header.topic,
+            read_queues=header.read_queue_nums,
+            write_queues=header.write_queue_nums,
+            perm=header.perm,
+            filter_type=header.topic_filter_type,
+            sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+            attributes=change_attributes(known.attributes if known else {}, header.attributes),
+        )
+    )
+    await ctx.topics.saved()
+    await ctx.registration.registered()
+    return success()
+
+
+async def delete(ctx: Context, connection: Connection, header: DeleteTopicRequest, body: bytes) -> RemotingCommand:
+    if not header.topic:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if ctx.topics.delete(header.topic):
+        await ctx.topics.saved()  # first: queues without a topic are unseen, a topic that lost its queues would start anew
+        ctx.store.delete_topic(header.topic)
+        ctx.offsets.remove_topic(header.topic)
+    return success()
+
+
+def show_all(ctx: Context, connection: Connection, header: GetAllTopicConfigRequest, body: bytes) -> RemotingCommand:
+    first = max(0, header.topic_seq or 0)
+    end = None if header.max_topic_num is None else first + max(1, header.max_topic_num)
+    page = itertools.islice(ctx.topics.all().items(), first, end)
+    answer = {
+        "dataVersion": ctx.topics.data_version.to_json(),
+        "mappingDataVersion": DataVersion().to_json(),
+        "topicConfigTable": {name: config.to_json() for name, config in page},
+    }
+    return success(AllTopicConfigResponse(total_topic_num=len(ctx.topics)), dumps(answer))
+
+
+def show(ctx: Context, connection: Connection, header: GetTopicConfigRequest, body: bytes) -> RemotingCommand:
+    return success(body=dumps(_existing(ctx, header.topic).to_json()))
+
+
+def show_system_topics(ctx: Context, connection: Connection, header: GetBrokerSystemTopicListRequest, body: bytes) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.topics.system_topics()))
+
+
+def statistics(ctx: Context, connection: Connection, header: GetTopicStatsRequest, body: bytes) -> RemotingCommand:
+    config = _existing(ctx, header.topic)
+    table = {}
+    for queue_id in range(max(config.read_queues, config.write_queues)):
+        end = ctx.store.max_offset(config.name, queue_id)
+        table[MessageQueue(config.name, ctx.config.name, queue_id)] = TopicOffset(
+            min_offset=ctx.store.min_offset(config.name, queue_id),
+            max_offset=end,
+            last_update_timestamp=max(0, ctx.store.store_time(config.name, queue_id, end - 1)) if end else 0,
+        )
+    return success(body=topic_stats_dumps(table))
+
+
+def who_consumes(ctx: Context, connection: Connection, header: QueryTopicConsumeByWhoRequest, body: bytes) -> RemotingCommand:
+    online = (name for name, group in ctx.clients.consumers.items() if header.topic in group.subscriptions)
+    return success(body=group_list_dumps(sorted({*online, *ctx.offsets.groups_of(header.topic)})))
+
+
+def _existing(ctx: Context, name: str) -> TopicConfig:
+    config = ctx.topics.get(name)
+    if config is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:256]}")
+    return config

@@ -1,0 +1,156 @@
+"""A broker's figures and settings under the names that Apache's tools know.
+
+Source: BrokerRuntimeInfo in AdminBrokerProcessor.java and StoreStatsService.java, 5.3; BrokerConfig.java, MessageStoreConfig.java.
+"""
+
+import shutil
+from collections.abc import Mapping
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.stats import Traffic
+from ogive.store.model import StoreStats
+from ogive.store.store import MessageStore
+from ogive.wire.codes import VERSION
+from ogive.wire.message import decode_stored
+
+VERSION_NAME: Final = "V5_3_3"
+"""What VERSION means."""
+_GIB: Final = 1024**3
+
+
+def runtime_info(ctx: Context) -> dict[str, str]:
+    """Everything that GET_BROKER_RUNTIME_INFO answers. Rates come in threes: 10 s, 1 min, 10 min."""
+    stats = ctx.store.stats()
+    values: dict[str, object] = {
+        "brokerVersion": VERSION,
+        "brokerVersionDesc": VERSION_NAME,
+        "brokerActive": "true",
+        "bootTimestamp": ctx.started_ms,
+        "startAcceptSendRequestTimeStamp": ctx.started_ms,
+        "runtime": _duration(ctx.now_ms() - ctx.started_ms),
+        "sendThreadPoolQueueSize": ctx.sends_waiting,
+        "sendThreadPoolQueueCapacity": ctx.config.max_sends_waiting,
+        "earliestMessageTimeStamp": _earliest_ms(ctx.store, stats),
+        **_traffic(ctx.traffic),
+        **_store(stats),
+        **_disk(ctx),
+        **_NO_COUNTERPART,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+# Tools read these and some fail without them. There is nothing here that could queue up, lock or lag.
+_NO_COUNTERPART: Final = dict.fromkeys(
+    (
+        *(f"{pool}ThreadPoolQueueHeadWaitTimeMills" for pool in ("send", "pull", "litePull", "query", "ack")),
+        *(f"{pool}ThreadPoolQueueSize" for pool in ("pull", "litePull", "query", "ack")),
+        *(f"{pool}ThreadPoolQueueCapacity" for pool in ("pull", "litePull", "query", "ack")),
+        "EndTransactionQueueSize",
+        "EndTransactionThreadPoolQueueCapacity",
+        "pageCacheLockTimeMills",
+        "dispatchBehindBytes",
+        "dispatchMaxBuffer",
+        "timerReadBehind",
+        "timerOffsetBehind",
+        "timerCongestNum",
+        "timerEnqueueTps",
+        "timerDequeueTps",
+        "remainTransientStoreBufferNumbs",
+    ),
+    "0",
+)
+
+
+def _traffic(traffic: Traffic) -> dict[str, object]:
+    rates, counts, (today, yesterday) = traffic.rates(), traffic.counts(), traffic.mornings
+
+    def three(values: list[float]) -> str:
+        return " ".join(f"{value:.4f}" for value in values)
+
+    transferred = three([rate.transferred for rate in rates])
+    return {
+        "putTps": three([rate.put for rate in rates]),
+        "getTransferredTps": transferred,
+        "getTransferedTps": transferred,  # its name until 4.9
+        "getFoundTps": three([rate.found for rate in rates]),
+        "getMissTps": three([rate.missed for rate in rates]),
+        "getTotalTps": three([rate.found + rate.missed for rate in rates]),
+        "msgPutTotalTodayNow": counts.put,
+        "msgPutTotalTodayMorning": today.put,
+        "msgPutTotalYesterdayMorning": yesterday.put,
+        "msgGetTotalTodayNow": counts.transferred,
+        "msgGetTotalTodayMorning": today.transferred,
+        "msgGetTotalYesterdayMorning": yesterday.transferred,
+    }
+
+
+def _store(stats: StoreStats) -> dict[str, object]:
+    return {
+        "putMessageTimesTotal": stats.puts,
+        "putMessageSizeTotal": stats.put_bytes,
+        "putMessageAverageSize": stats.put_bytes / max(1, stats.puts),
+        "remainHowManyDataToFlush": f"{stats.waiting_bytes} B",
+        "commitLogMinOffset": stats.commitlog_start,
+        "commitLogMaxOffset": stats.commitlog_end,
+    }
+
+
+def _disk(ctx: Context) -> dict[str, object]:
+    usage = shutil.disk_usage(ctx.config.data)
+    ratio = f"{usage.used / usage.total:.2f}"
+    return {
+        "commitLogDirCapacity": f"Total : {usage.total / _GIB:.1f} GiB, Free : {usage.free / _GIB:.1f} GiB.",
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{ctx.config.data / 'commitlog'}": ratio,
+        "consumeQueueDiskRatio": ratio,
+    }
+
+
+def _earliest_ms(store: MessageStore, stats: StoreStats) -> int:
+    """The store time of the first message in the log; -1 if it holds none."""
+    record = store.record_at(stats.commitlog_start)
+    return decode_stored(record).store_timestamp_ms if record is not None else -1
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def settings(ctx: Context) -> Mapping[str, object]:
+    """The broker's settings under their names in Apache's broker.conf, in alphabetical order. Nothing secret is among them."""
+    config = ctx.config
+    values = {
+        "autoCreateSubscriptionGroup": _java(config.auto_create_groups),
+        "autoCreateTopicEnable": _java(config.auto_create_topics),
+        "bindAddress": config.host,
+        "brokerClusterName": config.cluster,
+        "brokerIP1": ctx.address.rpartition(":")[0],
+        "brokerId": config.broker_id,
+        "brokerName": config.name,
+        "brokerRole": "ASYNC_MASTER" if config.broker_id == 0 else "SLAVE",
+        "channelExpiredTimeout": round(config.client_expiry_s * 1000),
+        "defaultTopicQueueNums": config.default_topic_queues,
+        "flushConsumerOffsetInterval": round(config.offsets_persist_s * 1000),
+        "flushDelayOffsetInterval": round(config.delay_persist_s * 1000),
+        "flushDiskType": f"{config.flush.upper()}_FLUSH",
+        "listenPort": ctx.address.rpartition(":")[2],
+        "mappedFileSizeCommitLog": config.segment_bytes,
+        "maxMessageSize": config.max_message_bytes,
+        "maxTransferBytesOnMessageInMemory": config.max_pull_bytes,
+        "maxTransferCountOnMessageInMemory": config.max_pull_messages,
+        "messageDelayLevel": config.delay_levels,
+        "namesrvAddr": ";".join(config.name_servers),
+        "regionId": config.region,
+        "registerNameServerPeriod": round(config.register_period_s * 1000),
+        "sendThreadPoolQueueCapacity": config.max_sends_waiting,
+        "storePathRootDir": config.data,
+    }
+    return dict(sorted(values.items()))
+
+
+def _java(value: bool) -> str:
+    return "true" if value else "false"
