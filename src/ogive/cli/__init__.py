@@ -1,0 +1,1 @@
+"""The ``ogive`` command: arguments to API calls to text or JSON lines."""

@@ -1,0 +1,163 @@
+"""One parser for all commands. A command's own module is imported only when it runs, so that ``ogive up`` starts at once."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from ogive import __version__
+from ogive.errors import OgiveError
+
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+class Command(Protocol):
+    """What a command's module offers: its exit code comes back from ``run``."""
+
+    def run(self, options: argparse.Namespace) -> int: ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "module"):
+        getattr(options, "group_parser", parser).print_help()
+        return EXIT_USAGE
+    try:
+        run: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(options.module), options.function)
+        return run(options)
+    except OgiveError as exc:
+        print(f"ogive: {exc}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say, also not at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command with its options and help."""
+    parser = argparse.ArgumentParser(prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.")
+    parser.add_argument("--version", action="version", version=f"ogive {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    _up(commands)
+    _demo(commands)
+    _topic(commands)
+    _lag(commands)
+    _send(commands)
+    _tail(commands)
+    return parser
+
+
+Subparsers = argparse._SubParsersAction  # argparse gives the type no public name
+
+
+def _command(commands: "Subparsers[argparse.ArgumentParser]", name: str, function: str, text: str) -> argparse.ArgumentParser:
+    """*function* is ``module:function`` under ogive.cli."""
+    module, _, attribute = function.partition(":")
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(module=f"ogive.cli.{module}", function=attribute)
+    return command
+
+
+def _client_options(command: argparse.ArgumentParser) -> None:
+    default = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
+    command.add_argument(
+        "-n",
+        "--name-server",
+        metavar="HOST:PORT",
+        default=default,
+        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else 127.0.0.1:9876)",
+    )
+
+
+def _json_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
+
+
+def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
+    command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    command.add_argument(
+        "--insecure-listen",
+        action="store_true",
+        help="allow an address that is not loopback: everybody who reaches it can administer the broker",
+    )
+    command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
+    command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
+    command.add_argument(
+        "--flush",
+        choices=("sync", "async"),
+        default="sync",
+        help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
+    )
+    command.add_argument("--broker-name", default="broker-a", help="name in routes and queues (default: broker-a)")
+    command.add_argument("--cluster", default="DefaultCluster", help="cluster name (default: DefaultCluster)")
+    command.add_argument(
+        "--delay-levels", metavar="LIST", help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 levels)"
+    )
+    command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
+    command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
+
+
+def _demo(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "demo", "demo:run", "run a year of flights through broker, consumers and Spark, and check every figure")
+    command.add_argument("--events", type=int, metavar="N", help="only the first N of 1,001,615 events")
+    command.add_argument("--report", metavar="FILE", default="report.html", help="where the report goes (default: report.html)")
+    command.add_argument("--keep", action="store_true", help="keep the broker's data and the Parquet files")
+
+
+def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    group = commands.add_parser("topic", help="list and create topics", description="List and create topics.")
+    group.set_defaults(group_parser=group)
+    topics = group.add_subparsers(metavar="COMMAND")
+    command = _command(topics, "list", "topics:list_topics", "list the topics with their queues and messages")
+    command.add_argument("--all", action="store_true", help="also system, retry and dead-letter topics")
+    _client_options(command)
+    _json_option(command)
+    command = _command(topics, "create", "topics:create_topic", "create a topic, or change its number of queues")
+    command.add_argument("topic")
+    command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
+    _client_options(command)
+
+
+def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "lag", "lag:run", "show how far a consumer group is behind, queue by queue")
+    command.add_argument("group")
+    command.add_argument("--topic", help="only this topic")
+    command.add_argument("--watch", action="store_true", help="show it again every two seconds until Ctrl-C")
+    _client_options(command)
+    _json_option(command)
+
+
+def _send(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "send", "messages:send", "send a message; its body is standard input, or --body")
+    command.add_argument("topic")
+    command.add_argument("--body", metavar="TEXT", help="the body; without it standard input is read to its end")
+    command.add_argument("--lines", action="store_true", help="every line of standard input is a message of its own")
+    command.add_argument("--tag")
+    command.add_argument("--key", action="append", default=[], dest="keys", metavar="KEY", help="may be given several times")
+    command.add_argument(
+        "--property", action="append", default=[], dest="properties", metavar="NAME=VALUE", help="may be given several times"
+    )
+    command.add_argument("--sharding-key", metavar="KEY", help="messages with equal keys go to one queue, in order")
+    command.add_argument("--delay-level", type=int, default=0, metavar="N")
+    _client_options(command)
+    _json_option(command)
+
+
+def _tail(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "tail", "messages:tail", "show messages of a topic as they arrive, without a consumer group")
+    command.add_argument("topic")
+    command.add_argument("--tag", default="*", metavar="EXPRESSION", help="only these tags, for example 'paid || refunded'")
+    command.add_argument("--from", dest="start", choices=("earliest", "latest"), default="latest", help="where to begin (default: latest)")
+    command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    _client_options(command)
+    _json_option(command)

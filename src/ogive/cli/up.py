@@ -1,0 +1,103 @@
+"""``ogive up``: a name server and a broker in one process."""
+
+import argparse
+import asyncio
+import gc
+import ipaddress
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
+from ogive.broker.server import Broker
+from ogive.errors import InvalidOption, OgiveError
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.server import NameServer
+
+log = logging.getLogger(__name__)
+
+EXIT_STORE_FAILED: Final = 74  # EX_IOERR
+_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal comes. 0 after a clean stop, 74 when the store failed."""
+    logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    check_host(options.host, options.insecure_listen)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(serve(options))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where the extra ``fast`` is installed; it saves about a seventh of the broker's work."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def check_host(host: str, insecure_listen: bool) -> None:
+    """Raises InvalidOption for an address that others reach, unless that was asked for in so many words."""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise InvalidOption(f"--host {host}: an IP address is expected") from None
+    if not loopback and not insecure_listen:
+        raise InvalidOption(
+            f"--host {host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
+            "add --insecure-listen if that is meant"
+        )
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """Start both, say so on standard output in one line, wait for a signal or for the store to fail."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    name_server = NameServer(NameServerConfig(host=options.host, port=options.name_server_port))
+    await name_server.start()
+    try:
+        broker = Broker(broker_config(options, name_server.address))
+        await broker.start()
+        try:
+            print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
+            await _until_stopped(stop, broker.failed)
+        finally:
+            await broker.stop()
+    finally:
+        await name_server.stop()
+    if broker.failed.done():
+        print(f"ogive: the store failed, nothing more was acknowledged: {broker.failed.result()}", file=sys.stderr)
+        return EXIT_STORE_FAILED
+    return 0
+
+
+async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
+    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), failed]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    waiting[0].cancel()
+
+
+def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig:
+    """The broker's settings as the command line gives them."""
+
+    return BrokerConfig(
+        data=Path(options.data),
+        host=options.host,
+        port=options.broker_port,
+        name_servers=(name_server,),
+        name=options.broker_name,
+        cluster=options.cluster,
+        flush=options.flush,
+        auto_create_topics=not options.no_auto_create_topics,
+        delay_levels=options.delay_levels or DEFAULT_DELAY_LEVELS,
+    )

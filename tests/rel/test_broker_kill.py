@@ -1,0 +1,135 @@
+"""T1: a broker killed again and again under load loses nothing that it acknowledged. Source: docs/reliability.md."""
+
+import asyncio
+import json
+import random
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.errors import OgiveError
+from tests.peers import Ogive
+
+TOPIC = "Ledger"
+PRODUCERS = 4
+PAUSE_S = 0.002
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What was tried, acknowledged and received; kept in the process that is never killed."""
+
+    attempted: set[bytes] = field(default_factory=set)
+    acknowledged: set[bytes] = field(default_factory=set)
+    received: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    damaged: list[bytes] = field(default_factory=list)
+    reused: list[tuple[str, int, int]] = field(default_factory=list)
+    disordered: list[tuple[str, int, int]] = field(default_factory=list)
+    highest: dict[tuple[str, str], int] = field(default_factory=dict)
+    duplicates: int = 0
+
+    def receive(self, group: str, message: ogive.MessageExt) -> None:
+        body = message.body
+        if zlib.crc32(body[8:]) != int(body[:8], 16):
+            self.damaged.append(body)
+        place = (message.queue.broker_name, message.queue.queue_id, message.queue_offset)
+        if self.places.setdefault(place, body) != body:
+            self.reused.append(place)
+        if body in self.received[group]:
+            self.duplicates += 1
+        self.received[group].add(body)
+
+    def receive_in_order(self, group: str, message: ogive.MessageExt) -> None:
+        """A message that is new must not be older than one of its sharding key that came before."""
+        new = message.body not in self.received[group]
+        self.receive(group, message)
+        producer, number = json.loads(message.body[8:])
+        key = (group, str(producer))
+        if new and number < self.highest.get(key, -1):
+            self.disordered.append((str(producer), number, self.highest[key]))
+        self.highest[key] = max(number, self.highest.get(key, -1))
+
+
+def make_body(producer: int, number: int) -> bytes:
+    text = json.dumps([producer, number]).encode() + b" " * 200
+    return b"%08x" % zlib.crc32(text) + text
+
+
+async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event) -> None:
+    """One message after another with one sharding key; an attempt whose outcome is not success is never sent again."""
+    number = 0
+    while not stop.is_set():
+        body = make_body(index, number)
+        ledger.attempted.add(body)
+        try:
+            await producer.send(TOPIC, body, sharding_key=f"producer-{index}", timeout_s=1.0)
+            ledger.acknowledged.add(body)
+        except OgiveError:
+            await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
+        number += 1
+        await asyncio.sleep(PAUSE_S)
+
+
+@pytest.mark.rel
+@pytest.mark.quick
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
+    """Ten kills a flush mode, four producers, a concurrent and an orderly group of two members each."""
+    seed, kills = 20130101, 10
+    chance = random.Random(seed)
+    ledger = Ledger()
+    broker = Ogive(tmp_path, flush="sync" if flush == "sync" else "async")
+
+    async def concurrent(message: ogive.MessageExt) -> None:
+        ledger.receive("concurrent", message)
+
+    async def orderly(message: ogive.MessageExt) -> None:
+        ledger.receive_in_order("orderly", message)
+
+    listeners = [
+        ogive.listener(TOPIC, group="concurrent", start="earliest")(concurrent),
+        ogive.listener(TOPIC, group="orderly", orderly=True, start="earliest")(orderly),
+    ]
+    with broker:
+        async with aio.Admin(broker.name_server) as admin:
+            await admin.create_topic(TOPIC, queues=4)
+        server = broker.name_server
+        async with (
+            aio.Producer(server) as producer,
+            aio.PushConsumer(*listeners, name_server=server),
+            aio.PushConsumer(*listeners, name_server=server),
+        ):
+            stop = asyncio.Event()
+            producing = [asyncio.create_task(produce(producer, i, ledger, stop)) for i in range(PRODUCERS)]
+            for _ in range(kills):
+                await asyncio.sleep(chance.uniform(0.1, 0.9))
+                await asyncio.to_thread(broker.kill)
+                await asyncio.to_thread(broker.start)
+            stop.set()
+            await asyncio.gather(*producing)
+            await wait_until_received(ledger, 60.0)
+    assert len(ledger.acknowledged) > 200
+    for group in ("concurrent", "orderly"):
+        assert not ledger.acknowledged - ledger.received[group], f"lost by {group}"
+        assert not ledger.received[group] - ledger.attempted, f"phantom in {group}"
+    assert not ledger.damaged
+    assert not ledger.reused
+    assert not ledger.disordered
+    figures = {"acknowledged": len(ledger.acknowledged), "attempted": len(ledger.attempted), "duplicates": ledger.duplicates}
+    print(json.dumps({"test": "T1", "seed": seed, "flush": flush, "kills": kills, "lost": 0, "phantom": 0, "damaged": 0, **figures}))
+
+
+async def wait_until_received(ledger: Ledger, limit_s: float) -> None:
+    deadline = asyncio.get_running_loop().time() + limit_s
+    while asyncio.get_running_loop().time() < deadline:
+        if all(ledger.acknowledged <= ledger.received[group] for group in ("concurrent", "orderly")):
+            return
+        await asyncio.sleep(0.1)
