@@ -57,8 +57,8 @@ class Registration:
         self.cluster, self.broker_name, self.broker_id, self.address = cluster, broker_name, broker_id, address
         self.topics = topics
         self.period_s, self.timeout_s = period_s, timeout_s
-        self._body = b""
-        self._body_version: DataVersion | None = None
+        self._table: tuple[DataVersion, bytes] | None = None
+        self._encoding = asyncio.Lock()
         self._peers = [_NameServer(self, name_server, first=i == 0) for i, name_server in enumerate(dict.fromkeys(name_servers))]
 
     async def start(self) -> None:
@@ -83,12 +83,14 @@ class Registration:
         for peer in self._peers:
             peer.wake()
 
-    def body(self) -> bytes:
-        """The topic table as it is registered, made once for each version of it."""
-        if self._body_version != self.topics.data_version:
-            self._body_version = self.topics.data_version
-            self._body = RegisterBrokerBody(data_version=self._body_version, topics=self.topics.all()).encode()
-        return self._body
+    async def table(self) -> tuple[DataVersion, bytes]:
+        """The topic table as it is registered, and its version. Made in a thread (20,000 topics take 0.16 s), once for each version."""
+        async with self._encoding:
+            version, topics = self.topics.data_version, dict(self.topics.all())
+            if self._table is None or self._table[0] != version:
+                body = RegisterBrokerBody(data_version=version, topics=topics)
+                self._table = version, await asyncio.to_thread(body.encode)
+            return self._table
 
 
 class _NameServer:
@@ -162,8 +164,8 @@ class _NameServer:
         version = self._registration.topics.data_version
         if self._known == version and not await self._holds_something_else(version):
             return
-        version = self._registration.topics.data_version
-        reply = await self._call(self._register_header(), self._registration.body())
+        version, body = await self._registration.table()
+        reply = await self._call(self._register_header(), body)
         self._known = version
         if self._first and reply.body and (ordered := kv_table_loads(reply.body)):
             self._registration.topics.set_order(frozenset(ordered))
