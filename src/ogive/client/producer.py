@@ -89,7 +89,9 @@ class Producer:
         """Messages that were accepted and have no outcome yet."""
         return self._publisher.in_flight if self._publisher is not None else 0
 
-    def _running(self) -> Publisher:
+    @property
+    def publisher(self) -> Publisher:
+        """The engine, for the blocking facade. Raises IllegalStateError unless the producer runs."""
         publisher = self._publisher
         if publisher is None:
             _ = self.client
@@ -149,7 +151,7 @@ class Producer:
 
         Messages of one queue are stored in the order in which they were submitted.
         """
-        publisher = self._running()
+        publisher = self.publisher
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         outgoing.future = future
@@ -169,7 +171,7 @@ class Producer:
         timeout_s: float | None = None,
     ) -> None:
         """Send without an answer: nothing tells whether the message arrived. Raises only what goes wrong before it leaves."""
-        publisher = self._running()
+        publisher = self.publisher
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
         await publisher.send_oneway(outgoing, self.config.send_timeout_s if timeout_s is None else timeout_s)
 
@@ -189,12 +191,12 @@ class Producer:
         messages have sharding keys. When some fail, the first error is raised after all have their outcome. *tag* and *sharding_key* go to
         the messages that are given as bytes.
         """
-        publisher = self._running()
+        publisher = self.publisher
         items = [m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key) for m in messages]
         budget = self.config.send_timeout_s if timeout_s is None else timeout_s
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
         try:
-            for indexes in self._batches(topic, items):
+            for indexes in self._batches(topic, items, queue):
                 rows = [items[i] for i in indexes]
                 batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
                 outgoing = Outgoing(topic, b"", "", rows[0].sharding_key, queue, batch=batch)
@@ -212,15 +214,15 @@ class Producer:
                 results[i] = result
         return [result for result in results if result is not None]
 
-    def _batches(self, topic: str, items: Sequence[Message]) -> Iterable[Sequence[int]]:
-        """Indexes of the messages of each request: same sharding key's hash, at most the size limit, in order."""
+    def _batches(self, topic: str, items: Sequence[Message], queue: MessageQueue | None) -> Iterable[Sequence[int]]:
+        """Indexes of the messages of each request: same queue or same sharding key's hash, at most the size limit, in order."""
         groups: dict[int | None, list[int]] = {}
         for i, message in enumerate(items):
             if message.topic != topic:
                 raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
             if message.delay_level:
                 raise InvalidOption("messages with a delay level cannot be sent in a batch")
-            key = None if message.sharding_key is None else java_hash(message.sharding_key)
+            key = None if message.sharding_key is None or queue is not None else java_hash(message.sharding_key)
             groups.setdefault(key, []).append(i)
         for group in groups.values():
             sizes = [_batch_item_bytes(items[i]) for i in group]
@@ -229,7 +231,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every message submitted so far has its outcome; the futures hold it."""
-        await self._running().flush()
+        await self.publisher.flush()
 
     # --- forming -----------------------------------------------------------------------------------------------------
 

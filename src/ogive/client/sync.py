@@ -1,0 +1,247 @@
+"""The blocking facade: the same words as ``ogive.aio``, for scripts, threads and jobs. A test keeps the signatures equal.
+
+Objects may be used from any thread of the process that made them. They are never pickled, and a forked child makes its own.
+"""
+
+import concurrent.futures
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, NoReturn, Self
+
+from ogive.client import admin as aio_admin
+from ogive.client import producer as aio_producer
+from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
+from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import Outgoing
+from ogive.client.portal import Portal, SubmitFuture, portal
+from ogive.client.publish import Publisher
+from ogive.errors import IllegalStateError, OgiveError
+from ogive.model import Message, MessageQueue, SendResult
+from ogive.wire.bodies import ClusterInfo, ConsumerConnection
+
+MAX_POSTED: Final = 256  # messages on their way to the loop, beside those in flight
+POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
+
+
+class Facade:
+    """What all blocking objects share: the portal they live on, from ``start`` to ``close``."""
+
+    def __init__(self) -> None:
+        self._portal: Portal | None = None
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} cannot be pickled: it holds connections; make one where it is used")
+
+    def _live(self) -> Portal:
+        if self._portal is None:
+            raise IllegalStateError(f"this {type(self).__name__} is not started: start it, or use it in a `with` block")
+        return self._portal
+
+    def _begin(self) -> Portal:
+        """The portal of this process, which closes the object at the interpreter's exit."""
+        if self._portal is None:
+            self._portal = portal()
+            self._portal.keep(self)
+        return self._portal
+
+
+class Producer(Facade):
+    """Blocking ``ogive.aio.Producer``. ``with Producer() as producer``; many threads may share it."""
+
+    def __init__(
+        self,
+        name_server: str = DEFAULT_NAME_SERVER,
+        *,
+        group: str | None = None,
+        config: ProducerConfig | None = None,
+        client_config: ClientConfig | None = None,
+        client: ClientInstance | None = None,
+    ) -> None:
+        super().__init__()
+        self._producer = aio_producer.Producer(name_server, group=group, config=config, client_config=client_config, client=client)
+
+    def start(self) -> None:
+        """See ``ogive.aio.Producer.start``."""
+        self._begin().call(self._producer.start())
+
+    def close(self) -> None:
+        """See ``ogive.aio.Producer.close``."""
+        if self._portal is not None:
+            self._portal.call(self._producer.close())
+
+    @property
+    def in_flight(self) -> int:
+        """See ``ogive.aio.Producer.in_flight``."""
+        return self._producer.in_flight
+
+    def send(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """See ``ogive.aio.Producer.send``."""
+        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout_s).result()
+
+    def submit(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout_s: float | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """See ``ogive.aio.Producer.submit``. Blocks while there is no room among the messages in flight.
+
+        The messages of one thread keep their order. A failure that nobody looks at is logged.
+        """
+        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout_s)
+
+    def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """See ``ogive.aio.Producer.send_oneway``."""
+        self._live().call(
+            self._producer.send_oneway(
+                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+            )
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Iterable[bytes | Message],
+        *,
+        tag: str | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """See ``ogive.aio.Producer.send_batch``."""
+        return self._live().call(
+            self._producer.send_batch(topic, messages, tag=tag, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s)
+        )
+
+    def flush(self) -> None:
+        """See ``ogive.aio.Producer.flush``."""
+        self._live().call(self._producer.flush())
+
+    def _submit(
+        self,
+        topic: str | Message,
+        body: bytes | None,
+        tag: str | None,
+        keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int,
+        timeout_s: float | None,
+    ) -> SubmitFuture[SendResult]:
+        portal = self._live()
+        portal.check()
+        producer = self._producer
+        publisher = producer.publisher
+        outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        future: SubmitFuture[SendResult] = SubmitFuture()
+        future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
+        outgoing.future = future
+        budget = producer.config.send_timeout_s if timeout_s is None else timeout_s
+        if portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
+            portal.post(_take, publisher, outgoing, budget)
+        else:
+            portal.call(publisher.accept(outgoing, budget))
+        return future
+
+
+def _take(publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:
+    try:
+        publisher.take(outgoing, timeout_s)
+    except OgiveError as exc:
+        outgoing.future.set_exception(exc)
+
+
+class Admin(Facade):
+    """Blocking ``ogive.aio.Admin``. ``with Admin() as admin``."""
+
+    def __init__(
+        self,
+        name_server: str = DEFAULT_NAME_SERVER,
+        *,
+        client_config: ClientConfig | None = None,
+        client: ClientInstance | None = None,
+    ) -> None:
+        super().__init__()
+        self._admin = aio_admin.Admin(name_server, client_config=client_config, client=client)
+
+    def start(self) -> None:
+        """See ``ogive.aio.Admin.start``."""
+        self._begin().call(self._admin.start())
+
+    def close(self) -> None:
+        """See ``ogive.aio.Admin.close``."""
+        if self._portal is not None:
+            self._portal.call(self._admin.close())
+
+    def create_topic(self, topic: str, *, queues: int = 4, cluster: str | None = None, order: bool = False) -> None:
+        """See ``ogive.aio.Admin.create_topic``."""
+        self._live().call(self._admin.create_topic(topic, queues=queues, cluster=cluster, order=order))
+
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """See ``ogive.aio.Admin.delete_topic``."""
+        self._live().call(self._admin.delete_topic(topic, cluster=cluster))
+
+    def topics(self, *, system: bool = False) -> list[TopicSummary]:
+        """See ``ogive.aio.Admin.topics``."""
+        return self._live().call(self._admin.topics(system=system))
+
+    def offsets(self, topic: str) -> list[QueueOffsets]:
+        """See ``ogive.aio.Admin.offsets``."""
+        return self._live().call(self._admin.offsets(topic))
+
+    def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """See ``ogive.aio.Admin.lag``."""
+        return self._live().call(self._admin.lag(group, topic))
+
+    def members(self, group: str) -> ConsumerConnection | None:
+        """See ``ogive.aio.Admin.members``."""
+        return self._live().call(self._admin.members(group))
+
+    def cluster_info(self) -> ClusterInfo:
+        """See ``ogive.aio.Admin.cluster_info``."""
+        return self._live().call(self._admin.cluster_info())
