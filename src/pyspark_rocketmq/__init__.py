@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ogive.spark.reader import BatchReader, StreamReader
+    from ogive.spark.sink import BatchSink, StreamSink
 
 
 class DefaultSource(DataSource):
@@ -35,3 +36,13 @@ class DefaultSource(DataSource):
         from ogive.spark import source
 
         return source.stream_reader(self.options, schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "BatchSink":
+        from ogive.spark import source
+
+        return source.batch_sink(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSink":  # noqa: N802
+        from ogive.spark import source
+
+        return source.stream_sink(self.options, schema)  # in complete mode every batch is the whole result: appended as well

@@ -30,7 +30,7 @@ from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, reso
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, pack
-from ogive.spark.rpc import READ_ONLY_GROUP, SETTLE_S, Cluster, cluster, data_loss
+from ogive.spark.rpc import READ_ONLY_GROUP, SETTLE_S, Cluster, cluster, shrunk
 from ogive.spark.schema import arrow_schema
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """*start* is durable in the checkpoint: the only moment to tell the consumer group of a query's last batch."""
         begin = from_offset(start, self._owner)
         self._store(begin)
-        end = self._wait_for_news(begin) if self._target is None else _later(begin, self._target)
+        end = self._wait_for_news(begin) if self._target is None else self._up_to_target(begin, self._target)
         known = {queue: self._first.get(queue, 0) for queue in end} | begin
         return to_offset(admit(known, end, _max_rows(limit)), self._owner)
 
@@ -190,6 +190,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
         return end
 
+    def _up_to_target(self, begin: Positions, target: Positions) -> Positions:
+        """The target, except where *begin* is past it: because the queue grew in between, or because it lost messages."""
+        past = [queue for queue, position in begin.items() if target.get(queue, position) < position]
+        if past:
+            now = self._settled(begin)
+            target = self._target = {**target, **{queue: min(begin[queue], now[queue]) for queue in past}}
+        return {**begin, **target}
+
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
         """Where the queues end, and what of *begin* lies behind that. A queue that is gone stays where it was."""
         spans = self._cluster.spans(self._options.topics)
@@ -211,9 +219,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if not shorter:
                 return end
             if time.monotonic() > deadline:
+                loss = shrunk(shorter[0].queue, shorter[0].start, shorter[0].end)
                 if self._options.fail_on_data_loss:
-                    raise data_loss(shorter[0])
-                log.warning("%s", data_loss(shorter[0]))
+                    raise loss
+                log.warning("%s", loss)
                 return end
             time.sleep(0.2)
 
@@ -235,10 +244,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
-
-
-def _later(one: Positions, other: Positions) -> Positions:
-    return {queue: max(one.get(queue, 0), other.get(queue, 0)) for queue in one.keys() | other.keys()}
 
 
 def _max_rows(limit: ReadLimit) -> int | None:

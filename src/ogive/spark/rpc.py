@@ -319,6 +319,13 @@ class _Reading:
         log.warning("%s", data_loss(gone))
 
 
+def shrunk(queue: MessageQueue, end: int, position: int) -> DataLoss:
+    return DataLoss(
+        f"{queue} ends at offset {end}, but was read up to {position}: it lost messages, and new ones get the offsets of old ones. "
+        f"With failOnDataLoss=false the stream goes on at {end}."
+    )
+
+
 def data_loss(gone: QueueRange) -> DataLoss:
     return DataLoss(
         f"{len(gone)} messages of {gone.queue} are gone: offsets {gone.start} to {gone.end - 1} were deleted before they were read. "
@@ -350,4 +357,4 @@ def _master(addresses: Mapping[int, str]) -> str:
     return addresses.get(MASTER_ID) or addresses[min(addresses)]
 
 
-__all__ = ["READ_ONLY_GROUP", "SETTLE_S", "Cluster", "Loop", "cluster", "data_loss", "loop"]
+__all__ = ["READ_ONLY_GROUP", "SETTLE_S", "Cluster", "Loop", "cluster", "data_loss", "loop", "shrunk"]

@@ -1,9 +1,22 @@
 """The columns of a message as Spark shows them."""
 
+import difflib
 from typing import Any, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from ogive.errors import InvalidOption
 
@@ -37,6 +50,40 @@ def check_source_schema(schema: StructType) -> None:
         if column.dataType != columns[column.name]:
             wanted, given = columns[column.name].simpleString(), column.dataType.simpleString()
             raise InvalidOption(f"column {column.name!r} is {wanted}, not {given}; read it so and cast it in the query")
+
+
+_TEXT: Final = (StringType(),)
+_SINK_COLUMNS: Final = {
+    "topic": _TEXT,
+    "body": (BinaryType(), StringType()),
+    "keys": (StringType(), ArrayType(StringType())),
+    "tags": _TEXT,
+    "properties": (MapType(StringType(), StringType()),),
+    "shardingKey": _TEXT,
+    "delayTimeLevel": (IntegerType(), LongType(), ShortType()),
+}
+
+
+def check_sink_schema(schema: StructType, *, topic_given: bool) -> None:
+    """Raises InvalidOption unless the rows to write have a body, a topic from somewhere, and no column that would be lost."""
+    for column in schema:
+        kinds = _SINK_COLUMNS.get(column.name)
+        if kinds is None:
+            near = difflib.get_close_matches(column.name, _SINK_COLUMNS, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"select some of {', '.join(_SINK_COLUMNS)}"
+            raise InvalidOption(f"column {column.name!r} cannot be sent: {hint}")
+        if not any(_same(column.dataType, kind) for kind in kinds):
+            wanted = " or ".join(kind.simpleString() for kind in kinds)
+            raise InvalidOption(f"column {column.name!r} is {column.dataType.simpleString()}; it must be {wanted}")
+    if "body" not in schema.names:
+        raise InvalidOption("the rows to write have no column body")
+    if not topic_given and "topic" not in schema.names:
+        raise InvalidOption("where to write: give the option topic, or a column topic")
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    """Equal but for nullability."""
+    return one.simpleString() == other.simpleString()
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructType
 
-from ogive.spark.options import SourceOptions
+from ogive.errors import InvalidOption
+from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
-from ogive.spark.schema import check_source_schema, source_schema
+from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
+from ogive.spark.sink import BatchSink, StreamSink
 
 
 def schema(options: Mapping[str, str]) -> StructType:
@@ -21,3 +23,19 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> BatchReader
 def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamReader:
     check_source_schema(columns)
     return StreamReader(SourceOptions.parse(options), columns)
+
+
+def batch_sink(options: Mapping[str, str], columns: StructType, *, overwrite: bool) -> BatchSink:
+    if overwrite:
+        raise InvalidOption('a topic cannot be overwritten; use mode("append")')
+    return BatchSink(_sink_options(options, columns))
+
+
+def stream_sink(options: Mapping[str, str], columns: StructType) -> StreamSink:
+    return StreamSink(_sink_options(options, columns))
+
+
+def _sink_options(options: Mapping[str, str], columns: StructType) -> SinkOptions:
+    parsed = SinkOptions.parse(options)
+    check_sink_schema(columns, topic_given=parsed.topic is not None)
+    return parsed
