@@ -1,3 +1,75 @@
-"""Apache RocketMQ for Python, whole: client, durable broker and name server, Spark."""
+"""Apache RocketMQ for Python, whole: client, durable broker and name server, Spark.
+
+Importing it does nothing and costs little: each name is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ogive import aio, errors
+    from ogive.client.config import ClientConfig, ProducerConfig
+    from ogive.client.consumer.config import ConsumerConfig
+    from ogive.client.consumer.push import run
+    from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
+    from ogive.client.sync import Admin, Producer, PushConsumer
+    from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DEAD_LETTER",
+    "LATER",
+    "Admin",
+    "ClientConfig",
+    "ConsumerConfig",
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "Producer",
+    "ProducerConfig",
+    "PushConsumer",
+    "SendResult",
+    "SendStatus",
+    "aio",
+    "errors",
+    "later",
+    "listener",
+    "run",
+    "suspend",
+]
+
+_HOME: Final = {
+    "DEAD_LETTER": "ogive.client.listener",
+    "LATER": "ogive.client.listener",
+    "Admin": "ogive.client.sync",
+    "ClientConfig": "ogive.client.config",
+    "ConsumerConfig": "ogive.client.consumer.config",
+    "Message": "ogive.model",
+    "MessageExt": "ogive.model",
+    "MessageQueue": "ogive.model",
+    "Producer": "ogive.client.sync",
+    "ProducerConfig": "ogive.client.config",
+    "PushConsumer": "ogive.client.sync",
+    "SendResult": "ogive.model",
+    "SendStatus": "ogive.model",
+    "later": "ogive.client.listener",
+    "listener": "ogive.client.listener",
+    "run": "ogive.client.consumer.push",
+    "suspend": "ogive.client.listener",
+}
+_SUBMODULES: Final = frozenset({"aio", "errors"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"ogive.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'ogive' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -60,17 +60,16 @@ class QueueLag:
 
 
 class Admin:
-    """``async with Admin() as admin``. Makes a client of its own unless one is given."""
+    """``async with Admin() as admin``. *client*: settings (instead of *name_server*), or a running client to share."""
 
     def __init__(
         self,
         name_server: str = DEFAULT_NAME_SERVER,
         *,
-        client_config: ClientConfig | None = None,
-        client: ClientInstance | None = None,
+        client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self._client_config = client_config or ClientConfig(name_server=name_server)
-        self._shared = client
+        self._shared = client if isinstance(client, ClientInstance) else None
+        self._client_config = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
         self._client: ClientInstance | None = None
 
     async def start(self) -> None:

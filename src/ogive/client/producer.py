@@ -25,7 +25,8 @@ _BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
 class Producer:
     """``async with Producer() as producer``. Used on one event loop; many tasks may share it.
 
-    Makes a client of its own unless one is given, and starts and closes only its own. Leaving the block waits for the messages in flight.
+    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
+    Leaving the block waits for the messages in flight.
     """
 
     def __init__(
@@ -34,14 +35,13 @@ class Producer:
         *,
         group: str | None = None,
         config: ProducerConfig | None = None,
-        client_config: ClientConfig | None = None,
-        client: ClientInstance | None = None,
+        client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         self.config = config or ProducerConfig()
         if group is not None:
             self.config = replace(self.config, group=group)
-        self._client_config = client_config or ClientConfig(name_server=name_server)
-        self._shared = client
+        self._shared = client if isinstance(client, ClientInstance) else None
+        self._client_config = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
         self._client: ClientInstance | None = None
         self._publisher: Publisher | None = None
 

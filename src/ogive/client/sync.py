@@ -4,6 +4,7 @@ Objects may be used from any thread of the process that made them. They are neve
 """
 
 import concurrent.futures
+import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -12,11 +13,14 @@ from ogive.client import admin as aio_admin
 from ogive.client import producer as aio_producer
 from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
+from ogive.client.consumer import push
+from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
+from ogive.client.listener import AnyListener, Start
 from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Portal, SubmitFuture, portal
 from ogive.client.publish import Publisher
-from ogive.errors import IllegalStateError, OgiveError
+from ogive.errors import IllegalStateError, InvalidOption, OgiveError
 from ogive.model import Message, MessageQueue, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection
 
@@ -68,11 +72,10 @@ class Producer(Facade):
         *,
         group: str | None = None,
         config: ProducerConfig | None = None,
-        client_config: ClientConfig | None = None,
-        client: ClientInstance | None = None,
+        client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._producer = aio_producer.Producer(name_server, group=group, config=config, client_config=client_config, client=client)
+        self._producer = aio_producer.Producer(name_server, group=group, config=config, client=client)
 
     def start(self) -> None:
         """See ``ogive.aio.Producer.start``."""
@@ -196,6 +199,75 @@ def _take(publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:
         outgoing.future.set_exception(exc)
 
 
+class PushConsumer(Facade):
+    """Blocking ``ogive.aio.PushConsumer`` for listeners. ``with PushConsumer(bill, ship) as consumer``.
+
+    Plain listeners are called in threads, ``async def`` ones on ogive's loop. To iterate over messages use ``ogive.aio``.
+    """
+
+    def __init__(
+        self,
+        *listeners: AnyListener | str,
+        name_server: str = DEFAULT_NAME_SERVER,
+        group: str | None = None,
+        tags: str = "*",
+        max_retries: int | None = None,
+        consume_timeout_s: float = 900.0,
+        start: Start = "latest",
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        super().__init__()
+        if any(isinstance(one, str) for one in listeners):
+            raise InvalidOption("a blocking push consumer calls listeners; to iterate over messages use ogive.aio.PushConsumer")
+        self._consumer = push.PushConsumer(
+            *listeners,
+            name_server=name_server,
+            group=group,
+            tags=tags,
+            max_retries=max_retries,
+            consume_timeout_s=consume_timeout_s,
+            start=start,
+            config=config,
+            client=client,
+        )
+
+    def start(self) -> None:
+        """See ``ogive.aio.PushConsumer.start``."""
+        self._begin().call(self._consumer.start())
+
+    def close(self) -> None:
+        """See ``ogive.aio.PushConsumer.close``. A listener may call it."""
+        if self._portal is not None:
+            self._portal.call(self._consumer.close_for(threading.get_ident()))
+
+    def wait(self) -> None:
+        """See ``ogive.aio.PushConsumer.wait``."""
+        self._live().call(self._consumer.wait())
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """See ``ogive.aio.PushConsumer.lag``."""
+        return self._live().call(self._consumer.lag())
+
+    def suspend(self) -> None:
+        """See ``ogive.aio.PushConsumer.suspend``."""
+        self._live().call(self._consumer.suspend())
+
+    def resume(self) -> None:
+        """See ``ogive.aio.PushConsumer.resume``."""
+        self._live().call(self._consumer.resume())
+
+    @property
+    def client_id(self) -> str:
+        """See ``ogive.aio.PushConsumer.client_id``."""
+        return self._consumer.client_id
+
+    @property
+    def assignment(self) -> dict[str, list[MessageQueue]]:
+        """See ``ogive.aio.PushConsumer.assignment``."""
+        return self._consumer.assignment
+
+
 class Admin(Facade):
     """Blocking ``ogive.aio.Admin``. ``with Admin() as admin``."""
 
@@ -203,11 +275,10 @@ class Admin(Facade):
         self,
         name_server: str = DEFAULT_NAME_SERVER,
         *,
-        client_config: ClientConfig | None = None,
-        client: ClientInstance | None = None,
+        client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._admin = aio_admin.Admin(name_server, client_config=client_config, client=client)
+        self._admin = aio_admin.Admin(name_server, client=client)
 
     def start(self) -> None:
         """See ``ogive.aio.Admin.start``."""

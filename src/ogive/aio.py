@@ -1,0 +1,9 @@
+"""ogive for asyncio: the same words as in ``ogive``, awaited."""
+
+from ogive.client.admin import Admin
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.delivery import IncomingMessage
+from ogive.client.consumer.push import PushConsumer
+from ogive.client.producer import Producer
+
+__all__ = ["Admin", "ConsumerConfig", "IncomingMessage", "Producer", "PushConsumer"]
