@@ -10,14 +10,13 @@ from typing import Final
 from ogive.errors import InvalidOption
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
-from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, build_record, delay_level, strip_crc, tag_hash
+from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, MAX_CRC_PROPERTIES, build_record, delay_level, strip_crc, tag_hash
 from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
 
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
 _COMMIT: Final = SysFlag.TRANSACTION_COMMIT
-_MAX_CRC_PROPERTIES: Final = MAX_PROPERTIES_BYTES - CRC_BYTES  # longer properties leave no room for the checksum
 
 
 def now_ms() -> int:
@@ -115,7 +114,7 @@ class Appender:
         if self._with_crc and properties and properties[-1] != 2:
             properties += b"\x02"  # 4.9 leaves the last separator off; another property follows
         size = queue.fixed_bytes + len(message.body) + len(properties) + len(message.born_host) + len(message.store_host) - 16
-        if self._with_crc and len(properties) <= _MAX_CRC_PROPERTIES:
+        if self._with_crc and len(properties) <= MAX_CRC_PROPERTIES:
             size += CRC_BYTES
         if size > MAX_RECORD_BYTES or len(properties) > MAX_PROPERTIES_BYTES:
             raise InvalidOption(
@@ -142,7 +141,7 @@ class Appender:
         """(queue, consume-queue entry or nothing for a record that no queue holds, record)"""
         kind = message.sys_flag & _TRANSACTION
         visible = kind == 0 or kind == _COMMIT
-        with_crc = self._with_crc and len(properties) <= _MAX_CRC_PROPERTIES
+        with_crc = self._with_crc and len(properties) <= MAX_CRC_PROPERTIES
         stored_ms = self.store_timestamp_ms
         try:
             record = build_record(

@@ -18,11 +18,13 @@ from ogive.errors import StoreCorrupt
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
+from ogive.store.record import NEVER
 from ogive.store.tables import read_file, replace_file, write_synced
 
 FORMAT: Final = 1
-_PAGE: Final = struct.Struct(">qqqqq")
-"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset. Source: StoreCheckpoint.java, 5.3"""
+_PAGE: Final = struct.Struct(">qqqqqq")
+"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset; then, where Apache leaves zeros, the
+first one again. Source: StoreCheckpoint.java, 5.3"""
 _PAGE_BYTES: Final = 4096
 _NAME: Final = "queues.json"
 
@@ -46,25 +48,44 @@ class Checkpoint:
     store_timestamp_ms: int
     queues: tuple[QueueState, ...] = ()
     deleted: dict[str, int] = field(default_factory=dict)  # topic -> commit-log offset: its records before that are gone
+    crc_from: int = NEVER  # commit-log offset from which every record carries its own checksum
 
 
-def take(position: int, store_timestamp_ms: int, queues: Iterable[ConsumeQueue], deleted: dict[str, int]) -> Checkpoint:
+def take(position: int, store_timestamp_ms: int, queues: Iterable[ConsumeQueue], deleted: dict[str, int], crc_from: int) -> Checkpoint:
     """The state of *queues*, all of whose entries were handed to the writer."""
-    states = tuple([QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs)) for q in queues])
-    return Checkpoint(position, store_timestamp_ms, states, dict(deleted))
+    states = tuple(
+        [QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs)) for q in sorted(queues, key=lambda q: q.key)]
+    )
+    return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from)
 
 
 def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
     """Both files. The log must be synced up to the position. Raises OSError."""
     rows = [[*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues]
     body = json.dumps(
-        {"position": checkpoint.position, "storeTimestamp": checkpoint.store_timestamp_ms, "queues": rows, "deleted": checkpoint.deleted},
+        {
+            "position": checkpoint.position,
+            "storeTimestamp": checkpoint.store_timestamp_ms,
+            "crcFrom": checkpoint.crc_from,
+            "deleted": checkpoint.deleted,
+            "queues": rows,
+        },
         separators=(",", ":"),
     )
     text = f'{{"format":{FORMAT},"crc":{zlib.crc32(body.encode())},"body":{body}}}\n'
     replace_file(fs, root / _NAME, text.encode())
-    page = _PAGE.pack(*[checkpoint.store_timestamp_ms] * 3, checkpoint.position, checkpoint.position)
-    write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"))
+    stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
+    page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, stored_ms)
+    write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
+
+
+def written_by_another(fs: Fs, root: Path) -> bool:
+    """Whether Apache's broker ran here since our last checkpoint: it moves its timestamps, and not our copy of them behind the page."""
+    raw = read_file(fs, root / "checkpoint") or b""
+    if len(raw) < _PAGE.size:
+        return False
+    physic, _, _, _, _, ours = _PAGE.unpack_from(raw)
+    return bool(physic != ours)
 
 
 def load(fs: Fs, root: Path) -> Checkpoint | None:
@@ -83,7 +104,7 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         queues = tuple(
             [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]
         )
-        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"])
+        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"])
     except (ValueError, KeyError, TypeError):
         return None
 

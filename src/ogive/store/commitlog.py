@@ -119,11 +119,12 @@ class HotLog:
 class LogReader:
     """Reads records: the newest from memory, others by pread, near ones together. What comes from disk is checked."""
 
-    def __init__(self, fs: Fs, directory: Path, segment_bytes: int, *, start: int, hot_bytes: int, max_open: int) -> None:
+    def __init__(self, fs: Fs, directory: Path, segment_bytes: int, *, start: int, crc_from: int, hot_bytes: int, max_open: int) -> None:
         self._directory, self._segment_bytes, self._fs = directory, segment_bytes, fs
         self.start = start  # of the oldest segment
         self.hot = HotLog(hot_bytes)
         self.damaged = 0
+        self._crc_from = crc_from
         self._reported: set[int] = set()
         self._handles = Handles(fs, max_open)
 
@@ -169,7 +170,7 @@ class LogReader:
         else:
             return None
         at = commitlog_offset - start
-        record = read_record(data, at, commitlog_offset)
+        record = read_record(data, at, commitlog_offset, self._crc_from)
         return data[at : at + record.size] if record is not None else None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -204,7 +205,7 @@ class LogReader:
         first = last = 0  # the run of neighbours that becomes one part
         for offset, size, queue_offset in wanted[i:j]:
             at = offset - base
-            record = read_record(data, at, offset)
+            record = read_record(data, at, offset, self._crc_from)
             if record is None or record.size != size or not belongs(record, queue_offset):
                 self._report(offset, size)
                 continue

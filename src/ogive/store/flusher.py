@@ -9,11 +9,17 @@ from ogive.store.model import QueueKey, StoreConfig
 
 class QueueFlusher:
     def __init__(
-        self, config: StoreConfig, files: QueueFiles, queues: dict[QueueKey, ConsumeQueue], position: int, deleted: dict[str, int]
+        self,
+        config: StoreConfig,
+        files: QueueFiles,
+        queues: dict[QueueKey, ConsumeQueue],
+        position: int,
+        deleted: dict[str, int],
+        crc_from: int,
     ) -> None:
         self._config, self._queues = config, queues
         self.files = files  # the writer thread's
-        self._deleted = deleted
+        self._deleted, self._crc_from = deleted, crc_from
         self._dirty: dict[ConsumeQueue, None] = {}
         self._flushed_at = self._checkpoint_at = position  # commit-log offsets
         self._in_memory: dict[ConsumeQueue, None] = dict.fromkeys(q for q in queues.values() if q.tail)  # least recently written first
@@ -37,7 +43,7 @@ class QueueFlusher:
         if not checkpoint:
             return writes, None
         self._checkpoint_at = position
-        return writes, checkpoints.take(position, store_timestamp_ms, self._queues.values(), self._deleted)
+        return writes, checkpoints.take(position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from)
 
     def written(self, writes: Sequence[tuple[ConsumeQueue, QueueWrite]]) -> None:
         """The files hold *writes*: memory may forget the oldest of what they hold."""

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -41,7 +42,8 @@ class Fs(Protocol):
     def list(self, directory: Path) -> list[str]:
         """Sorted names; empty for a directory that is not there."""
 
-    def make_dirs(self, directory: Path) -> None: ...
+    def make_dirs(self, directory: Path) -> Sequence[Path]:
+        """With its parents, where they are missing; what was made. The names last only after fsync_dir of their parents."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Replaces *target* in one step."""
@@ -95,8 +97,14 @@ class OsFs:
         except FileNotFoundError:
             return []
 
-    def make_dirs(self, directory: Path) -> None:
+    def make_dirs(self, directory: Path) -> Sequence[Path]:
+        made = []
+        path = directory
+        while not path.exists():
+            made.append(path)
+            path = path.parent
         directory.mkdir(parents=True, exist_ok=True)
+        return made
 
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)

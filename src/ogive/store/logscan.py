@@ -33,8 +33,8 @@ class LogEnd:
 class LogScan:
     """Reads a log that nobody writes."""
 
-    def __init__(self, fs: Fs, directory: Path, found: Found) -> None:
-        self._fs, self._directory = fs, directory
+    def __init__(self, fs: Fs, directory: Path, found: Found, crc_from: int) -> None:
+        self._fs, self._directory, self._crc_from = fs, directory, crc_from
         self.segment_bytes = found.segment_bytes
         self.start = found.starts[0] if found.starts else 0
         self.limit = found.end
@@ -91,13 +91,13 @@ class LogScan:
 
     def _run(self, position: int) -> Generator[Scanned, None, int]:
         """Valid records up to the first thing that is none; returns its offset."""
-        block, base = self._block, self._block_at
+        block, base, crc_from = self._block, self._block_at, self._crc_from
         while position < self.limit:
             at = position - base
-            record = read_record(block, at, position) if at >= 0 else None
+            record = read_record(block, at, position, crc_from) if at >= 0 else None
             if record is None:
                 block, base, at = self._load(position), position, 0
-                record = read_record(block, 0, position)
+                record = read_record(block, 0, position, crc_from)
             if record is None:
                 if not _is_blank(block, self._segment_end(position) - position):
                     break
@@ -122,7 +122,7 @@ class LogScan:
         return position
 
     def _record(self, position: int) -> Record | None:
-        return read_record(self._load(position), 0, position)
+        return read_record(self._load(position), 0, position, self._crc_from)
 
     def _search(self, position: int) -> int | None:
         """The first valid record after *position* in its segment, found by its magic and its own offset."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ogive.store.model import NewMessage
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import HEAD, MAGIC_V1, MAGIC_V2, RECORD_V4, TAIL, java_hash, raw_property
+from ogive.wire.message import HEAD, MAGIC_V1, MAGIC_V2, MAX_PROPERTIES_BYTES, RECORD_V4, TAIL, java_hash, raw_property
 
 BLANK: Final = struct.Struct(">II")
 """room left, MAGIC_BLANK"""
@@ -28,6 +28,12 @@ _MIN_RECORD_BYTES: Final = _FIXED_V4 + 3
 _crc32 = zlib.crc32
 
 
+NEVER: Final = 2**63 - 1
+"""as *crc_from*: no record need carry its own checksum"""
+MAX_CRC_PROPERTIES: Final = MAX_PROPERTIES_BYTES - CRC_BYTES
+"""longer properties leave no room for the checksum"""
+
+
 class Record(NamedTuple):
     """What a scan needs to know of a whole, checked record."""
 
@@ -38,6 +44,7 @@ class Record(NamedTuple):
     sys_flag: int
     store_timestamp_ms: int
     properties_at: int
+    plain: bool  # carries no checksum over the whole, though there was room for one
 
 
 def strip_crc(properties: bytes) -> bytes:
@@ -96,8 +103,11 @@ def crc_property(crc: int) -> bytes:
     return b"%b%b\x02" % (_CRC_NAME, (b"%010d" % crc)[::-1])
 
 
-def read_record(buffer: bytes, at: int, commitlog_offset: int) -> Record | None:
-    """The record at byte *at* of *buffer*, or None unless it is whole, belongs at *commitlog_offset* and its checksum holds."""
+def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) -> Record | None:
+    """The record at byte *at* of *buffer*, or None unless it is whole, belongs at *commitlog_offset* and its checksum holds.
+
+    From *crc_from* on every record carries the checksum over the whole; one that does not is damaged in just that place.
+    """
     try:
         fields = RECORD_V4.unpack_from(buffer, at)
     except struct.error:
@@ -126,9 +136,19 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int) -> Record | None:
     if buffer[end - CRC_BYTES : end - CRC_BYTES + _CRC_NAME_BYTES] == _CRC_NAME and properties_at <= end - CRC_BYTES:
         if crc_property(_crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF) != buffer[end - CRC_BYTES : end]:
             return None
-    elif _crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
-        return None
-    return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at)
+        plain = False
+    else:
+        plain = end - properties_at <= MAX_CRC_PROPERTIES
+        if plain and (commitlog_offset >= crc_from or _resembles_crc(buffer[end - CRC_BYTES : end])):
+            return None
+        if _crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
+            return None
+    return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain)
+
+
+def _resembles_crc(tail: bytes) -> bool:
+    """Whether this was a checksum property before a bit or two changed, or ends in zeros that a lost write left."""
+    return tail[-1] == 0 or sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)]) >= 6
 
 
 def _v6_part(buffer: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:

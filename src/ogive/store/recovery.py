@@ -27,7 +27,7 @@ from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFile
 from ogive.store.fs import Fs
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
-from ogive.store.record import delay_level, tag_hash
+from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.wire.codes import SysFlag
 
@@ -47,6 +47,7 @@ class Recovered:
     store_timestamp_ms: int  # of the last record
     queues: dict[QueueKey, ConsumeQueue]
     deleted: dict[str, int]
+    crc_from: int
     damaged: int = 0
 
 
@@ -69,13 +70,16 @@ class _Recovery:
         self._store_timestamp_ms = 0
         self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are made again
         self._skipped = 0
+        self._plain_end = 0  # after the last record seen without a checksum of its own
 
     def run(self) -> Recovered:
         fs, root = self._fs, self._config.root
         clean = "abort" not in fs.list(root)
-        scan = LogScan(fs, self._commitlog, self._found)
+        start = self._found.starts[0] if self._found.starts else 0
+        checkpoint = usable(checkpoints.load(fs, root), start, self._found.end)
+        known = checkpoint is not None and not checkpoints.written_by_another(fs, root)
+        scan = LogScan(fs, self._commitlog, self._found, checkpoint.crc_from if checkpoint is not None and known else NEVER)
         try:
-            checkpoint = usable(checkpoints.load(fs, root), scan.start, scan.limit)
             result = LogEnd(scan.start)
             lost = self._restore(checkpoint) if checkpoint is not None else []
             if lost and checkpoint is not None:
@@ -88,8 +92,12 @@ class _Recovery:
             self._flush()
             for queue in self._queues.values():
                 queue.next_offset = queue.max_offset
+            crc_from = self._crc_from(checkpoint, result.offset)
             if lost or result.offset != position or not clean:
-                self._settle(result.offset, clean)
+                self._clear(result.offset, clean)
+            if lost or result.offset != position or not clean or checkpoint is None or checkpoint.crc_from != crc_from:
+                state = checkpoints.take(result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from)
+                checkpoints.save(fs, root, state)
         finally:
             scan.close()
             self._files.close()
@@ -99,8 +107,22 @@ class _Recovery:
             )
         queues = {queue.key: queue for queue in self._queues.values()}
         return Recovered(
-            scan.segment_bytes, scan.start, result.offset, self._store_timestamp_ms, queues, self._deleted, result.damaged + self._skipped
+            scan.segment_bytes,
+            scan.start,
+            result.offset,
+            self._store_timestamp_ms,
+            queues,
+            self._deleted,
+            crc_from,
+            result.damaged + self._skipped,
         )
+
+    def _crc_from(self, checkpoint: Checkpoint | None, end: int) -> int:
+        """From where on every record, also those still to come, carries its own checksum."""
+        if not self._config.record_crc:
+            return NEVER
+        before = checkpoint.crc_from if checkpoint is not None else 0
+        return max(min(before, end), self._plain_end)
 
     def _restore(self, checkpoint: Checkpoint) -> list[QueueState]:
         """Take over the queues whose files are as they should be; returns the others."""
@@ -141,7 +163,9 @@ class _Recovery:
             raise AssertionError("a scan ends at or after its start")
 
     def _dispatch(self, scanned: Scanned) -> None:
-        offset, (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at), buffer, at = scanned
+        offset, (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain), buffer, at = scanned
+        if plain:
+            self._plain_end = offset + size
         if stored_ms > self._store_timestamp_ms:
             self._store_timestamp_ms = stored_ms
         kind = sys_flag & SysFlag.TRANSACTION_MASK
@@ -204,9 +228,9 @@ class _Recovery:
                 queue.drop_written(FLUSH_ENTRIES)
         self._unwritten = 0
 
-    def _settle(self, end: int, clean: bool) -> None:
-        """Clear what lies behind the end, and write down what was found."""
-        scan = LogScan(self._fs, self._commitlog, self._found)
+    def _clear(self, end: int, clean: bool) -> None:
+        """Leave nothing behind the ends of the log and the queues."""
+        scan = LogScan(self._fs, self._commitlog, self._found, NEVER)
         try:
             zero_tail(self._fs, self._commitlog, scan, self._found, end)
         finally:
@@ -214,8 +238,6 @@ class _Recovery:
         for queue in self._queues.values():
             if not clean:
                 self._files.cut(queue)
-        state = checkpoints.take(end, self._store_timestamp_ms, self._queues.values(), self._deleted)
-        checkpoints.save(self._fs, self._config.root, state)
 
     def _directory(self, key: QueueKey) -> Path:
         return self._queue_root / key[0] / str(key[1])

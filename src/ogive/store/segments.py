@@ -1,5 +1,6 @@
 """Files of one size that together are one long run of bytes, each named by the offset of its first byte in 20 digits."""
 
+import functools
 import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from ogive.store.fs import Fs
 _DIGITS: Final = 20
 
 
+@functools.lru_cache(1024)
 def segment_path(directory: Path, start: int) -> Path:
     return directory / f"{start:0{_DIGITS}d}"
 

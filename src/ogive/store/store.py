@@ -31,11 +31,13 @@ from ogive.store.fs import Fs, OsFs
 from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.recovery import Recovered, recover
+from ogive.store.tables import make_lasting_dirs
 from ogive.store.writer import Group, GroupWriter, InlineWriter, Outcome, WriterThread
 
 log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
+_LOCK_TEXT = b"lock"
 
 
 class MessageStore:
@@ -66,11 +68,19 @@ class MessageStore:
         )
         commitlog = config.root / "commitlog"
         self._log = LogReader(
-            fs, commitlog, recovered.segment_bytes, start=recovered.start, hot_bytes=config.hot_log_bytes, max_open=config.max_open_files
+            fs,
+            commitlog,
+            recovered.segment_bytes,
+            start=recovered.start,
+            crc_from=recovered.crc_from,
+            hot_bytes=config.hot_log_bytes,
+            max_open=config.max_open_files,
         )
         self._reader = QueueReader(self._log, QueueFiles(fs, config.max_open_files), recovered.queues)
         self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end)
-        self._flusher = QueueFlusher(config, QueueFiles(fs, config.max_open_files), recovered.queues, recovered.end, recovered.deleted)
+        self._flusher = QueueFlusher(
+            config, QueueFiles(fs, config.max_open_files), recovered.queues, recovered.end, recovered.deleted, recovered.crc_from
+        )
         self._work = GroupWriter(
             self._log_writer,
             self._report,
@@ -106,7 +116,7 @@ class MessageStore:
         lock = _lock(fs, config.root)
         try:
             for name in ("commitlog", "consumequeue", "config"):
-                fs.make_dirs(config.root / name)
+                make_lasting_dirs(fs, config.root / name)
             recovered = recover(fs, config)
             checkpoints.mark_running(fs, config.root)
         except BaseException as exc:
@@ -198,9 +208,11 @@ class MessageStore:
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """Visible consume-queue entries from *offset* on, at most *count*; fillers have size 2147483647."""
         queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.min_offset <= offset:
-            return []
-        return [Entry(*fields) for fields in ENTRY.iter_unpack(self._reader.entries(queue, offset, count))]
+        found: list[Entry] = []
+        if queue is not None and offset >= queue.min_offset:
+            while raw := self._reader.entries(queue, offset + len(found), count - len(found)):
+                found += [Entry(*fields) for fields in ENTRY.iter_unpack(raw)]
+        return found
 
     def record_at(self, commitlog_offset: int) -> bytes | None:
         """The visible record that starts there."""
@@ -351,7 +363,7 @@ def _call(done: PutDone, answer: object) -> None:
 
 def _lock(fs: Fs, root: Path) -> int:
     try:
-        fs.make_dirs(root)
+        make_lasting_dirs(fs, root)
         lock = fs.lock(root / "lock")
     except BlockingIOError:
         raise StoreLocked(f"the store in {root} is in use by another process") from None
@@ -359,5 +371,6 @@ def _lock(fs: Fs, root: Path) -> int:
         raise StoreCorrupt(f"{root} is no directory") from None
     except OSError as exc:
         raise StoreError(f"cannot open the store in {root}: {exc}") from exc
-    fs.pwrite(lock, b"lock", 0)
+    fs.truncate(lock, len(_LOCK_TEXT))
+    fs.pwrite(lock, _LOCK_TEXT, 0)
     return lock

@@ -29,11 +29,12 @@ def read_file(fs: Fs, path: Path) -> bytes | None:
         fs.close(handle)
 
 
-def write_synced(fs: Fs, path: Path, data: Data) -> None:
-    """A file with exactly these bytes, on stable storage; its name is not yet."""
+def write_synced(fs: Fs, path: Path, data: Data, *, size: int = 0) -> None:
+    """A file with exactly these bytes, on stable storage; its name is not yet. *size*: one that has this size is written in place."""
     handle = fs.open(path, create=True)
     try:
-        fs.truncate(handle, 0)
+        if fs.size(handle) != size:
+            fs.truncate(handle, size)
         fs.pwrite(handle, data, 0)
         fs.fdatasync(handle)
     finally:
@@ -46,6 +47,12 @@ def replace_file(fs: Fs, path: Path, data: Data) -> None:
     write_synced(fs, temporary, data)
     fs.rename(temporary, path)
     fs.fsync_dir(path.parent)
+
+
+def make_lasting_dirs(fs: Fs, directory: Path) -> None:
+    """Directories whose names survive a power cut."""
+    for made in fs.make_dirs(directory):
+        fs.fsync_dir(made.parent)
 
 
 class JsonTable:
@@ -78,7 +85,7 @@ class JsonTable:
 
     def save_text(self, text: str) -> None:
         """save() for what is JSON already."""
-        self._fs.make_dirs(self._path.parent)
+        make_lasting_dirs(self._fs, self._path.parent)
         if self._current is None and (found := read_file(self._fs, self._path)) is not None and self._parse(found) is not None:
             self._current = found
         raw = text.encode()
