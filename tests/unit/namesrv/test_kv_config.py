@@ -1,0 +1,55 @@
+"""Operators' settings at the name server, in memory and in kvConfig.json."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import InvalidOption, StoreError
+from ogive.namesrv.kv_config import MAX_TEXT_LENGTH, KvConfig
+from ogive.store.fs import OsFs
+
+
+async def test_settings_are_found_by_namespace_and_key() -> None:
+    kv = KvConfig()
+    await kv.put("space", "a", "1")
+    await kv.put("space", "b", "2")
+    await kv.put("other", "a", "3")
+    await kv.delete("space", "b")
+    await kv.delete("space", "never there")
+    assert kv.get("space", "a") == "1"
+    assert kv.get("space", "b") is None
+    assert kv.namespace("other") == {"a": "3"}
+    assert kv.namespace("nowhere") == {}
+
+
+async def test_settings_outlive_the_process_in_apache_s_form(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv" / "kvConfig.json"
+    kv = KvConfig(path)
+    await asyncio.gather(*(kv.put("space", f"key{i}", str(i)) for i in range(20)))
+    await kv.delete("space", "key0")
+    assert json.loads(path.read_text()) == {"configTable": {"space": {f"key{i}": str(i) for i in range(1, 20)}}}
+    assert KvConfig(path).namespace("space") == kv.namespace("space")
+
+
+async def test_settings_are_bounded_in_number_and_size() -> None:
+    kv = KvConfig(max_entries=2)
+    await kv.put("space", "a", "1")
+    await kv.put("space", "b", "1")
+    await kv.put("space", "b", "2")
+    with pytest.raises(InvalidOption, match="limit of 2"):
+        await kv.put("space", "c", "1")
+    with pytest.raises(InvalidOption, match="characters"):
+        await kv.put("space", "b", "x" * MAX_TEXT_LENGTH)
+    with pytest.raises(InvalidOption, match="needs a namespace"):
+        await kv.put("", "b", "x")
+
+
+async def test_a_setting_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
+    class FullDisk(OsFs):
+        def fdatasync(self, handle: int) -> None:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StoreError, match="No space left"):
+        await KvConfig(tmp_path / "kvConfig.json", fs=FullDisk()).put("space", "a", "1")
