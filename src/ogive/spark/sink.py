@@ -171,7 +171,7 @@ def _producer_of(_pid: int, name_servers: tuple[str, ...], group: str, max_in_fl
     async def start() -> Producer:
         producer = Producer(
             config=ProducerConfig(group=group, send_timeout_s=SEND_TIMEOUT_S, max_in_flight=max_in_flight),
-            client_config=ClientConfig(name_server=";".join(name_servers)),
+            client=ClientConfig(name_server=";".join(name_servers)),
         )
         await producer.start()
         return producer
