@@ -215,7 +215,7 @@ class PushConsumer(Facade):
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
         config: ConsumerConfig | None = None,
-        client: ClientConfig | None = None,
+        client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
         if any(isinstance(one, str) for one in listeners):

@@ -16,7 +16,12 @@ from ogive.wire.message import encode_properties
 T = TypeVar("T")
 
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-_MOVED_INTO_HEADER: Final = (PropertyName.TRANSACTION_PREPARED, PropertyName.RECONSUME_TIME, PropertyName.MAX_RECONSUME_TIMES)
+_NOT_COPIED: Final = {  # half-message mark, what goes into the header, and the sum over the old record
+    PropertyName.TRANSACTION_PREPARED,
+    PropertyName.RECONSUME_TIME,
+    PropertyName.MAX_RECONSUME_TIMES,
+    PropertyName.RECORD_CRC,
+}
 
 
 class GroupCalls:
@@ -184,7 +189,7 @@ class GroupCalls:
 
 def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:
     """Source: DefaultMQPushConsumerImpl.java sendMessageBackAsNormalMessage, 5.3."""
-    properties = {name: value for name, value in message.properties.items() if name not in _MOVED_INTO_HEADER}
+    properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
     properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.id)
     properties.setdefault(PropertyName.RETRY_TOPIC, message.topic)
     properties.pop(PropertyName.DELAY, None)

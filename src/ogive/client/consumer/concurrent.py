@@ -16,7 +16,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
@@ -56,6 +56,7 @@ class ConcurrentService:
         self._timeout_s = listener.config.consume_timeout_s
         self._loop = asyncio.get_running_loop()
         count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
+        self._expiry: asyncio.Task[Any] | None = None
         self._workers: Workers[Batch]
         if listener.is_async:
             self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
@@ -73,7 +74,7 @@ class ConcurrentService:
     def start(self) -> None:
         self._workers.start()
         period = min(1.0, self._timeout_s / 4)
-        self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
+        self._expiry = self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         size = self._batch
@@ -89,6 +90,8 @@ class ConcurrentService:
     async def stop(self, timeout_s: float, caller: object) -> None:
         deadline = self._loop.time() + timeout_s
         await self._workers.stop(timeout_s, caller)
+        if self._expiry is not None:
+            self._expiry.cancel()
         await self._send_back.close(max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ----------------------------------------------------------------------------------------------

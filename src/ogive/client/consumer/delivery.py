@@ -110,6 +110,7 @@ class DeliveryService:
         self._out: dict[tuple[ProcessQueue, int], tuple[float, MessageExt]] = {}  # handed out, no verdict: since when
         self._all_settled: asyncio.Future[None] | None = None
         self._closed = False
+        self._expiry: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self._send_back = SendBack(
             group.calls,
@@ -122,7 +123,7 @@ class DeliveryService:
 
     def start(self) -> None:
         period = min(1.0, self._timeout_s / 4)
-        self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
+        self._expiry = self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         self._ready.extend((process_queue, message) for message in messages)
@@ -158,6 +159,8 @@ class DeliveryService:
         if self._out:
             self._all_settled = self._loop.create_future()
             await asyncio.wait((self._all_settled,), timeout=timeout_s)
+        if self._expiry is not None:
+            self._expiry.cancel()
         await self._send_back.close(max(0.0, deadline - self._loop.time()))
 
     def fail(self, error: BaseException) -> None:

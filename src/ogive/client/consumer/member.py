@@ -82,11 +82,11 @@ class Member:
 
     async def stop(self, caller: object = None) -> None:
         """Leave the group: running listener calls end first, progress goes to the brokers last. *caller*: see Workers.stop."""
-        await self._pulls.stop_all()
-        await asyncio.gather(*(service.stop(self._config.await_termination_s, caller) for service in self._services.values()))
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._pulls.stop_all()
+        await asyncio.gather(*(service.stop(self._config.await_termination_s, caller) for service in self._services.values()))
         await self._rebalancer.give_up_all()
         await self._context.instance.unregister_consumer(self.group)
 

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.group import Group
@@ -55,6 +55,7 @@ class OrderlyService:
         self._loop = asyncio.get_running_loop()
         self._paused: dict[ProcessQueue, asyncio.TimerHandle] = {}
         self._quiet: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._retrying: set[asyncio.Task[Any]] = set()
         self._stopping = False
         count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
         self._workers: Workers[Turn]
@@ -81,7 +82,10 @@ class OrderlyService:
         for timer in self._paused.values():
             timer.cancel()
         self._paused.clear()
+        deadline = self._loop.time() + timeout_s
         await self._workers.stop(timeout_s, caller)
+        if self._retrying:
+            await asyncio.wait(self._retrying, timeout=max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ----------------------------------------------------------------------------------------------
 
@@ -136,7 +140,9 @@ class OrderlyService:
                 self._end_turn(process_queue)
             else:
                 failed = messages[done : result.done + self._batch]
-                self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
+                task = self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
+                self._retrying.add(task)
+                task.add_done_callback(self._retrying.discard)
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         process_queue.busy = False

@@ -28,6 +28,7 @@ class PushConsumer:
     With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
     ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*,
     *max_retries*, *consume_timeout_s* and *start* are those of ``listener``, and are not for use with listeners, which have their own.
+    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class PushConsumer:
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
         config: ConsumerConfig | None = None,
-        client: ClientConfig | None = None,
+        client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         self._config = config or ConsumerConfig()
-        self._client = client or ClientConfig(name_server=name_server)
+        self._shared = client if isinstance(client, ClientInstance) else None
+        self._client = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
         topics = [one for one in listeners if isinstance(one, str)]
         self._iterated = bool(topics)
         if not topics:
@@ -69,9 +71,10 @@ class PushConsumer:
         if self._instance is not None:
             raise IllegalStateError("a push consumer is started once; make a new one")
         self._ended = asyncio.get_running_loop().create_future()
-        self._instance = instance = ClientInstance(self._client)
+        self._instance = instance = self._shared or ClientInstance(self._client)
         instance.on_failure.append(self._fail)
-        await instance.start()
+        if self._shared is None:
+            await instance.start()
         try:
             for listeners in self._by_group:
                 member = Member(instance, listeners, self._config, self._make_service)
@@ -103,7 +106,9 @@ class PushConsumer:
                 if isinstance(result, BaseException):
                     log.error("a group was not left in good order", exc_info=result)
         finally:
-            await self._instance.close()
+            self._instance.on_failure.remove(self._fail)
+            if self._shared is None:
+                await self._instance.close()
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
 

@@ -88,19 +88,18 @@ class Rebalancer:
         return all(results)
 
     async def _rebalance_topic(self, topic: str) -> bool:
-        group = self._group
+        group, me = self._group, self._group.instance.client_id
         try:
             queues = await group.calls.queues(topic)
             members = await self._members(topic)
+            mine = self._config.strategy(queues, members, me) if me in members else []
         except NoRoute as exc:
             log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
             return topic.startswith(RETRY_PREFIX)
         except OgiveError as exc:
             log.warning("rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
             return False
-        me = group.instance.client_id
-        mine = self._config.strategy(queues, members, me) if me in members else []
-        if not members or me not in members:
+        if me not in members:
             log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
         given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
         released = await self._give_up(given_up)

@@ -77,7 +77,7 @@ class ThreadWorkers(Generic[T, R]):
         self.forget_waiting()
         for _ in self._threads:
             self._tasks.put(None)
-        waited_for = {i for i, thread in enumerate(self._threads) if thread.ident != caller}
+        waited_for = {i for i, thread in enumerate(self._threads) if thread.ident not in (caller, None)}  # None: never started
         try:
             async with asyncio.timeout(timeout_s):
                 while not waited_for <= self._left:
