@@ -1,0 +1,54 @@
+"""A broker in the test's own event loop, looked at through its socket."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.broker import Broker, BrokerConfig
+from tests.raw_client import RawClient
+
+StartBroker = Callable[..., Awaitable[Broker]]
+
+
+@pytest.fixture
+async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
+    """Starts a broker with settings of the test's choice; all of them are stopped at the end. They share one directory."""
+    started: list[Broker] = []
+
+    async def start(**settings: Any) -> Broker:
+        broker = Broker(BrokerConfig(**({"data": tmp_path / "store", "port": 0, "segment_bytes": 1024 * 1024} | settings)))
+        await broker.start()
+        started.append(broker)
+        return broker
+
+    yield start
+    for broker in started:
+        await broker.stop()
+
+
+@pytest.fixture
+async def server(start_broker: StartBroker) -> Broker:
+    return await start_broker()
+
+
+@pytest.fixture
+async def client(server: Broker) -> AsyncIterator[RawClient]:
+    async with await RawClient.open(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+async def another(server: Broker) -> AsyncIterator[RawClient]:
+    """A second connection."""
+    async with await RawClient.open(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[AsyncExitStack]:
+    """``await clients.enter_async_context(await RawClient.open(...))`` for brokers that a test starts itself."""
+    async with AsyncExitStack() as stack:
+        yield stack

@@ -1,0 +1,303 @@
+"""Pulls over a socket: states, limits, filters, long polls, slow readers."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.transport.limits import ServerLimits
+from ogive.wire.bodies import TopicConfig
+from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
+from tests.raw_client import RawClient, messages
+from tests.unit.broker.conftest import StartBroker
+
+
+async def until_held(server: Broker, count: int = 1) -> None:
+    async with asyncio.timeout(10):
+        while len(server.context.holds) < count:
+            await asyncio.sleep(0)
+
+
+def offsets(answer: object) -> tuple[str, ...]:
+    fields = answer.ext_fields  # type: ignore[attr-defined]
+    return fields["nextBeginOffset"], fields["minOffset"], fields["maxOffset"]
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", SerializeType)
+async def test_found_messages_come_as_they_stand_in_the_log(server: Broker, client: RawClient, codec: SerializeType) -> None:
+    client.codec = codec
+    for body in (b"a", b"b"):
+        await client.send("T", body)
+    answer = await client.pull("G", "T", 0)
+    assert (answer.code, answer.remark, offsets(answer)) == (0, "FOUND", ("2", "0", "2"))
+    assert answer.ext_fields["suggestWhichBrokerId"] == "0"
+    log = (server.config.data / "commitlog" / f"{0:020}").read_bytes()
+    assert log.startswith(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "remark", "next_offset"),
+    [
+        (2, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", "2"),
+        (3, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", "2"),
+        (-1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", "0"),
+    ],
+)
+async def test_offsets_outside_the_queue(client: RawClient, offset: int, code: int, remark: str, next_offset: str) -> None:
+    await client.send_batch("T", [b"a", b"b"])
+    answer = await client.pull("G", "T", offset)
+    assert (answer.code, answer.remark, answer.ext_fields["nextBeginOffset"], answer.body) == (code, remark, next_offset, b"")
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.PULL_NOT_FOUND), (7, ResponseCode.PULL_OFFSET_MOVED)])
+async def test_an_empty_queue_is_waited_for_from_its_start_only(client: RawClient, offset: int, code: int) -> None:
+    await client.send("T", queue=1)
+    answer = await client.pull("G", "T", offset, queue=0)
+    assert (answer.code, answer.remark, offsets(answer)) == (code, "NO_MESSAGE_IN_QUEUE", ("0", "0", "0"))
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_topic_is_refused(client: RawClient) -> None:
+    assert (await client.pull("G", "Nowhere", 0)).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_an_unknown_group_is_made_or_refused(start_broker: StartBroker) -> None:
+    server = await start_broker(auto_create_groups=False)
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+        assert (await client.pull("G", "T", 0)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("group", ["", "a b", "g" * 121, "../up"])
+async def test_a_bad_group_name_is_refused(client: RawClient, group: str) -> None:
+    await client.send("T")
+    assert (await client.pull(group, "T", 0)).code == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize("queue", [-1, 4])
+async def test_a_queue_outside_the_topic_is_refused(client: RawClient, queue: int) -> None:
+    await client.send("T")
+    assert (await client.pull("G", "T", 0, queue=queue)).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_topic_that_may_not_be_read_is_refused(server: Broker, client: RawClient) -> None:
+    server.context.topics.create_or_update(TopicConfig(name="WriteOnly", perm=2))
+    assert (await client.pull("G", "WriteOnly", 0)).code == ResponseCode.NO_PERMISSION
+
+
+async def test_a_group_that_may_not_consume_is_refused(server: Broker, client: RawClient) -> None:
+    await client.send("T")
+    await client.pull("G", "T", 0)
+    config = server.context.groups.get("G")
+    assert config is not None
+    server.context.groups.create_or_update(dataclasses.replace(config, consume_enable=False))
+    assert (await client.pull("G", "T", 0)).code == ResponseCode.NO_PERMISSION
+
+
+async def test_without_a_subscription_in_the_request_the_heartbeats_decide(client: RawClient) -> None:
+    await client.send("T")
+    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    await client.heartbeat("c1", "G", "Other")
+    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    await client.heartbeat("c1", "G", "T", version=5)
+    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUCCESS
+    assert (await client.pull("G", "T", 0, subscription=None, subVersion=6)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+async def test_broadcasting_must_be_allowed(server: Broker, client: RawClient) -> None:
+    await client.send("T")
+    await client.heartbeat("c1", "G", "T", model="BROADCASTING")
+    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUCCESS
+    config = server.context.groups.get("G")
+    assert config is not None
+    server.context.groups.create_or_update(dataclasses.replace(config, consume_broadcast_enable=False))
+    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.NO_PERMISSION
+
+
+async def test_sql_filters_are_refused_in_plain_words(client: RawClient) -> None:
+    await client.send("T")
+    answer = await client.pull("G", "T", 0, subscription="a > 1", expressionType="SQL92")
+    assert (answer.code, "SQL92" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+async def test_an_endless_expression_is_refused(client: RawClient) -> None:
+    await client.send("T")
+    assert (await client.pull("G", "T", 0, subscription="a" * 5000)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+# --- filters and limits ----------------------------------------------------------------------------------------------
+
+
+async def test_tags_are_filtered_and_passed_over(client: RawClient) -> None:
+    for tag in ("red", "blue", "red", "中文"):
+        await client.send("T", tag.encode(), {"TAGS": tag, "UNIQ_KEY": "AB"})
+    await client.send("T", b"none")
+    answer = await client.pull("G", "T", 0, subscription="blue || 中文")
+    assert [message.tag for message in messages(answer)] == ["blue", "中文"]
+    assert answer.ext_fields["nextBeginOffset"] == "5"
+    answer = await client.pull("G", "T", 0, subscription="green")
+    assert (answer.code, answer.remark, offsets(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", ("5", "0", "5"))
+
+
+async def test_a_group_subscription_without_hashes_is_filtered_by_its_expression(client: RawClient) -> None:
+    """As clients in C++ send it."""
+    for tag in ("red", "blue"):
+        await client.send("T", tag.encode(), {"TAGS": tag, "UNIQ_KEY": "AB"})
+    body = (
+        b'{"clientID":"cpp","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":"G","messageModel":1,'
+        b'"subscriptionDataSet":[{"subString":"blue","subVersion":"17","topic":"T"}]}],"producerDataSet":[]}\n'
+    )
+    await client.ok(RequestCode.HEART_BEAT, body)
+    assert [message.tag for message in messages(await client.pull("G", "T", 0, subscription=None))] == ["blue"]
+
+
+@pytest.mark.parametrize(("asked", "got"), [(0, 1), (1, 1), (32, 32), (33, 33), (4096, 40)])
+async def test_as_many_messages_come_as_were_asked_for(client: RawClient, asked: int, got: int) -> None:
+    await client.send_batch("T", [b"x"] * 40)
+    assert len(messages(await client.pull("G", "T", 0, count=asked))) == got
+
+
+async def test_bytes_are_limited_and_more_for_those_who_ask_for_many_messages(start_broker: StartBroker) -> None:
+    server = await start_broker(max_pull_bytes=2_500, max_large_pull_bytes=5_500, max_large_pull_messages=50)
+    async with await RawClient.open(server.address, language=LanguageCode.PYTHON) as client:
+        await client.send_batch("T", [bytes(900)] * 60)
+        assert len(messages(await client.pull("G", "T", 0, count=32))) == 2
+        assert len(messages(await client.pull("G", "T", 0, count=1000))) == 5
+        assert len(messages(await client.pull("G", "T", 0, count=1000, maxMsgBytes=3_500))) == 3
+        assert len(messages(await client.pull("G", "T", 0, count=1000, maxMsgBytes=1))) == 1
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pull_commits_progress_on_the_way(server: Broker, client: RawClient) -> None:
+    await client.send("T")
+    await client.pull("G", "T", 0, commit=7)
+    assert server.context.offsets.get("G", "T", 0) == 7
+    await client.pull("G", "T", 0, commitOffset=9)
+    assert server.context.offsets.get("G", "T", 0) == 7
+
+
+# --- long polls ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_is_answered_by_the_next_message_of_its_queue(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send("T", b"old")
+    pull = client.start_pull("G", "T", 1, suspend_ms=15_000)
+    await until_held(server)
+    await another.send("T", b"elsewhere", queue=1)
+    assert not pull.done()
+    await another.send("T", b"new")
+    assert [message.body for message in messages(await pull)] == [b"new"]
+    assert len(server.context.holds) == 0
+
+
+async def test_a_pull_from_an_empty_queue_is_held_too(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send("T", queue=1)
+    pull = client.start_pull("G", "T", 0, suspend_ms=15_000)
+    await until_held(server)
+    await another.send("T", b"first")
+    assert [message.body for message in messages(await pull)] == [b"first"]
+
+
+async def test_a_held_pull_ends_when_its_time_is_over(client: RawClient) -> None:
+    await client.send("T")
+    answer = await client.pull("G", "T", 1, suspend_ms=20)
+    assert (answer.code, answer.remark, offsets(answer)) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", ("1", "0", "1"))
+
+
+async def test_messages_that_fail_the_filter_do_not_wake_and_are_passed_over(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send("T")
+    pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=15_000)
+    await until_held(server)
+    await another.send_batch("T", [b"no tag"] * 2_000)
+    assert not pull.done()
+    await another.send("T", b"b", {"TAGS": "blue", "UNIQ_KEY": "AB"})
+    answer = await pull
+    assert [message.body for message in messages(answer)] == [b"b"]
+    assert answer.ext_fields["nextBeginOffset"] == "2002"
+
+
+async def test_an_expired_pull_moves_its_client_past_what_failed_the_filter(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send("T")
+    pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=300)
+    await until_held(server)
+    await another.send_batch("T", [b"no tag"] * 10)
+    answer = await pull
+    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "11")
+
+
+async def test_a_held_pull_commits_once(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send("T")
+    pull = client.start_pull("G", "T", 1, suspend_ms=15_000, commit=1)
+    await until_held(server)
+    server.context.offsets.commit("G", "T", 0, 5)
+    await another.send("T")
+    await pull
+    assert server.context.offsets.get("G", "T", 0) == 5
+
+
+async def test_pulls_of_a_closed_connection_are_forgotten(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send("T")
+    async with await RawClient.open(server.address) as leaving:
+        gone = leaving.start_pull("G", "T", 1, suspend_ms=15_000)
+        await until_held(server)
+    assert gone.exception() is not None
+    async with asyncio.timeout(10):
+        while len(server.context.holds):
+            await asyncio.sleep(0)
+
+
+async def test_too_many_held_pulls_are_answered_as_busy(start_broker: StartBroker) -> None:
+    server = await start_broker(max_held_pulls=5, max_held_pulls_per_connection=3)
+    async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as other:
+        await client.send("T")
+        mine = [client.start_pull("G", "T", 1, suspend_ms=15_000) for _ in range(3)]
+        assert (await client.pull("G", "T", 1, suspend_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
+        theirs = [other.start_pull("G", "T", 1, suspend_ms=15_000) for _ in range(2)]
+        assert (await other.pull("G", "T", 1, suspend_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
+        await client.send("T")
+        assert {(await pull).code for pull in mine + theirs} == {ResponseCode.SUCCESS}
+
+
+async def test_stopping_answers_held_pulls(start_broker: StartBroker) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+        pull = client.start_pull("G", "T", 1, suspend_ms=15_000)
+        await until_held(server)
+        await server.stop()
+        assert (await pull).code == ResponseCode.PULL_NOT_FOUND
+
+
+# --- slow readers ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_does_not_read_gets_no_further_bodies_until_it_does(start_broker: StartBroker) -> None:
+    limit = 256 * 1024
+    server = await start_broker(segment_bytes=32 * 1024 * 1024, server=ServerLimits(max_write_buffer_bytes=limit))
+    async with await RawClient.open(server.address) as client:
+        await client.send_batch("T", [bytes(16 * 1024)] * 64)
+        transport = client.connection._transport
+        assert transport is not None
+        transport.pause_reading()
+        pulls = [client.start_pull("G", "T", 0, count=1000) for _ in range(60)]
+        (connection,) = server.context.born_hosts
+        async with asyncio.timeout(10):
+            while not server.context.slow_readers.must_wait(connection):
+                await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert connection.unsent_bytes < limit + 4 * 1024 * 1024
+        assert connection.requests_in_flight > 1
+        transport.resume_reading()
+        for pull in pulls:
+            assert len(messages(await pull)) == 64
+        assert not server.context.slow_readers.must_wait(connection)
