@@ -58,6 +58,8 @@ class Traffic:
     def forget_group(self, group: str) -> None:
         """The group was deleted."""
         self._by_group.pop(group, None)
+        for _, then in self._group_samples:
+            then.pop(group, None)
 
     def counts(self) -> Counts:
         return Counts(self._puts(), self._transferred, self._found, self._missed)

@@ -1,0 +1,92 @@
+"""The broker's consumer groups: what may be made and changed, and the file they live in."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ogive.broker.groups import BUILT_IN, GroupTable
+from ogive.errors import InvalidOption
+from ogive.store.fs import OsFs
+from ogive.store.tables import JsonTable
+from ogive.wire.bodies import DataVersion, SubscriptionGroupConfig
+
+
+def a_table(folder: Path, *, auto_create: bool = True, max_groups: int = 20_000) -> GroupTable:
+    file = JsonTable(OsFs(), folder / "config" / "subscriptionGroup.json")
+    return GroupTable(file, auto_create=auto_create, now_ms=lambda: 1234, max_groups=max_groups)
+
+
+async def test_a_group_is_made_when_it_is_first_seen_with_java_s_defaults(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    assert [config.name for config in table] == list(BUILT_IN)
+    assert table.find_or_create("G") == SubscriptionGroupConfig(name="G", retry_queues=1, retry_max_times=16)
+    assert table.find_or_create("G") is table.get("G")
+    with pytest.raises(InvalidOption):
+        table.find_or_create("../G")
+    await table.saved()
+
+
+def test_no_group_is_made_where_that_is_off(tmp_path: Path) -> None:
+    table = a_table(tmp_path, auto_create=False)
+    assert table.find_or_create("G") is None
+    assert table.find_or_create("TOOLS_CONSUMER") is not None
+
+
+@pytest.mark.parametrize("change", [{"name": ""}, {"name": "G" * 121}, {"name": "a/b"}, {"retry_queues": 0}, {"retry_max_times": -2}])
+def test_a_group_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(InvalidOption):
+        a_table(tmp_path).create_or_update(replace(SubscriptionGroupConfig(name="G"), **change))  # type: ignore[arg-type]
+
+
+async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    told: list[int] = []
+    table.changed.append(lambda: told.append(table.data_version.counter))
+    table.create_or_update(SubscriptionGroupConfig(name="G"))
+    table.create_or_update(SubscriptionGroupConfig(name="G"))
+    table.create_or_update(SubscriptionGroupConfig(name="G", retry_max_times=3))
+    assert table.delete("G")
+    assert not table.delete("G")
+    assert told == [2, 3, 4]
+    with pytest.raises(InvalidOption):
+        table.delete("TOOLS_CONSUMER")
+    await table.saved()
+
+
+async def test_the_table_is_bounded(tmp_path: Path) -> None:
+    table = a_table(tmp_path, max_groups=len(BUILT_IN) + 1)
+    table.find_or_create("G")
+    with pytest.raises(InvalidOption, match="its limit is 9"):
+        table.find_or_create("H")
+    table.create_or_update(SubscriptionGroupConfig(name="G", consume_enable=False))
+    await table.saved()
+
+
+async def test_groups_and_their_version_outlive_the_broker_in_apache_s_form(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    table.create_or_update(SubscriptionGroupConfig(name="G", retry_max_times=3, consume_message_orderly=True))
+    await table.saved()
+    again = a_table(tmp_path)
+    assert again.all() == table.all()
+    assert again.data_version == table.data_version == DataVersion(2, 1234)
+    stored = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
+    assert stored["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 3
+    assert stored["forbiddenTable"] == {}
+
+
+async def test_a_file_of_apache_s_broker_is_read_and_what_is_forbidden_in_it_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    path.write_text(
+        '{\n\t"dataVersion":{"counter":4,"timestamp":1},\n\t"forbiddenTable":{"G":{"T":4}},\n'
+        '\t"subscriptionGroupTable":{"G":{"groupName":"G","retryMaxTimes":5,"groupSysFlag":0},"../G":{"groupName":"../G"}}\n}'
+    )
+    table = a_table(tmp_path)
+    config = table.get("G")
+    assert config is not None
+    assert config.retry_max_times == 5
+    assert "../G" not in table
+    await table.saved()
+    assert json.loads(path.read_text())["forbiddenTable"] == {"G": {"T": 4}}

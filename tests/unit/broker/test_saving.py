@@ -1,0 +1,119 @@
+"""Tables are written off the loop, one write at a time, many changes in one."""
+
+import asyncio
+import itertools
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.broker.saving import TableWriter
+from ogive.errors import StoreError
+from ogive.store.fs import OsFs
+from ogive.store.tables import JsonTable
+
+
+class SlowTable(JsonTable):
+    """Notes what it is asked to save; a save waits for *go*, and fails while *error* is set."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(OsFs(), folder / "table.json")
+        self.saved: list[dict[str, Any]] = []
+        self.threads: set[int] = set()
+        self.go = threading.Event()
+        self.go.set()
+        self.error: OSError | None = None
+
+    def save(self, value: dict[str, Any]) -> None:
+        assert self.go.wait(20.0)
+        if self.error is not None:
+            raise self.error
+        self.threads.add(threading.get_ident())
+        self.saved.append(value)
+
+
+def writer_of(table: SlowTable) -> tuple[TableWriter, dict[str, int]]:
+    """A writer, and the state that it saves."""
+    state = {"n": 0}
+
+    def snapshot() -> Any:
+        now = dict(state)
+        return lambda: now
+
+    return TableWriter("numbers", table, snapshot), state
+
+
+async def test_what_was_changed_before_the_call_is_in_the_file_after_it(tmp_path: Path) -> None:
+    table = SlowTable(tmp_path)
+    writer, state = writer_of(table)
+    await writer.saved()
+    assert table.saved == []
+    state["n"] = 1
+    writer.mark()
+    assert writer.unsaved
+    await writer.saved()
+    assert table.saved == [{"n": 1}]
+    assert not writer.unsaved
+    assert threading.get_ident() not in table.threads
+
+
+async def test_changes_made_during_a_write_share_the_next_one(tmp_path: Path) -> None:
+    table = SlowTable(tmp_path)
+    table.go.clear()
+    writer, state = writer_of(table)
+    waiting = []
+    for n in range(1, 51):
+        state["n"] = n
+        writer.start()
+        waiting.append(asyncio.ensure_future(writer.saved()))
+        await asyncio.sleep(0)
+    table.go.set()
+    await asyncio.gather(*waiting)
+    assert [saved["n"] for saved in table.saved] == [1, 50]
+
+
+async def test_a_change_is_written_in_the_background_without_anybody_waiting(tmp_path: Path) -> None:
+    table = SlowTable(tmp_path)
+    writer, state = writer_of(table)
+    state["n"] = 7
+    writer.start()
+    async with asyncio.timeout(20.0):
+        while writer.unsaved:
+            await asyncio.sleep(0)
+    assert table.saved == [{"n": 7}]
+
+
+async def test_a_failed_write_is_an_error_for_everybody_who_waits_and_is_made_good_by_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = SlowTable(tmp_path)
+    table.error = OSError(28, "No space left on device")
+    writer, state = writer_of(table)
+    state["n"] = 1
+    with caplog.at_level(logging.ERROR):
+        writer.start()
+        results = await asyncio.gather(writer.saved(), writer.saved(), return_exceptions=True)
+    assert [type(result) for result in results] == [StoreError, StoreError]
+    assert "cannot save numbers" in caplog.text
+    assert writer.unsaved
+    table.error = None
+    await writer.saved()
+    assert table.saved == [{"n": 1}]
+
+
+async def test_a_cancelled_waiter_does_not_stop_the_write(tmp_path: Path) -> None:
+    table = SlowTable(tmp_path)
+    table.go.clear()
+    writer, state = writer_of(table)
+    for n in itertools.islice(itertools.count(1), 2):
+        state["n"] = n
+        writer.mark()
+    impatient = asyncio.ensure_future(writer.saved())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.gather(impatient, return_exceptions=True)
+    table.go.set()
+    await writer.saved()
+    assert table.saved == [{"n": 2}]

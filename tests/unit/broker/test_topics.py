@@ -1,0 +1,191 @@
+"""The broker's topics: what may be made and changed, and the file they live in."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ogive.broker.topics import TopicTable, change_attributes
+from ogive.errors import InvalidOption
+from ogive.store.fs import OsFs
+from ogive.store.tables import JsonTable
+from ogive.wire.bodies import MAX_QUEUES, DataVersion, TopicConfig
+
+SYSTEM = ["BenchmarkTest", "C", "C_REPLY_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+          "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "TBW102", "b"]  # fmt: skip
+
+
+def a_table(folder: Path, *, auto_create: bool = True, max_topics: int = 20_000) -> TopicTable:
+    file = JsonTable(OsFs(), folder / "config" / "topics.json")
+    return TopicTable(file, cluster="C", broker_name="b", auto_create=auto_create, now_ms=lambda: 1234, max_topics=max_topics)
+
+
+def made(table: TopicTable, name: str, default_topic: str = "TBW102", queues: int = 4) -> TopicConfig:
+    config = table.auto_create_on_send(name, default_topic, queues)
+    assert config is not None
+    return config
+
+
+def test_a_new_broker_has_its_system_topics(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    assert table.system_topics() == SYSTEM
+    assert [(config.read_queues, config.perm) for config in (table.all()["C"], table.all()["b"], table.all()["TBW102"])] == [
+        (16, 7),
+        (1, 7),
+        (8, 7),
+    ]
+    assert table.all()["SCHEDULE_TOPIC_XXXX"].write_queues == 18
+    assert "TBW102" not in a_table(tmp_path, auto_create=False)
+
+
+async def test_a_topic_is_made_after_the_default_topic_on_the_first_send(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    assert made(table, "T") == TopicConfig(name="T", read_queues=4, write_queues=4, perm=6)
+    assert made(table, "T", queues=2).write_queues == 4
+    assert made(table, "Many", queues=100).write_queues == 8
+    assert made(table, "None", queues=0).write_queues == 1
+    unit = table.auto_create_on_send("Unit", "TBW102", 4, unit_mode=True)
+    assert unit is not None
+    assert unit.sys_flag == 1
+
+
+async def test_no_topic_is_made_where_that_is_off_or_the_default_topic_does_not_pass_it_on(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    made(table, "T")
+    assert table.auto_create_on_send("New", "T", 4) is None
+    assert table.auto_create_on_send("New", "nowhere", 4) is None
+    assert a_table(tmp_path, auto_create=False).auto_create_on_send("New", "C", 4) is None
+    with pytest.raises(InvalidOption):
+        table.auto_create_on_send("../New", "TBW102", 4)
+    await table.saved()
+
+
+async def test_retry_and_dead_letter_topics_are_made_also_when_auto_creation_is_off(tmp_path: Path) -> None:
+    table = a_table(tmp_path, auto_create=False)
+    assert table.ensure_retry("G", 3) == TopicConfig(name="%RETRY%G", read_queues=3, write_queues=3, perm=6)
+    assert table.ensure_retry("G") is table.get("%RETRY%G")
+    assert table.ensure_dlq("G").name == "%DLQ%G"
+    with pytest.raises(InvalidOption):
+        table.ensure_retry("../G")
+    await table.saved()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../T"},
+        {"name": "T" * 128},
+        {"name": ""},
+        {"name": "TBW102"},
+        {"name": "b"},
+        {"name": "rmq_sys_anything"},
+        {"name": "RMQ_SYS_TRACE_TOPIC"},
+        {"read_queues": 0},
+        {"write_queues": MAX_QUEUES + 1},
+        {"perm": 8},
+        {"perm": -1},
+        {"filter_type": "X"},
+    ],
+)
+def test_a_topic_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    table = a_table(tmp_path)
+    before = table.data_version
+    with pytest.raises(InvalidOption):
+        table.create_or_update(replace(TopicConfig(name="T"), **change))  # type: ignore[arg-type]
+    assert table.data_version == before
+
+
+async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    told: list[int] = []
+    table.changed.append(lambda: told.append(table.data_version.counter))
+    table.create_or_update(TopicConfig(name="T"))
+    table.create_or_update(TopicConfig(name="T"))
+    table.create_or_update(TopicConfig(name="T", read_queues=8))
+    assert table.delete("T")
+    assert not table.delete("T")
+    assert told == [2, 3, 4]
+    assert table.data_version == DataVersion(4, 1234)
+    with pytest.raises(InvalidOption):
+        table.delete("TBW102")
+    await table.saved()
+
+
+async def test_the_name_server_s_list_decides_which_topics_are_ordered(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    for name in ("T", "U", "V"):
+        table.create_or_update(TopicConfig(name=name, order=name == "T"))
+    before = table.data_version.counter
+    table.set_order(frozenset({"U", "unknown"}))
+    table.set_order(frozenset({"U", "unknown"}))
+    assert [config.name for config in table if config.order] == ["U"]
+    assert table.data_version.counter == before + 1
+    await table.saved()
+
+
+async def test_the_table_is_bounded(tmp_path: Path) -> None:
+    table = a_table(tmp_path, max_topics=len(SYSTEM) + 1)
+    made(table, "T")
+    with pytest.raises(InvalidOption, match="its limit is 11"):
+        table.create_or_update(TopicConfig(name="U"))
+    with pytest.raises(InvalidOption, match="its limit is 11"):
+        table.auto_create_on_send("U", "TBW102", 4)
+    with pytest.raises(InvalidOption, match="its limit is 11"):
+        table.ensure_retry("G")
+    table.create_or_update(TopicConfig(name="T", read_queues=9))
+    await table.saved()
+
+
+async def test_topics_and_their_version_outlive_the_broker(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    table.create_or_update(TopicConfig(name="T", read_queues=3, attributes={"message.type": "FIFO"}))
+    await table.saved()
+    assert not table.unsaved
+    again = a_table(tmp_path)
+    assert again.all() == table.all()
+    assert again.data_version == table.data_version
+    assert not again.unsaved
+
+
+def test_a_file_of_apache_s_broker_is_read(tmp_path: Path) -> None:
+    """Pretty-printed, members of other releases inside; a name that no broker may hold is left out."""
+    (tmp_path / "config").mkdir()
+    topic = (
+        '{"order":false,"perm":6,"readQueueNums":%d,"topicFilterType":"SINGLE_TAG","topicName":"%s","topicSysFlag":0,"writeQueueNums":2}'
+    )
+    (tmp_path / "config" / "topics.json").write_text(
+        '{\n\t"dataVersion":{\n\t\t"counter":7,\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
+        f'\t\t"T":{topic % (3, "T")},"../T":{topic % (3, "../T")},"TBW102":{topic % (5, "TBW102")}\n\t}}\n}}'
+    )
+    table = a_table(tmp_path)
+    assert table.get("T") == TopicConfig(name="T", read_queues=3, write_queues=2)
+    assert table.all()["TBW102"].read_queues == 5
+    assert "../T" not in table
+    assert table.data_version == DataVersion(8, 1234)  # the system topics that were missing
+
+
+async def test_the_file_is_in_apache_s_form(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    made(table, "T")
+    await table.saved()
+    stored = json.loads((tmp_path / "config" / "topics.json").read_text())
+    assert stored["dataVersion"] == {"counter": 2, "stateVersion": 0, "timestamp": 1234}
+    assert stored["topicConfigTable"]["T"] == {
+        "attributes": {},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 4,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "T",
+        "topicSysFlag": 0,
+        "writeQueueNums": 4,
+    }
+
+
+def test_attributes_are_added_changed_and_removed_by_sign() -> None:
+    assert change_attributes({"a": "1", "b": "2"}, "+a=3,-b,+c=x=y") == {"a": "3", "c": "x=y"}
+    assert change_attributes({"a": "1"}, "") == change_attributes({"a": "1"}, None) == {"a": "1"}
+    for wrong in ("a=1", "+a", "-a=1", "+=1", "+a=1,x"):
+        with pytest.raises(InvalidOption):
+            change_attributes({}, wrong)
