@@ -123,6 +123,11 @@ def spoil(path: Path, other: Path, how: str, rng: random.Random) -> None:
             path.write_bytes(other.read_bytes())
 
 
+def made_ahead(path: Path, data: bytes) -> bool:
+    """A segment without records: recovery may remove it."""
+    return "commitlog" in path.parts and not any(data)
+
+
 def test_derived_files_are_made_again_from_the_log(tmp_path: Path) -> None:
     """T7: any subset of consume queues, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was."""
     root, rng = tmp_path / "original", random.Random(11)
@@ -146,7 +151,7 @@ def test_derived_files_are_made_again_from_the_log(tmp_path: Path) -> None:
         with Driver(small(spoiled)) as driver:
             assert {key: driver.bodies(*key) for key in driver.store.queues} == bodies
         rebuilt = {path.relative_to(spoiled): path.read_bytes() for path in spoiled.rglob("*") if path.is_file()}
-        differing = [path for path in original if rebuilt.get(path) != original[path]]
+        differing = [path for path in original if rebuilt.get(path) != original[path] and not made_ahead(path, original[path])]
         assert not differing, (trial, differing)
         shutil.rmtree(spoiled)
     print(json.dumps({"test": "T7", "trials": 30, "files": len(original)}))

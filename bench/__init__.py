@@ -1,0 +1,1 @@
+"""Speed of ogive against its peers, as ratios of one run. ``python -m bench --help``."""

@@ -1,0 +1,155 @@
+"""``ogive send`` and ``ogive tail``."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+from ogive import aio
+from ogive.cli.output import print_json
+from ogive.client import api
+from ogive.client.config import ClientConfig
+from ogive.client.instance import ClientInstance
+from ogive.errors import BrokerError, InvalidOption, TransportError
+from ogive.model import Message, MessageExt, MessageQueue, PullStatus
+from ogive.wire.bodies import SubscriptionData
+from ogive.wire.codes import PullSysFlag
+from ogive.wire.headers import PullMessageRequest
+
+TAIL_GROUP = "TOOLS_CONSUMER"  # built in at every broker, for tools that read without a group of their own
+RETRY_S = 1.0
+QUEUED_MESSAGES = 1000
+
+
+def send(options: argparse.Namespace) -> int:
+    """Send standard input, or --body; say where each message stands."""
+    return asyncio.run(_send(options))
+
+
+async def _send(options: argparse.Namespace) -> int:
+    properties = dict(_property(text) for text in options.properties)
+    async with aio.Producer(options.name_server) as producer:
+        for body in _bodies(options):
+            message = Message(
+                options.topic,
+                body,
+                tag=options.tag,
+                keys=tuple(options.keys),
+                properties=properties,
+                sharding_key=options.sharding_key,
+                delay_level=options.delay_level,
+            )
+            sent = await producer.send(message)
+            if options.json:
+                queue = sent.queue
+                place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": sent.queue_offset}
+                print_json({"id": sent.id, "status": sent.status.name, **place})
+            else:
+                print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
+    return 0
+
+
+def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
+    if options.body is not None:
+        yield options.body.encode()
+    elif options.lines:
+        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    else:
+        yield sys.stdin.buffer.read()
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise InvalidOption(f"--property {text}: NAME=VALUE is expected")
+    return name, value
+
+
+def tail(options: argparse.Namespace) -> int:
+    """Print messages until Ctrl-C, or --count of them."""
+    return asyncio.run(_tail(options))
+
+
+async def _tail(options: argparse.Namespace) -> int:
+    left = options.count
+    if left is not None and left < 1:
+        raise InvalidOption(f"--count {left}: at least 1 is needed")
+    async with ClientInstance(ClientConfig(name_server=options.name_server)) as client:
+        async for message in _follow(client, options.topic, options.tag, options.start):
+            _print_message(message, as_json=options.json)
+            if left is not None and (left := left - 1) == 0:
+                return 0
+    return 0
+
+
+async def _follow(client: ClientInstance, topic: str, tags: str, start: str) -> AsyncIterator[MessageExt]:
+    """Messages of all queues as they come; a task a queue, and a bounded line between them and the printing."""
+    queues = await client.subscribe_queues(topic)
+    arrived: asyncio.Queue[MessageExt] = asyncio.Queue(QUEUED_MESSAGES)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_follow_queue(client, queue, tags, start, arrived)) for queue in queues]
+        try:
+            while True:
+                yield await arrived.get()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _follow_queue(client: ClientInstance, queue: MessageQueue, tags: str, start: str, arrived: asyncio.Queue[MessageExt]) -> None:
+    find = api.min_offset if start == "earliest" else api.max_offset
+    offset = await find(client.pool, client.broker_address(queue.broker_name), queue)
+    wanted = SubscriptionData.of_tags(queue.topic, tags).tags
+    while True:
+        request = PullMessageRequest(
+            consumer_group=TAIL_GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=32,
+            sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_ms=15_000,
+            subscription=tags,
+            expression_type="TAG",
+        )
+        try:
+            result = await api.pull_message(client.pool, client.broker_address(queue.broker_name), request, broker_name=queue.broker_name)
+        except (TransportError, BrokerError) as exc:
+            print(f"ogive: {queue}: {exc}; trying again", file=sys.stderr)
+            await asyncio.sleep(RETRY_S)
+            continue
+        offset = result.next_offset
+        if result.status is PullStatus.FOUND:
+            for message in result.messages:
+                if not wanted or message.tag in wanted:
+                    await arrived.put(message)
+
+
+def _print_message(message: MessageExt, *, as_json: bool) -> None:
+    try:
+        body: str | None = message.text
+    except UnicodeDecodeError:
+        body = None
+    if not as_json:
+        shown = repr(message.body) if body is None else body
+        marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
+        where = f"{message.queue.queue_id}/{message.queue_offset}"
+        print(f"{message.stored_at:%Y-%m-%dT%H:%M:%S.%f} {where} {marks}{' ' if marks else ''}{shown}", flush=True)
+        return
+    print_json(
+        {
+            "topic": message.topic,
+            "broker": message.queue.broker_name,
+            "queue": message.queue.queue_id,
+            "offset": message.queue_offset,
+            "id": message.id,
+            "tag": message.tag,
+            "keys": list(message.keys),
+            "properties": dict(message.properties),
+            "born_at": message.born_at.isoformat(),
+            "stored_at": message.stored_at.isoformat(),
+            "reconsume_times": message.reconsume_times,
+            **({"body": body} if body is not None else {"body_hex": message.body.hex()}),
+        }
+    )

@@ -1,0 +1,118 @@
+"""The ``ogive`` command as a shell runs it. Our broker only: it is what ``ogive up`` starts."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ogive.testing import Broker
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def ogive(*words: str, stdin: bytes = b"", timeout_s: float = 30.0) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "ogive", *words], input=stdin, capture_output=True, timeout=timeout_s, check=False)
+
+
+def test_up_prints_exactly_one_line_and_stops_cleanly_on_sigterm_and_ctrl_c(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        command = [sys.executable, "-m", "ogive", "up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line.startswith("ready name-server=127.0.0.1:")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+        assert (out, err, process.returncode) == (b"", b"", 0)
+        assert not (tmp_path / "abort").exists()
+
+
+def test_up_refuses_a_directory_in_use(running: Broker) -> None:
+    done = ogive("up", "--data", str(running.data), "--name-server-port", "0", "--broker-port", "0")
+    assert done.returncode == 1
+    assert b"in use by another process" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_up_refuses_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = ogive("up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", str(port))
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}".encode() in done.stderr
+
+
+def test_topics_are_created_and_listed(running: Broker) -> None:
+    done = ogive("topic", "create", "Shelf", "--queues", "3", "-n", running.name_server)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"Shelf" in done.stdout
+    rows = [json.loads(line) for line in ogive("topic", "list", "--json", "-n", running.name_server).stdout.splitlines()]
+    assert {"topic": "Shelf", "queues": 3, "messages": 0} in rows
+    everything = ogive("topic", "list", "--all", "-n", running.name_server).stdout.decode()
+    assert "SCHEDULE_TOPIC_XXXX" in everything
+    assert "SCHEDULE_TOPIC_XXXX" not in ogive("topic", "list", "-n", running.name_server).stdout.decode()
+
+
+def test_what_is_sent_is_what_tail_shows(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Orders", *server)
+    sent = ogive("send", "Orders", "--tag", "paid", "--key", "4711", "--property", "colour=red", "--json", *server, stdin=b"2 x espresso")
+    place = json.loads(sent.stdout)
+    assert place["status"] == "SEND_OK"
+    ogive("send", "Orders", "--lines", *server, stdin=b"one\ntwo\n")
+    shown = ogive("tail", "Orders", "--from", "earliest", "--count", "3", "--json", *server)
+    messages = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert sorted(message["body"] for message in messages) == ["2 x espresso", "one", "two"]
+    (paid,) = [message for message in messages if message["tag"] == "paid"]
+    assert (paid["id"], paid["keys"], paid["queue"], paid["offset"]) == (place["id"], ["4711"], place["queue"], place["offset"])
+    assert paid["properties"]["colour"] == "red"
+    plain = ogive("tail", "Orders", "--from", "earliest", "--tag", "paid", "--count", "1", *server).stdout.decode()
+    assert "tag=paid key=4711 2 x espresso" in plain
+
+
+def test_a_binary_body_is_shown_as_hex(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Bytes", *server)
+    ogive("send", "Bytes", *server, stdin=b"\xff\x00")
+    shown = ogive("tail", "Bytes", "--from", "earliest", "--count", "1", "--json", *server)
+    assert json.loads(shown.stdout)["body_hex"] == "ff00"
+
+
+def test_an_unknown_topic_is_one_sentence_with_advice(tmp_path: Path) -> None:
+    with Broker(options=("--no-auto-create-topics",)) as broker:
+        ogive("topic", "create", "Orders", "-n", broker.name_server)
+        done = ogive("send", "Ordres", "--body", "x", "-n", broker.name_server)
+    assert done.returncode == 1
+    text = done.stderr.decode()
+    assert 'topic "Ordres" has no route' in text
+    assert "Orders" in text
+    assert text.count("\n") == 1
+
+
+def test_lag_of_a_group(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Late", "--queues", "1", *server)
+    ogive("send", "Late", "--lines", *server, stdin=b"a\nb\nc\n")
+    listener = (
+        "import ogive, sys, threading\n"
+        "seen = threading.Semaphore(0)\n"
+        "@ogive.listener('Late', group='readers', start='earliest')\n"
+        "def read(message): seen.release()\n"
+        "with ogive.PushConsumer(read, name_server=sys.argv[1]):\n"
+        "    for _ in range(3): seen.acquire(timeout=20)\n"
+    )
+    subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=60)
+    ogive("send", "Late", "--body", "d", *server)
+    rows = [json.loads(line) for line in ogive("lag", "readers", "--topic", "Late", "--json", *server).stdout.splitlines()]
+    assert [(row["topic"], row["queue"], row["offset"], row["max_offset"], row["lag"]) for row in rows] == [("Late", 0, 3, 4, 1)]
+    table = ogive("lag", "readers", "--topic", "Late", *server).stdout.decode()
+    assert "total" in table.lower()

@@ -1,0 +1,276 @@
+"""T9, T10 in small, T11, T12: disks that fail or fill, syncs that take long, and two processes that want one store."""
+
+import errno
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.errors import StoreError, StoreFailed, StoreFull, StoreLocked
+from ogive.store import GetStatus, MessageStore
+from tests.chaos.faults import FailFrom, FaultyFs, Gate
+from tests.stores import Driver, message, small
+
+pytestmark = [pytest.mark.rel, pytest.mark.quick]
+
+
+@pytest.mark.parametrize("times", [1, 4, 10**9])
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        ("fdatasync", "commitlog"),
+        ("pwrite", "commitlog"),
+        ("zero", "commitlog"),
+        ("create", "commitlog"),
+        ("fsync_dir", "commitlog"),
+        ("rename", "queues"),
+    ],
+)
+def test_after_the_first_io_error_nothing_is_acknowledged(tmp_path: Path, call: str, part: str, times: int) -> None:
+    """T9: whatever fails, and however often: everything waiting and later gets the error; a restart finds what was acknowledged."""
+    fault = FailFrom(call, part, nth=3, times=times)
+    failures: list[StoreError] = []
+    acked: list[bytes] = []
+    driver = Driver(small(tmp_path), FaultyFs(fault))
+    driver.store.on_failure = failures.append
+    fault.armed = True
+    refused = 0
+    for i in range(200):
+        body = b"%d " % i + random.Random(i).randbytes(500)
+        failed_before = driver.store.failed is not None
+        try:
+            driver.put(message(body))
+        except StoreFailed:
+            refused += 1
+            assert driver.store.failed is not None
+        else:
+            assert not failed_before
+            acked.append(body)
+    assert refused > 100
+    assert len(failures) == 1
+    driver.close()
+    with Driver(small(tmp_path)) as again:
+        bodies = again.bodies()
+    assert bodies[: len(acked)] == acked  # and perhaps one whose outcome nobody was told
+
+
+def test_error_reaches_every_waiting_put(tmp_path: Path) -> None:
+    gate = Gate()
+    fs = FaultyFs(gate)
+    driver = Driver(small(tmp_path), fs)
+    driver.put(message("first"))
+    gate.open.clear()
+    on_its_way = driver.post(message("on its way"))
+    assert gate.reached.wait(10)
+    answers: list[Any] = [driver.post(message(f"waiting {i}")) for i in range(20)]
+    fail = FailFrom("fdatasync", "commitlog", nth=0, times=1)
+    fail.armed = True
+    fs.fault = fail
+    gate.open.set()
+    for answer in answers:
+        driver.wait(answer)
+    assert all(isinstance(answer[0], StoreFailed) for answer in answers)
+    assert not isinstance(on_its_way[0], StoreError)
+    assert driver.bodies() == [b"first", b"on its way"]
+    driver.close()
+
+
+def test_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
+    """T10 in small: sends are refused with a store-full error, reads go on, nothing is torn, offsets have no gap afterwards."""
+    now = [0.0]
+    fault = FailFrom("zero", "commitlog", nth=0, times=10**9, code=errno.ENOSPC)
+    driver = Driver(small(tmp_path, segment_bytes=4096, ahead_bytes=0), FaultyFs(fault))
+    driver.store._monotonic = lambda: now[0]
+    acked: list[bytes] = []
+    for round_ in range(5):
+        for i in range(5):
+            body = b"%d/%d " % (round_, i) + bytes(400)
+            driver.put(message(body))
+            acked.append(body)
+        fault.armed, fault.failures = True, 0
+        acked += fill_until_refused(driver, b"%d full " % round_ + bytes(400))
+        assert driver.store.failed is None
+        assert driver.bodies() == acked
+        with pytest.raises(StoreFull):  # at once, without asking the disk
+            driver.put(message("too early"))
+        fault.armed = False
+        now[0] += 2.0
+    result = driver.put(message("last"))[0]
+    assert result.queue_offset == len(acked)
+    driver.close()
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies() == [*acked, b"last"]
+
+
+def fill_until_refused(driver: Driver, body: bytes) -> list[bytes]:
+    """What the store took before it said that the disk is full."""
+    taken: list[bytes] = []
+    try:
+        while len(taken) < 30:
+            driver.put(message(body))
+            taken.append(body)
+    except StoreFull:
+        return taken
+    raise AssertionError("the store was never full")
+
+
+def test_full_disk_for_consume_queues_refuses_and_then_goes_on(tmp_path: Path) -> None:
+    """Derived files that cannot be written stop nothing for good: their entries wait in memory."""
+    now = [0.0]
+    fault = FailFrom("create", "consumequeue", nth=0, times=10**9, code=errno.ENOSPC)
+    driver = Driver(small(tmp_path), FaultyFs(fault))
+    driver.store._monotonic = lambda: now[0]
+    fault.armed = True
+    acked = fill_until_refused(driver, bytes(500))
+    assert driver.store.failed is None
+    assert driver.bodies() == acked
+    now[0] += 2.0
+    fault.armed = False
+    for _ in range(50):
+        driver.put(message(bytes(500)))
+    driver.close()
+    with Driver(small(tmp_path)) as again:
+        assert len(again.bodies()) == len(acked) + 50
+        assert (tmp_path / "consumequeue" / "T" / "0").is_dir()
+
+
+def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = MessageStore) -> int:
+    """How often a reader sees anything of messages whose sync has not returned, over 50 rounds."""
+    gate = Gate()
+    driver = Driver(small(tmp_path), FaultyFs(gate))
+    driver.store.__class__ = store_type
+    arrivals: list[Any] = []
+    driver.store.on_arrival = arrivals.append
+    early = 0
+    for i in range(50):
+        gate.open.clear()
+        gate.reached.clear()
+        answers = driver.post(message(f"{i}"), message(f"{i} too"))
+        assert gate.reached.wait(10)
+        driver.settle()
+        store = driver.store
+        early += bool(answers) + (len(arrivals) > i) + (store.max_offset("T", 0) > 2 * i)
+        early += store.get("T", 0, 2 * i, 32, 10_000).status is GetStatus.FOUND
+        early += bool(store.entries("T", 0, 2 * i, 10))
+        early += store.record_at(store.stats().commitlog_end) is not None
+        gate.open.set()
+        driver.wait(answers)
+        assert store.max_offset("T", 0) == 2 * i + 2
+    driver.close()
+    return early
+
+
+def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
+    """T11: while a sync takes its time, no pull, offset, entry or wake-up shows the messages that it carries."""
+    assert seen_before_durable(tmp_path) == 0
+
+
+class ShowsEarly(MessageStore):
+    """Planted fault: what is handed to the writer is visible at once."""
+
+    def submit(self) -> None:
+        group = self._appender.forming
+        super().submit()
+        for queue, entry in group.entries if group else ():
+            queue.append(entry)
+        if group:
+            group.entries.clear()
+
+
+def test_dispatch_before_durable_is_caught(tmp_path: Path) -> None:
+    assert seen_before_durable(tmp_path, ShowsEarly) > 0
+
+
+HOLDER = """
+    import sys
+    from pathlib import Path
+    from ogive.store import MessageStore, StoreConfig
+    store = MessageStore.open(StoreConfig(root=Path(sys.argv[1]), segment_bytes=16384))
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    """T12: one plain sentence, the first unharmed; after kill -9 nobody has to remove anything."""
+    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StoreLocked, match="in use by another process"):
+            MessageStore.open(small(tmp_path))
+        holder.kill()
+        holder.wait(10)
+        with Driver(small(tmp_path)) as driver:
+            driver.put(message("mine now"))
+            assert driver.bodies() == [b"mine now"]
+    finally:
+        holder.kill()
+        holder.wait(10)
+        holder.stdin.close()
+        holder.stdout.close()
+
+
+def test_second_store_in_one_process_is_refused(tmp_path: Path) -> None:
+    with Driver(small(tmp_path)) as driver:
+        for _ in range(2):  # the refused try must not take the first one's lock with it
+            with pytest.raises(StoreLocked):
+                MessageStore.open(small(tmp_path))
+        driver.put(message("unharmed"))
+
+
+@pytest.mark.parametrize("kind", ["file", "file above", "lock is a directory", "commit log is a file", "lock is a link"])
+def test_a_path_that_is_no_store_is_refused_with_one_sentence(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / "store"
+    match kind:
+        case "file":
+            root.write_text("x")
+        case "file above":
+            root.write_text("x")
+            root = root / "below"
+        case "lock is a directory":
+            (root / "lock").mkdir(parents=True)
+        case "commit log is a file":
+            root.mkdir()
+            (root / "commitlog").write_text("x")
+        case "lock is a link":
+            root.mkdir()
+            (root / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError) as error:
+        MessageStore.open(small(root))
+    assert "\n" not in str(error.value)
+    assert str(root) in str(error.value)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
+    """T1 without a broker: a process that stores and prints each answer is killed; every printed one is there afterwards."""
+    script = """
+        import sys, queue
+        from pathlib import Path
+        from tests.stores import Driver, message, small
+        driver = Driver(small(Path(sys.argv[1])))
+        start = driver.store.max_offset("T", 0)
+        for i in range(1_000_000):
+            result = driver.put(message(f"{start + i} " + "x" * (i % 700)))[0]
+            print(result.queue_offset, flush=True)
+    """
+    acked = 0
+    for round_ in range(8):
+        with subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(20 + 37 * round_)]
+            child.kill()
+            lines += child.stdout.readlines()
+        acked = max(acked, *(int(line) + 1 for line in lines if line.endswith(b"\n")))
+        with Driver(small(tmp_path)) as driver:
+            bodies = driver.bodies()
+        assert [int(body.split()[0]) for body in bodies] == list(range(len(bodies)))
+        assert len(bodies) >= acked
+    print(json.dumps({"test": "T1 store", "kills": 8, "acked": acked}))

@@ -1,0 +1,95 @@
+"""The command line without a broker: help, wrong usage, output."""
+
+import argparse
+import json
+
+import pytest
+
+from ogive.cli.main import EXIT_USAGE, build_parser, main
+from ogive.cli.messages import _property
+from ogive.cli.output import print_json, print_table
+from ogive.cli.up import broker_config, check_host
+from ogive.errors import InvalidOption
+
+
+@pytest.mark.parametrize("words", [[], ["topic"]])
+def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == EXIT_USAGE
+    assert "usage: ogive" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["up", "demo", "topic list", "topic create", "lag", "send", "tail"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: ogive {command}" in text
+    assert "options:" in text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_permission(host: str) -> None:
+    check_host(host, insecure_listen=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
+def test_any_other_address_is_refused_unless_asked_for_in_so_many_words(host: str) -> None:
+    with pytest.raises(InvalidOption, match="--insecure-listen"):
+        check_host(host, insecure_listen=False)
+    check_host(host, insecure_listen=True)
+
+
+def test_a_host_name_is_refused_with_a_reason() -> None:
+    with pytest.raises(InvalidOption, match="an IP address is expected"):
+        check_host("broker.example", insecure_listen=True)
+
+
+def test_options_reach_the_broker() -> None:
+    options = build_parser().parse_args(
+        ["up", "--data", "d", "--flush", "async", "--delay-levels", "1s 2s", "--broker-name", "b", "--no-auto-create-topics"]
+    )
+    config = broker_config(options, "127.0.0.1:1")
+    assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
+    assert config.levels.delays_ms == (1000, 2000)
+    assert config.name_servers == ("127.0.0.1:1",)
+
+
+def test_bad_delay_levels_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--name-server-port", "0", "--delay-levels", "soon"]) == 1
+    assert "delay levels 'soon'" in capsys.readouterr().err
+
+
+def test_properties_are_name_and_value() -> None:
+    assert _property("a=b=c") == ("a", "b=c")
+    for wrong in ("a", "=b", "a="):
+        with pytest.raises(InvalidOption):
+            _property(wrong)
+
+
+def test_no_name_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "list", "-n", "127.0.0.1:1"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("ogive: ")
+    assert "127.0.0.1:1" in error
+    assert "refused" in error
+    assert error.count("\n") == 1
+
+
+def test_a_table_lines_up_and_separates_thousands(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("queue", "lag"), [("a/b/0", 1234567), ("a/b/10", 5)])
+    assert capsys.readouterr().out.splitlines() == ["QUEUE         LAG", "a/b/0   1,234,567", "a/b/10          5"]
+    print_table(("queue", "lag"), [])
+    assert capsys.readouterr().out == "QUEUE  LAG\n"
+
+
+def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"body": "a\nb é"})
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"body": "a\nb é"}
+
+
+def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
+    options: argparse.Namespace = build_parser().parse_args(["topic", "list"])
+    assert options.name_server == "10.0.0.1:9876;10.0.0.2:9876"
