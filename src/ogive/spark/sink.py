@@ -23,11 +23,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ogive.client.config import ClientConfig, ProducerConfig
+from ogive.client.portal import portal
 from ogive.client.producer import Producer
 from ogive.errors import MessageIllegal, NoRoute, OgiveError, SendFailed, SendTimeout
 from ogive.model import RESERVED_PROPERTIES, Message, MessageQueue
 from ogive.spark.options import SinkOptions
-from ogive.spark.rpc import loop
 from ogive.wire.message import java_hash
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class _Sink:
             count += len(rows)
             if on_its_way is not None:
                 on_its_way.result()  # one batch at a time, so that a queue keeps the order of rows
-            on_its_way = loop().start(_send(producer, rows, partition))
+            on_its_way = asyncio.run_coroutine_threadsafe(_send(producer, rows, partition), portal().loop)
         if on_its_way is not None:
             on_its_way.result()
         return Sent(count)
@@ -127,7 +127,7 @@ def form(batch: pa.RecordBatch, topic: str | None, first: int, partition: int) -
                 keys=_keys(keys),
                 properties=_own(properties) if properties else {},
                 sharding_key=sharding_key,
-                delay_level=delay or 0,
+                delay_level=_level(delay),
             )
         except (OgiveError, TypeError, ValueError) as exc:
             why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
@@ -154,6 +154,12 @@ def _keys(keys: str | list[str | None] | None) -> tuple[str, ...]:
     return tuple(_present("array of keys", key) for key in keys)
 
 
+def _level(delay: int | None) -> int:
+    if delay is not None and delay < 0:
+        raise ValueError(f"its delay level {delay} is below 0")
+    return delay or 0
+
+
 def _own(properties: list[tuple[str, str | None]]) -> dict[str, str]:
     return {name: value for name, value in properties if value is not None and name not in RESERVED_PROPERTIES}
 
@@ -176,7 +182,7 @@ def _producer_of(_pid: int, name_servers: tuple[str, ...], group: str, max_in_fl
         await producer.start()
         return producer
 
-    return loop().run(start())
+    return portal().call(start())
 
 
 async def _send(producer: Producer, rows: Sequence[Row], partition: int) -> None:

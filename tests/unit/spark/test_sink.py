@@ -1,0 +1,115 @@
+"""Rows as messages: every column lands where consumers look for it, and a row that cannot be sent is named."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
+
+from ogive.errors import InvalidOption, SendFailed
+from ogive.model import Message
+from ogive.spark.schema import check_sink_schema
+from ogive.spark.sink import form
+
+
+def messages(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Message]:
+    names = list(rows[0])
+    columns = [pa.array([row[name] for row in rows], (types or {}).get(name)) for name in names]
+    return [row.message for row in form(pa.RecordBatch.from_arrays(columns, names), topic, 100, 3)]
+
+
+def test_a_body_alone_is_a_message() -> None:
+    assert messages([{"body": "grün"}, {"body": "b"}]) == [Message("Orders", "grün".encode()), Message("Orders", b"b")]
+    assert messages([{"body": b"\x00\xff"}]) == [Message("Orders", b"\x00\xff")]
+
+
+def test_every_column_is_used() -> None:
+    row = {
+        "topic": "Elsewhere",
+        "body": "b",
+        "tags": "paid",
+        "keys": ["k1", "k2"],
+        "properties": [("shop", "a")],
+        "shardingKey": "N14228",
+        "delayTimeLevel": 3,
+    }
+    (message,) = messages([row], topic=None, types={"properties": pa.map_(pa.string(), pa.string())})
+    assert message == Message(
+        "Elsewhere", b"b", tag="paid", keys=("k1", "k2"), properties={"shop": "a"}, sharding_key="N14228", delay_level=3
+    )
+
+
+def test_the_option_topic_overrides_the_column() -> None:
+    assert messages([{"topic": "Elsewhere", "body": "b"}])[0].topic == "Orders"
+
+
+def test_keys_as_text_are_separated_by_spaces() -> None:
+    assert messages([{"body": "b", "keys": "k1 k2"}, {"body": "b", "keys": None}])[0].keys == ("k1", "k2")
+
+
+def test_null_means_absent() -> None:
+    row = {"body": "b", "tags": None, "keys": None, "properties": None, "shardingKey": None, "delayTimeLevel": None}
+    assert messages([row]) == [Message("Orders", b"b")]
+
+
+def test_reserved_properties_are_left_out() -> None:
+    """A map that came out of a topic holds what the first broker and client wrote there."""
+    row = {"body": "b", "properties": [("UNIQ_KEY", "7F"), ("CLUSTER", "c"), ("shop", "a"), ("none", None)]}
+    (message,) = messages([row], types={"properties": pa.map_(pa.string(), pa.string())})
+    assert message.properties == {"shop": "a"}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"body": None}, "its body is null"),
+        ({"body": "b", "tags": ""}, "tag is empty"),
+        ({"body": "b", "keys": ["a b"]}, "holds a space"),
+        ({"body": "b", "keys": ["a", None]}, "null"),
+        ({"body": "b", "delayTimeLevel": -1}, "delay level"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], why: str) -> None:
+    fine = dict.fromkeys(row) | {"body": "fine"}
+    with pytest.raises(SendFailed, match=f"row 101 of partition 3 cannot be sent: .*{why}"):
+        messages([fine, row])
+
+
+def test_a_missing_topic_is_named() -> None:
+    with pytest.raises(SendFailed, match="row 100 of partition 3 cannot be sent: its topic is null"):
+        messages([{"topic": None, "body": "b"}], topic=None)
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+BODY = StructField("body", StringType())
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([StructField("text", StringType())], "column 'text' cannot be sent"),
+        ([BODY, StructField("tag", StringType())], "did you mean tags"),
+        ([StructField("body", IntegerType())], "column 'body' is int; it must be binary or string"),
+        ([StructField("tags", StringType())], "no column body"),
+    ],
+)
+def test_columns_that_cannot_be_sent_are_named(columns: list[StructField], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        check_sink_schema(StructType(columns), topic_given=True)
+
+
+def test_a_topic_must_come_from_somewhere() -> None:
+    with pytest.raises(InvalidOption, match="give the option topic, or a column topic"):
+        check_sink_schema(StructType([BODY]), topic_given=False)
+    check_sink_schema(StructType([BODY, StructField("topic", StringType())]), topic_given=False)
+
+
+def test_nullability_does_not_matter() -> None:
+    keys = ArrayType(StringType(), containsNull=False)
+    check_sink_schema(StructType([BODY, StructField("keys", keys, nullable=False)]), topic_given=True)
