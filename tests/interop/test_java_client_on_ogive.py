@@ -103,7 +103,7 @@ def test_two_members_of_a_group_share_the_work(ogive_broker: Ogive, topic: str, 
     """Both take part once each holds some of the four queues; every message reaches one of them."""
     name_server = ogive_broker.name_server
     apache.send(name_server, topic, 1)
-    options = {"nameServer": name_server, "topic": topic, "group": group, "deliveries": 1000}
+    options: dict[str, Any] = {"nameServer": name_server, "topic": topic, "group": group, "deliveries": 1000}
     with apache.JavaClient("Consume", **options) as first, apache.JavaClient("Consume", **options) as second:
         first.wait_for("ready")
         second.wait_for("ready")
