@@ -53,24 +53,24 @@ class RawClient:
 
     # --- any request -------------------------------------------------------------------------------------------------
 
-    def start(self, code: int, body: bytes = b"", /, **fields: str | int | bool | None) -> asyncio.Future[RemotingCommand]:
+    def start(self, code: int, body: bytes = b"", /, **fields: object) -> asyncio.Future[RemotingCommand]:
         return self.connection.start_call(self._command(code, fields, body), TIMEOUT_S)
 
-    async def call(self, code: int, body: bytes = b"", /, **fields: str | int | bool | None) -> RemotingCommand:
+    async def call(self, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
         """The answer, whatever its code."""
         return await self.start(code, body, **fields)
 
-    async def ok(self, code: int, body: bytes = b"", /, **fields: str | int | bool | None) -> RemotingCommand:
+    async def ok(self, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
         answer = await self.call(code, body, **fields)
         assert answer.code == ResponseCode.SUCCESS, answer
         return answer
 
-    def oneway(self, code: int, body: bytes = b"", /, **fields: str | int | bool | None) -> None:
+    def oneway(self, code: int, body: bytes = b"", /, **fields: object) -> None:
         command = self._command(code, fields, body)
         command.flag = Flag.ONEWAY
         self.connection.send_nowait(command)
 
-    def _command(self, code: int, fields: dict[str, str | int | bool | None], body: bytes) -> RemotingCommand:
+    def _command(self, code: int, fields: dict[str, object], body: bytes) -> RemotingCommand:
         text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items() if value is not None}
         return RemotingCommand(code, text, body, language=self.language, serialize_type=self.codec)
 
@@ -84,24 +84,24 @@ class RawClient:
         *,
         queue: int = 0,
         code: int = 310,
-        **changed: str | int,
+        **changed: object,
     ) -> asyncio.Future[RemotingCommand]:
         """*changed*: header fields by their short names."""
         own = {"UNIQ_KEY": unique_key()} if properties is None else properties
         return self.start(code, body, **(self.send_fields(topic, queue, encode_properties(own).decode()) | changed))
 
     @staticmethod
-    def send_fields(topic: str, queue: int, properties: str) -> dict[str, str | int | bool | None]:
+    def send_fields(topic: str, queue: int, properties: str) -> dict[str, object]:
         return {
             "a": "raw-producer", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 1_795_230_231_293, "h": 0, "i": properties,
             "j": 0, "k": False, "m": False,
         }  # fmt: skip
 
     async def send(
-        self, topic: str, body: bytes = b"x", properties: dict[str, str] | None = None, *, queue: int = 0, **changed: str | int
+        self, topic: str, body: bytes = b"x", properties: dict[str, str] | None = None, *, queue: int = 0, **changed: object
     ) -> RemotingCommand:
         """The answer, if it is SUCCESS."""
-        answer = await self.start_send(topic, body, properties, queue=queue, **changed)
+        answer = await self.start_send(topic, body, properties, queue=queue, **changed)  # type: ignore[arg-type]
         assert answer.code == ResponseCode.SUCCESS, answer
         return answer
 
@@ -123,12 +123,12 @@ class RawClient:
         subscription: str | None = "*",
         suspend_ms: int = 0,
         commit: int | None = None,
-        **changed: str | int,
+        **changed: object,
     ) -> asyncio.Future[RemotingCommand]:
         flags = 0 if subscription is None else PullSysFlag.SUBSCRIPTION
         flags |= PullSysFlag.SUSPEND if suspend_ms else 0
         flags |= 0 if commit is None else PullSysFlag.COMMIT_OFFSET
-        fields: dict[str, str | int | bool | None] = {
+        fields: dict[str, object] = {
             "consumerGroup": group,
             "topic": topic,
             "queueId": queue,

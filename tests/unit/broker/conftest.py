@@ -19,7 +19,8 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
     started: list[Broker] = []
 
     async def start(**settings: Any) -> Broker:
-        broker = Broker(BrokerConfig(**({"data": tmp_path / "store", "port": 0, "segment_bytes": 1024 * 1024} | settings)))
+        defaults: dict[str, Any] = {"data": tmp_path / "store", "port": 0, "segment_bytes": 1024 * 1024}
+        broker = Broker(BrokerConfig(**(defaults | settings)))
         await broker.start()
         started.append(broker)
         return broker
@@ -48,7 +49,7 @@ async def another(server: Broker) -> AsyncIterator[RawClient]:
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[AsyncExitStack]:
-    """``await clients.enter_async_context(await RawClient.open(...))`` for brokers that a test starts itself."""
+async def cleanup() -> AsyncIterator[AsyncExitStack]:
+    """Closes at the end what a test pushes on it."""
     async with AsyncExitStack() as stack:
         yield stack

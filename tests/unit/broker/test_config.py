@@ -1,0 +1,35 @@
+"""Settings that cannot work are refused before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.broker import BrokerConfig
+from ogive.errors import InvalidOption
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ({"port": 65536}, "port"),
+        ({"flush": "never"}, "flush"),
+        ({"delay_levels": "1s 5x"}, "delay levels"),
+        ({"broker_id": -1}, "broker_id"),
+        ({"name": ""}, "name"),
+        ({"host": "0.0.0.0"}, "advertised_host"),
+        ({"max_held_pulls": 0}, "max_held_pulls"),
+        ({"lock_lease_s": 0}, "lock_lease_s"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(setting: dict[str, Any], word: str) -> None:
+    with pytest.raises(InvalidOption, match=word):
+        BrokerConfig(**({"data": Path("store")} | setting))
+
+
+def test_the_defaults_are_apaches_where_they_meet() -> None:
+    config = BrokerConfig(data=Path("store"))
+    assert (config.port, config.cluster, config.name, config.broker_id) == (10911, "DefaultCluster", "broker-a", 0)
+    assert (config.max_message_bytes, config.max_pull_messages, config.max_pull_bytes) == (4 * 1024 * 1024, 32, 256 * 1024)
+    assert (config.lock_lease_s, config.client_expiry_s, config.offsets_persist_s) == (60.0, 120.0, 5.0)
+    assert len(config.levels.delays_ms) == 18

@@ -1,0 +1,187 @@
+"""Delay levels: never early, in order, nothing lost over failures and restarts. The clock of the store and the schedule is the test's."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ogive.broker.schedule import BATCH, Schedule, delayed
+from ogive.errors import ProtocolError, StoreBusy
+from ogive.model import SCHEDULE_TOPIC, DelayLevels
+from ogive.store.model import NewMessage, PutDone, StoreConfig
+from ogive.store.store import MessageStore
+from ogive.wire.message import decode_messages, encode_properties
+
+LEVELS = DelayLevels.parse("10s 20s 1h")
+
+
+class Bench:
+    """A store without a writer thread, and a schedule on it."""
+
+    def __init__(self, root: Path, now_ms: int = 1_000_000) -> None:
+        self.now_ms = now_ms
+        self.refuse = False
+        self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=LEVELS), clock_ms=lambda: self.now_ms)
+        self.schedule = Schedule(self.store, self.put, LEVELS, bytes(8), lambda: self.now_ms)
+        self.store.on_arrival = self.schedule.arrived
+        self.store.start(lambda report: report(), threaded=False)
+
+    def put(self, messages: tuple[NewMessage], done: PutDone) -> None:
+        if self.refuse:
+            raise StoreBusy("too much waits")
+        self.store.put(messages, done)
+        asyncio.get_running_loop().call_soon(self.store.submit)
+
+    def send(self, body: bytes, level: int, topic: str = "T") -> None:
+        properties = {"DELAY": str(level), "UNIQ_KEY": body.decode()}
+        topic, queue = delayed(LEVELS, topic, 0, properties)
+        self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
+        self.store.submit()
+
+    async def at(self, now_ms: int) -> list[bytes]:
+        """What has been delivered when it is *now_ms*: levels are woken as their timers would."""
+        self.now_ms = now_ms
+        for level in self.schedule._levels.values():
+            level.wake()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        end = self.store.max_offset("T", 0)
+        found = self.store.get("T", 0, 0, 10_000, 1 << 30)
+        assert found.count == end
+        return [message.body for message in decode_messages(b"".join(found.parts))]
+
+    async def close(self) -> None:
+        await self.schedule.stop()
+        self.store.close()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.schedule.start()
+    yield bench
+    await bench.close()
+
+
+async def test_a_message_is_delivered_when_it_is_due_and_not_before(bench: Bench) -> None:
+    bench.send(b"a", 1)
+    assert await bench.at(1_009_999) == []
+    assert await bench.at(1_010_000) == [b"a"]
+
+
+async def test_each_level_waits_for_itself(bench: Bench) -> None:
+    bench.send(b"slow", 2)
+    bench.send(b"quick", 1)
+    assert await bench.at(1_010_000) == [b"quick"]
+    assert await bench.at(1_020_000) == [b"quick", b"slow"]
+
+
+async def test_more_than_a_batch_is_delivered_in_order(bench: Bench) -> None:
+    bodies = [b"%d" % number for number in range(2 * BATCH + 3)]
+    for body in bodies:
+        bench.send(body, 1)
+    assert await bench.at(1_010_000) == bodies
+
+
+async def test_what_is_delivered_keeps_what_it_went_through(bench: Bench) -> None:
+    bench.send(b"a", 99)
+    await bench.at(1_000_000 + 3_600_000)
+    (message,) = decode_messages(b"".join(bench.store.get("T", 0, 0, 1, 1 << 20).parts))
+    assert {name: message.properties[name] for name in ("DELAY", "REAL_TOPIC", "REAL_QID")} == {
+        "DELAY": "3",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "0",
+    }
+
+
+async def test_a_timer_delivers_by_itself(tmp_path: Path) -> None:
+    """With the real clock: the message is there soon after it is due, and the timer did not wait for a poll."""
+    bench = Bench(tmp_path)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    bench.schedule._levels[SCHEDULE_TOPIC, 0]._now_ms = lambda: 1_009_980 + round((loop.time() - started) * 1000)
+    bench.schedule.start()
+    bench.send(b"a", 1)
+    async with asyncio.timeout(10):
+        while not bench.store.max_offset("T", 0):
+            await asyncio.sleep(0.001)
+    assert loop.time() - started >= 0.019
+    await bench.close()
+
+
+async def test_a_refused_message_is_tried_again_and_none_is_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
+    bench.send(b"a", 1)
+    bench.send(b"b", 1)
+    bench.refuse = True
+    assert await bench.at(1_010_000) == []
+    assert bench.schedule._levels[SCHEDULE_TOPIC, 0].offset == 0
+    bench.refuse = False
+    assert await bench.at(1_010_000) == [b"a", b"b"]
+
+
+async def test_progress_outlives_a_restart(bench: Bench, tmp_path: Path) -> None:
+    bench.send(b"a", 1)
+    bench.now_ms += 5_000
+    bench.send(b"b", 1)
+    assert await bench.at(1_010_000) == [b"a"]
+    content = json.loads(json.dumps(bench.schedule.snapshot()()))
+    assert content["offsetTable"] == {"1": 1}
+    await bench.close()
+    again = Bench(tmp_path, bench.now_ms)
+    again.schedule.load(content)
+    again.schedule.start()
+    assert await again.at(1_014_999) == [b"a"]
+    assert await again.at(1_015_000) == [b"a", b"b"]
+    await again.close()
+
+
+async def test_without_saved_progress_messages_come_again_rather_than_never(bench: Bench, tmp_path: Path) -> None:
+    bench.send(b"a", 1)
+    assert await bench.at(1_010_000) == [b"a"]
+    await bench.close()
+    again = Bench(tmp_path, bench.now_ms)
+    again.schedule.start()
+    assert await again.at(1_010_000) == [b"a", b"a"]
+    await again.close()
+
+
+async def test_nobody_waits_for_a_clock_that_was_set_back(bench: Bench) -> None:
+    """A message that is due later than its level's delay from now was stored before the clock was moved."""
+    bench.send(b"a", 1)
+    assert await bench.at(1_000_000 - 3_600_000) == [b"a"]
+
+
+async def test_a_message_that_does_not_say_where_it_belongs_is_passed_over(bench: Bench) -> None:
+    for real in ({}, {"REAL_TOPIC": "T", "REAL_QID": "x"}, {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"}):
+        properties = {"DELAY": "1"} | real
+        bench.store.put([NewMessage(SCHEDULE_TOPIC, 0, b"lost", encode_properties(properties))], lambda _: None)
+    bench.send(b"a", 1)
+    assert await bench.at(1_010_000) == [b"a"]
+
+
+@pytest.mark.parametrize("content", [{}, {"offsetTable": None}, {"offsetTable": {"1": "x", "9": 1}}, {"offsetTable": {"1": -5}}])
+async def test_entries_of_a_file_that_are_no_progress_are_left_out(bench: Bench, content: dict[str, object]) -> None:
+    bench.schedule.load(content)
+    assert bench.schedule.snapshot()()["offsetTable"] == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({}, ("T", 5, {})),
+        ({"DELAY": "0"}, ("T", 5, {"DELAY": "0"})),
+        ({"DELAY": "-1"}, ("T", 5, {"DELAY": "-1"})),
+        ({"DELAY": "2"}, (SCHEDULE_TOPIC, 1, {"DELAY": "2", "REAL_TOPIC": "T", "REAL_QID": "5"})),
+        ({"DELAY": "7", "TIMER_DELAY_MS": "5"}, (SCHEDULE_TOPIC, 2, {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "5"})),
+    ],
+)
+def test_where_a_message_waits(properties: dict[str, str], expected: tuple[str, int, dict[str, str]]) -> None:
+    assert (*delayed(LEVELS, "T", 5, properties), properties) == expected
+
+
+def test_a_level_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="soon"):
+        delayed(LEVELS, "T", 0, {"DELAY": "soon"})

@@ -1,0 +1,125 @@
+"""A broker's life: start, stop, restart, failure."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker, BrokerConfig
+from ogive.errors import ConnectError, IllegalStateError, ResponseCode, StoreLocked
+from ogive.model import MessageQueue
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.server import NameServer
+from ogive.wire.bodies import TopicRouteData, loads_object
+from ogive.wire.codes import RequestCode
+from tests.raw_client import RawClient, messages
+from tests.unit.broker.conftest import StartBroker
+
+
+async def test_everything_outlives_a_restart(start_broker: StartBroker) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"kept", queue=3)
+        await client.heartbeat("c1", "G", "T")
+        await client.pull("G", "T", 0, queue=3, commit=1)
+    await server.stop()
+    assert not (server.config.data / "abort").exists()
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        assert messages(await client.pull("G", "T", 0, queue=3))[0].body == b"kept"
+        assert server.context.groups.get("G") is not None
+        assert server.context.offsets.get("G", "T", 3) == 1
+        assert server.context.topics.get("%RETRY%G") is not None
+
+
+async def test_stopping_answers_what_is_in_flight_and_stores_it(start_broker: StartBroker) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+        sends = [client.start_send("T", b"%d" % number) for number in range(200)]
+        (connection,) = server.context.born_hosts
+        async with asyncio.timeout(10):
+            while not server.context.sends_waiting:
+                await asyncio.sleep(0)
+        await server.stop()
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+    acknowledged = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert acknowledged
+    assert {answer.code for answer in acknowledged} == {ResponseCode.SUCCESS}
+    assert connection.closed
+    again = await start_broker()
+    assert again.context.store.max_offset("T", 0) >= len(acknowledged) + 1
+
+
+async def test_a_second_stop_does_nothing_and_a_stopped_broker_has_no_state(start_broker: StartBroker) -> None:
+    server = await start_broker()
+    await server.stop()
+    await server.stop()
+    with pytest.raises(IllegalStateError):
+        server.context  # noqa: B018
+
+
+async def test_one_directory_serves_one_broker(server: Broker) -> None:
+    other = Broker(BrokerConfig(data=server.config.data, port=0))
+    with pytest.raises(StoreLocked):
+        await other.start()
+
+
+async def test_a_taken_port_is_named_and_leaves_the_directory_free(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        broker = Broker(BrokerConfig(data=tmp_path, port=port, segment_bytes=1024 * 1024))
+        with pytest.raises(ConnectError, match=str(port)):
+            await broker.start()
+    broker = Broker(BrokerConfig(data=tmp_path, port=0, segment_bytes=1024 * 1024))
+    await broker.start()
+    await broker.stop()
+
+
+async def test_routes_are_known_once_the_broker_has_started_and_gone_once_it_has_stopped(
+    start_broker: StartBroker, cleanup: AsyncExitStack
+) -> None:
+    name_server = NameServer(NameServerConfig(port=0))
+    await name_server.start()
+    cleanup.push_async_callback(name_server.stop)
+    server = await start_broker(name_servers=(name_server.address,))
+    async with await RawClient.open(name_server.address) as client:
+        answer = await client.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+        (broker,) = TopicRouteData.from_json(loads_object(answer.body)).brokers
+        assert broker.addresses[0] == server.address
+        await server.stop()
+        assert (await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_broker_starts_without_its_name_server(start_broker: StartBroker) -> None:
+    server = await start_broker(name_servers=("127.0.0.1:1",))
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+
+
+async def test_a_dropped_connection_frees_all_that_was_kept_for_it(server: Broker) -> None:
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+        await client.heartbeat("c1", "G", "T")
+        await client.lock("c1", "G", MessageQueue("T", "broker-a", 0))
+        client.start_pull("G", "T", 1, suspend_ms=15_000).add_done_callback(lambda future: future.exception())
+        await client.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
+    ctx = server.context
+    async with asyncio.timeout(10):
+        while ctx.born_hosts or len(ctx.holds) or len(ctx.clients):
+            await asyncio.sleep(0)
+    assert not ctx.holds._by_queue
+    assert not ctx.clients._groups_of
+
+
+async def test_a_job_that_ends_by_a_bug_fails_the_broker(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await start_broker(client_scan_s=0.01)
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server.context.locks, "expire", bug)
+    async with asyncio.timeout(10):
+        assert "expire clients" in str(await server.failed)
