@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.headers import SendMessageRequestV2
 from ogive.wire.message import BatchItem, encode_batch, encode_properties
-from tests.peers import RunningBroker
+from tests.peers import Flavour, RunningBroker, start_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -122,16 +122,21 @@ class Stream:
         self._checkpoint = checkpoint
         self.batches: list[list[tuple[int, int]]] = []
 
-    def start(self, **options: str) -> StreamingQuery:
-        """Reads what is there, then ends."""
+    def start(self, options: Mapping[str, str], *, available_now: bool = True) -> StreamingQuery:
+        """With *available_now* the query reads what is there, then ends."""
         stream = self._spark.readStream.format("rocketmq").options(**{**self._options, **options}).load()
         writer = stream.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self._checkpoint))
-        return writer.trigger(availableNow=True).start()
+        return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Of all batches so far, in the order in which they came."""
+        return [offset for batch in list(self.batches) for _, offset in batch]
 
     def run(self, **options: str) -> list[list[tuple[int, int]]]:
         """Queue and offset of each message, for each batch of this run."""
         self.batches = []
-        query = self.start(**options)
+        query = self.start(options)
         assert query.awaitTermination(120)
         return self.batches
 
@@ -337,6 +342,26 @@ def test_a_checkpoint_of_another_topic_is_refused(wire: Wire, stream: Stream, to
     stream.run(startingOffsets="earliest")
     with pytest.raises(PySparkException, match="belongs to a query with other topics or tags"):
         stream.run(subscribe=topic + "_2")
+
+
+@pytest.mark.slow
+def test_a_stream_outlives_its_broker(spark: SparkSession, flavour: Flavour, topic: str, tmp_path: Path) -> None:
+    """kill -9 of the broker under a running query: it goes on when the broker is back, without loss and without reading twice."""
+    with start_broker(flavour, tmp_path / "broker") as broker:
+        wire = Wire(broker)
+        wire.create(topic)
+        wire.send(topic, 0, bodies(100))
+        stream = Stream(spark, wire.name_server, topic, tmp_path / "checkpoint")
+        query = stream.start({"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}, available_now=False)
+        try:
+            assert eventually(lambda: stream.offsets if len(stream.offsets) == 100 else None, 60) == list(range(100))
+            broker.kill()
+            broker.start()
+            wire.send(topic, 0, bodies(50))
+            assert eventually(lambda: stream.offsets if len(stream.offsets) == 150 else None, 60) == list(range(150))
+            assert query.exception() is None
+        finally:
+            query.stop()
 
 
 # --- sink ------------------------------------------------------------------------------------------------------------
