@@ -25,7 +25,7 @@ from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.listener import Start
-from ogive.errors import NoRoute, OgiveError
+from ogive.errors import BrokerInternalError, NoRoute, OgiveError
 from ogive.model import RETRY_PREFIX, MessageQueue
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class Rebalancer:
         self._quiet = quiet
         self._wanted = asyncio.Event()
         self._changing = asyncio.Lock()  # one change of the assignment at a time
+        self._failing: set[str] = set()  # topics whose last pass failed
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # given up while a call was still running
         self._loop = asyncio.get_running_loop()
 
@@ -97,8 +98,11 @@ class Rebalancer:
             log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
             return topic.startswith(RETRY_PREFIX)
         except OgiveError as exc:
-            log.warning("rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
+            level = logging.DEBUG if topic in self._failing else logging.WARNING  # once per outage
+            self._failing.add(topic)
+            log.log(level, "rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
             return False
+        self._failing.discard(topic)
         if me not in members:
             log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
         given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
@@ -112,7 +116,11 @@ class Rebalancer:
         return me in members and len(released) == len(given_up) and len(added) == len(taken)
 
     async def _members(self, topic: str) -> list[str]:
-        members = await self._group.calls.members(topic)
+        """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
+        try:
+            members = await self._group.calls.members(topic)
+        except BrokerInternalError:  # how brokers say that they know nobody of the group
+            members = []
         if self._group.instance.client_id in members:
             return members
         await self._group.calls.heartbeat()

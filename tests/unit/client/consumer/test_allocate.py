@@ -1,0 +1,55 @@
+"""Allocation gives what Apache's own classes give: members of one group on different SDKs must agree."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.client.consumer.allocate import Strategy, average, average_by_circle, consistent_hash, machine_room, machine_room_nearby
+from ogive.errors import InvalidOption
+from ogive.model import MessageQueue
+
+VECTORS = Path(__file__).parents[3] / "vectors" / "allocations.jsonl"
+
+STRATEGIES: dict[str, Strategy] = {
+    "AVG": average,
+    "AVG_BY_CIRCLE": average_by_circle,
+    "CONSISTENT_HASH": consistent_hash(10),
+    "CONSISTENT_HASH-100": consistent_hash(100),
+    "MACHINE_ROOM": machine_room({"room1", "room2"}),
+    "MACHINE_ROOM_NEARBY-AVG": machine_room_nearby(
+        average, lambda queue: queue.broker_name.split("@")[0], lambda member: member.split("@")[0]
+    ),
+}
+
+
+def load() -> dict[str, list[dict[str, Any]]]:
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for line in VECTORS.read_text().splitlines():
+        case = json.loads(line)
+        cases.setdefault(case["strategy"], []).append(case)
+    return cases
+
+
+CASES = load()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vectors_of_apache(name: str) -> None:
+    for case in CASES[name]:
+        queues = sorted(MessageQueue(case["topic"], broker, i) for broker in case["brokers"] for i in range(case["queues_each"]))
+        members = sorted(case["members"])
+        owner = {queue: i for i, member in enumerate(members) for queue in STRATEGIES[name](queues, members, member)}
+        assert [owner.get(queue, -1) for queue in queues] == case["owner"], case
+
+
+def test_a_member_without_a_room_is_an_error() -> None:
+    nearby = machine_room_nearby(average, lambda _: "room1", lambda member: "" if member == "lost" else "room1")
+    with pytest.raises(InvalidOption, match="lost"):
+        nearby([MessageQueue("Orders", "broker-a", 0)], ["found", "lost"], "found")
+
+
+def test_a_ring_without_points_is_refused() -> None:
+    with pytest.raises(InvalidOption):
+        consistent_hash(0)

@@ -1,0 +1,88 @@
+"""How far a group got, on its way to the broker."""
+
+import pytest
+
+from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.errors import ConnectError, OgiveError
+from ogive.model import MessageQueue
+
+A, B = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
+
+
+class Broker:
+    """Keeps what it is told; *failing* queues raise."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+        self.failing: set[MessageQueue] = set()
+        self.updates = 0
+
+    async def query_offset(self, queue: MessageQueue) -> int | None:
+        if queue in self.failing:
+            raise ConnectError("away")
+        return self.offsets.get(queue)
+
+    async def update_offset(self, queue: MessageQueue, offset: int, *, checked: bool) -> None:
+        if queue in self.failing:
+            raise ConnectError("away")
+        self.updates += 1
+        self.offsets[queue] = offset
+
+
+async def test_an_offset_never_moves_back() -> None:
+    store = RemoteOffsetStore(Broker())
+    store.update(A, 10)
+    store.update(A, 7)
+    assert store.read(A) == 10
+
+
+async def test_a_repair_sets_an_offset_back_and_late_results_do_not_overwrite_it() -> None:
+    store = RemoteOffsetStore(Broker())
+    store.update(A, 10)
+    store.repair(A, 3)
+    store.update(A, 11)
+    assert store.read(A) == 3
+    store.forget(A)
+    store.update(A, 4)
+    assert store.read(A) == 4
+
+
+async def test_queues_are_independent() -> None:
+    """Persisting or forgetting one touches no other."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.update(A, 10)
+    store.update(B, 20)
+    await store.persist([A])
+    store.forget(A)
+    assert broker.offsets == {A: 10}
+    assert store.read(B) == 20
+
+
+async def test_one_broken_broker_does_not_keep_the_others_from_their_offsets() -> None:
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.update(A, 10)
+    store.update(B, 20)
+    broker.failing.add(A)
+    await store.persist([A, B])
+    assert broker.offsets == {B: 20}
+
+
+async def test_unchanged_offsets_are_sent_again() -> None:
+    """A broker that crashed may have lost them."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.update(A, 10)
+    await store.persist([A])
+    await store.persist([A])
+    assert broker.updates == 2
+
+
+async def test_a_failed_query_is_never_no_offset() -> None:
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    assert await store.fetch(A) is None
+    broker.failing.add(A)
+    with pytest.raises(OgiveError):
+        await store.fetch(A)

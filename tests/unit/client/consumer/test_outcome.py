@@ -1,0 +1,92 @@
+"""What a listener's answer means."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ogive.client.consumer.call import call
+from ogive.client.consumer.outcome import Failure, judge
+from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener, suspend
+from tests.unit.client.consumer.test_process_queue import message
+
+
+def make(function: Callable[..., Any] = print, **settings: Any) -> AnyListener:
+    return listener("Orders", group="billing", **settings)(function)
+
+
+MESSAGES = [message(offset) for offset in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, None),
+        (LATER, Failure()),
+        (later(3), Failure(delay_level=3)),
+        (DEAD_LETTER, Failure(delay_level=-1)),
+        (later(done=3), Failure(done=3)),
+        (later(done=4), None),
+    ],
+)
+def test_answers_of_a_concurrent_listener(answer: Any, expected: Failure | None) -> None:
+    assert judge(make(), MESSAGES, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, None),
+        (LATER, Failure()),
+        (DEAD_LETTER, Failure(delay_level=-1)),
+        (suspend(), Failure()),
+        (suspend(0.5), Failure(suspend_s=0.5)),
+        (suspend(2, done=1), Failure(done=1, suspend_s=2)),
+    ],
+)
+def test_answers_of_an_orderly_listener(answer: Any, expected: Failure | None) -> None:
+    assert judge(make(orderly=True), MESSAGES, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("orderly", "answer"),
+    [(False, False), (False, True), (False, 0), (False, "ok"), (False, suspend(1)), (True, later(3)), (False, later(done=5)), (True, 42)],
+)
+def test_any_other_answer_is_a_failure_that_the_log_explains(orderly: bool, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What looks false or true is no verdict."""
+    assert judge(make(orderly=orderly), MESSAGES, answer) == Failure()
+    assert "is no result of" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
+def test_raising_is_a_failure_whatever_is_raised(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    def bill(_: Any) -> None:
+        raise error
+
+    assert call(make(bill), MESSAGES[:1]) == Failure()
+    assert "bill failed on Orders/broker-a/1/0 (try 1" in caplog.text
+
+
+def test_the_traceback_is_logged_for_the_first_try_only(caplog: pytest.LogCaptureFixture) -> None:
+    """A message that fails for ever must not fill the disk with tracebacks."""
+
+    def bill(_: Any) -> None:
+        raise ValueError("bad")
+
+    from dataclasses import replace
+
+    with caplog.at_level(logging.WARNING):
+        call(make(bill), [MESSAGES[0]])
+        assert "Traceback" in caplog.text
+        caplog.clear()
+        call(make(bill), [replace(MESSAGES[0], reconsume_times=1)])
+        assert "try 2" in caplog.text
+        assert "Traceback" not in caplog.text
+
+
+def test_a_batch_listener_gets_a_list() -> None:
+    seen: list[Any] = []
+    assert call(make(seen.append, batch=4), MESSAGES) is None
+    assert call(make(seen.append), MESSAGES[:1]) is None
+    assert seen == [MESSAGES, MESSAGES[0]]

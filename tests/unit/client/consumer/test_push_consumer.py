@@ -1,0 +1,627 @@
+"""A push consumer with concurrent listeners, against a broker that does what a test wants."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.push import PushConsumer
+from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
+from ogive.errors import IllegalStateError, InvalidOption, ResponseCode
+from ogive.model import MessageExt, MessageQueue
+from ogive.wire.bodies import HeartbeatData, consumer_ids_dumps
+from ogive.wire.codes import RequestCode
+from ogive.wire.headers import PullMessageResponse, encode_header
+from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
+
+PULL = RequestCode.PULL_MESSAGE
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+SEND = RequestCode.SEND_MESSAGE_V2
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+RETRY = "%RETRY%billing"
+
+QUICK = ConsumerConfig(
+    rebalance_pause_s=0.01, pull_retry_s=0.01, persist_period_s=0.02, send_back_retry_s=0.02, await_termination_s=WAIT_S, pull_suspend_s=5.0
+)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as broker:
+        yield broker
+
+
+class Seen:
+    """What a listener got; ``wait(n)`` returns when it has got n messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageExt] = []
+        self._loop = asyncio.get_running_loop()
+        self._more = asyncio.Event()
+
+    def __call__(self, message: MessageExt) -> None:
+        self.messages.append(message)
+        self._loop.call_soon_threadsafe(self._more.set)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    async def wait(self, count: int) -> list[bytes]:
+        await self.until(lambda: len(self.messages) >= count)
+        return self.bodies
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                self._more.clear()
+                await self._more.wait()
+
+
+def to(function: Callable[..., Any], **settings: Any) -> AnyListener:
+    return listener(**{"topic": "Orders", "group": "billing", "start": "earliest", **settings})(function)
+
+
+def consumer(broker: FakeBroker, *listeners: AnyListener | str, config: ConsumerConfig = QUICK, **settings: Any) -> PushConsumer:
+    return PushConsumer(*listeners, name_server=broker.address, config=config, **settings)
+
+
+def progress(broker: FakeBroker, queue_id: int = 0, topic: str = "Orders") -> int | None:
+    return broker.offsets.get(("billing", topic, queue_id))
+
+
+def at_most(threads: int, tasks: int) -> bool:
+    return threading.active_count() <= threads and len(asyncio.all_tasks()) <= tasks
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """For what no request of the broker announces."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# --- the normal way --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_messages_are_delivered_and_progress_is_committed_at_close(broker: FakeBroker, kind: str) -> None:
+    seen = Seen()
+    for i in range(100):
+        broker.put("Orders", b"%d" % i)
+
+    async def bill(message: MessageExt) -> None:
+        seen(message)
+
+    async with consumer(broker, to(bill if kind == "async" else seen)) as running:
+        await seen.wait(100)
+        broker.put("Orders", b"late")
+        await seen.wait(101)
+        both = [MessageQueue(RETRY, "broker-a", 0), MessageQueue("Orders", "broker-a", 0)]
+        await eventually(lambda: running.assignment == {"billing": both})
+    assert sorted(seen.bodies) == sorted([b"%d" % i for i in range(100)] + [b"late"])
+    assert progress(broker) == 101
+    assert not broker.members["billing"]
+
+
+async def test_what_the_heartbeat_says(broker: FakeBroker) -> None:
+    """Passive, clustering, the topic with its tags, and the retry topic."""
+    async with consumer(broker, to(Seen(), tags="paid || refunded")):
+        request = (await broker.received(RequestCode.HEART_BEAT))[0]
+    data = HeartbeatData.decode(request.body).consumers[0]
+    assert (data.group, data.consume_type, data.message_model) == ("billing", "CONSUME_PASSIVELY", "CLUSTERING")
+    assert {(s.topic, s.tags) for s in data.subscriptions} == {("Orders", ("paid", "refunded")), (RETRY, ())}
+
+
+async def test_a_group_that_starts_latest_skips_what_is_there(broker: FakeBroker) -> None:
+    seen = Seen()
+    broker.put("Orders", b"old")
+    async with consumer(broker, to(seen, start="latest")):
+        await broker.until(lambda: any(r.ext_fields["topic"] == "Orders" for r in broker.of(PULL)))
+        broker.put("Orders", b"new")
+        assert await seen.wait(1) == [b"new"]
+
+
+async def test_a_known_offset_is_where_the_group_goes_on(broker: FakeBroker) -> None:
+    seen = Seen()
+    for i in range(5):
+        broker.put("Orders", b"%d" % i)
+    broker.offsets["billing", "Orders", 0] = 3
+    async with consumer(broker, to(seen)):
+        assert await seen.wait(2) == [b"3", b"4"]
+
+
+async def test_a_topic_that_comes_later_is_consumed_then(broker: FakeBroker) -> None:
+    seen = Seen()
+    async with consumer(broker, to(seen, topic="Later")):
+        broker.topics["Later"] = 1
+        broker.put("Later", b"first")
+        assert await seen.wait(1) == [b"first"]
+
+
+async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broker: FakeBroker) -> None:
+    """A broker filters by hash; AaAa and BBBB have the same."""
+    seen = Seen()
+    for tag in (b"AaAa", b"BBBB", b"AaAa", b"BBBB"):
+        broker.put("Orders", tag, properties=b"TAGS\x01" + tag + b"\x02")
+    async with consumer(broker, to(seen, tags="AaAa")):
+        assert await seen.wait(2) == [b"AaAa", b"AaAa"]
+        await broker.until(lambda: progress(broker) == 4)
+
+
+async def test_pulls_carry_the_progress(broker: FakeBroker) -> None:
+    seen = Seen()
+    broker.put("Orders", b"a")
+    config = ConsumerConfig(rebalance_pause_s=0.01, persist_period_s=60)
+    async with consumer(broker, to(seen), config=config):
+        await seen.wait(1)
+        await eventually(lambda: len(broker.of(PULL)) >= 2)
+        broker.put("Orders", b"b")
+        await broker.until(lambda: progress(broker) is not None)
+
+
+async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(broker: FakeBroker) -> None:
+    """done=5 of a batch of 8: exactly the messages from the sixth on are sent back."""
+    sizes: list[int] = []
+    seen = Seen()
+    for i in range(16):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(messages: list[MessageExt]) -> Any:
+        sizes.append(len(messages))
+        for message in messages:
+            seen(message)
+        return later(2, done=5) if messages[0].queue_offset == 0 else None
+
+    async with consumer(broker, to(bill, batch=8)):
+        await seen.wait(16)
+        sent_back = await broker.received(SEND_BACK, 3)
+        await broker.until(lambda: progress(broker) == 16)
+    assert sizes == [8, 8]
+    offsets = sorted(int(request.ext_fields["offset"]) for request in sent_back)
+    assert offsets == [m.commitlog_offset for m in broker.stored["Orders", 0][5:8]]
+    assert {request.ext_fields["delayLevel"] for request in sent_back} == {"2"}
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+def raises(_: MessageExt) -> None:
+    raise ValueError("not today")
+
+
+@pytest.mark.parametrize(
+    ("function", "level"),
+    [(raises, "0"), (lambda _: LATER, "0"), (lambda _: later(4), "4"), (lambda _: DEAD_LETTER, "-1"), (lambda _: False, "0")],
+    ids=["raising", "LATER", "later(4)", "DEAD_LETTER", "False"],
+)
+async def test_what_counts_as_failure_is_sent_back(broker: FakeBroker, function: Callable[[MessageExt], Any], level: str) -> None:
+    broker.put("Orders", b"x")
+    async with consumer(broker, to(function, max_retries=5)):
+        request = (await broker.received(SEND_BACK))[0]
+        await broker.until(lambda: progress(broker) == 1)
+    fields = request.ext_fields
+    assert (fields["group"], fields["delayLevel"], fields["maxReconsumeTimes"], fields["originTopic"]) == ("billing", level, "5", "Orders")
+    assert len(broker.of(SEND_BACK)) == 1
+
+
+async def test_a_retry_reaches_the_listener_of_its_first_topic(broker: FakeBroker) -> None:
+    orders, refunds = Seen(), Seen()
+    broker.topics["Refunds"] = 1
+    broker.put(RETRY, b"again", properties=b"RETRY_TOPIC\x01Refunds\x02")
+    async with consumer(broker, to(orders), to(refunds, topic="Refunds")):
+        await refunds.wait(1)
+    assert (refunds.messages[0].topic, refunds.messages[0].queue.topic) == ("Refunds", RETRY)
+    assert orders.messages == []
+
+
+async def test_the_retry_topic_takes_what_cannot_be_sent_back(broker: FakeBroker) -> None:
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
+    broker.put("Orders", b"x", properties=b"KEYS\x014711\x02UNIQ_KEY\x01ABC\x02TRAN_MSG\x01true\x02")
+    seen = Seen()
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        return LATER if message.queue.topic == "Orders" else None
+
+    async with consumer(broker, to(bill)):
+        request = (await broker.received(SEND))[0]
+        await seen.wait(2)
+    fields, properties = request.ext_fields, request.ext_fields["i"]
+    assert (fields["b"], fields["j"], fields["l"]) == (RETRY, "1", "16")
+    assert "RETRY_TOPIC\x01Orders\x02" in properties
+    assert "ORIGIN_MESSAGE_ID\x01ABC\x02" in properties
+    assert "DELAY\x013\x02" in properties
+    assert "TRAN_MSG" not in properties
+    assert seen.messages[1].topic == "Orders"
+
+
+async def test_a_message_that_no_broker_takes_stays_and_holds_back_the_progress(broker: FakeBroker) -> None:
+    """It is tried again here, and counted; the messages behind it go on."""
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
+    broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
+    seen = Seen()
+    for body in (b"good", b"bad", b"good"):
+        broker.put("Orders", body)
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        return LATER if message.body == b"bad" and message.reconsume_times < 2 else None
+
+    async with consumer(broker, to(bill)):
+        await seen.until(lambda: sum(m.body == b"bad" for m in seen.messages) == 2)
+        assert progress(broker) in (None, 1)
+        await seen.until(lambda: sum(m.body == b"bad" for m in seen.messages) == 3)
+        await broker.until(lambda: progress(broker) == 3)
+    assert [m.reconsume_times for m in seen.messages if m.body == b"bad"] == [0, 1, 2]
+
+
+async def test_a_call_that_takes_too_long_is_sent_back_once(broker: FakeBroker) -> None:
+    """Its late answer is ignored, and the queue's progress moves on meanwhile."""
+    free = threading.Event()
+    broker.put("Orders", b"slow")
+
+    def bill(_: MessageExt) -> Any:
+        free.wait(WAIT_S)
+        return LATER
+
+    async with consumer(broker, to(bill, consume_timeout_s=0.05)):
+        request = (await broker.received(SEND_BACK))[0]
+        await broker.until(lambda: progress(broker) == 1)
+        free.set()
+    assert request.ext_fields["delayLevel"] == "3"
+    assert len(broker.of(SEND_BACK)) == 1
+
+
+async def test_a_hung_listener_does_not_stop_the_other_topics(broker: FakeBroker) -> None:
+    free = threading.Event()
+    seen = Seen()
+    broker.topics["Refunds"] = 1
+    for _ in range(5):
+        broker.put("Orders", b"stuck")
+        broker.put("Refunds", b"flows")
+    async with consumer(broker, to(lambda _: free.wait(WAIT_S) and None, threads=2), to(seen, topic="Refunds")):
+        await seen.wait(5)
+        free.set()
+
+
+# --- offsets and pulls -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"])
+async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroker, failure: Any) -> None:
+    """No pull and no commit until the query succeeds; then from the right place."""
+    from ogive.client.config import ClientConfig
+
+    seen = Seen()
+    for i in range(5):
+        broker.put("Orders", b"%d" % i)
+    broker.offsets["billing", "Orders", 0] = 4
+    broker.on(QUERY, lambda request: failure if request.ext_fields["topic"] == "Orders" else None)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=0.05)
+    async with PushConsumer(to(seen), client=client, config=QUICK):
+        await broker.received(QUERY, 3)
+        assert not [r for r in broker.requests if r.code in (PULL, UPDATE) and r.ext_fields["topic"] == "Orders"]
+        broker.on(QUERY, None)
+        assert await seen.wait(1) == [b"4"]
+
+
+async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(broker: FakeBroker) -> None:
+    """The queue goes on at the broker's word; a result that was still under way does not overwrite it; the other queue does not notice."""
+    broker.topics["Orders"] = 2
+    free, seen = threading.Event(), Seen()
+    for i in range(8):
+        broker.put("Orders", b"%d" % i)
+    broker.put("Orders", b"other", queue_id=1)
+    broker.offsets["billing", "Orders", 0] = 100
+    broker.offsets["billing", "Orders", 1] = 0
+    moved = encode_header(PullMessageResponse(next_begin_offset=5, min_offset=0, max_offset=8))
+
+    def pull(request: Any) -> Any:
+        if request.ext_fields["queueOffset"] != "100":
+            return None
+        answer = error(ResponseCode.PULL_OFFSET_MOVED)
+        answer.ext_fields = moved
+        return answer
+
+    broker.on(PULL, pull)
+    async with consumer(broker, to(seen)):
+        await seen.wait(4)
+        await broker.until(lambda: progress(broker) == 8 and progress(broker, 1) == 1)
+        free.set()
+    assert sorted(seen.bodies) == [b"5", b"6", b"7", b"other"]
+
+
+async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
+    """Whatever is wrong: an error, flow control, an unknown code, an answer that cannot be read."""
+    seen = Seen()
+    broker.put("Orders", b"x")
+    garbage = ok(PullMessageResponse(next_begin_offset=1, min_offset=0, max_offset=1), b"no record")
+    answers = [error(ResponseCode.SYSTEM_ERROR), error(ResponseCode.FLOW_CONTROL), error(99), garbage, ok(body=b"no header")]
+    broker.on(PULL, lambda request: answers.pop() if request.ext_fields["topic"] == "Orders" and answers else None)
+    async with consumer(broker, to(seen)):
+        await seen.wait(1)
+    assert answers == []
+
+
+async def test_a_broker_that_forgot_the_subscription_gets_a_heartbeat(broker: FakeBroker) -> None:
+    seen = Seen()
+    broker.put("Orders", b"x")
+    broker.script(PULL, error(ResponseCode.SUBSCRIPTION_NOT_EXIST), error(ResponseCode.SUBSCRIPTION_NOT_EXIST))
+    async with consumer(broker, to(seen)):
+        await seen.wait(1)
+        beats = len(broker.of(RequestCode.HEART_BEAT))
+    assert beats >= 2
+
+
+async def test_a_broker_restart_needs_no_client_restart(broker: FakeBroker) -> None:
+    seen = Seen()
+    broker.put("Orders", b"before")
+    async with consumer(broker, to(seen)):
+        await seen.wait(1)
+        await broker.stop()
+        await broker.start()
+        broker.put("Orders", b"after")
+        await seen.until(lambda: b"after" in seen.bodies)
+
+
+async def test_a_full_queue_is_not_pulled_until_there_is_room(broker: FakeBroker) -> None:
+    """Never more than the limit and one pull is held."""
+    free, seen = threading.Event(), Seen()
+    for i in range(100):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> None:
+        free.wait(WAIT_S)
+        seen(message)
+
+    config = ConsumerConfig(rebalance_pause_s=0.01, pull_batch_size=10, max_cached_messages=25)
+    async with consumer(broker, to(bill, threads=1), config=config) as running:
+        await broker.until(lambda: any(r.ext_fields["queueOffset"] == "20" for r in broker.of(PULL)))
+        await eventually(lambda: sum(p.count for m in running._members for p in m.assignment.values()) == 30)
+        pulled = len(broker.of(PULL))
+        await asyncio.sleep(0.1)
+        assert len(broker.of(PULL)) == pulled
+        free.set()
+        await seen.wait(100)
+
+
+async def test_one_pull_of_a_queue_is_under_way_at_a_time(broker: FakeBroker) -> None:
+    seen = Seen()
+    async with consumer(broker, to(seen)):
+        for i in range(20):
+            broker.put("Orders", b"%d" % i)
+            await seen.wait(i + 1)
+        offsets = [int(r.ext_fields["queueOffset"]) for r in broker.of(PULL) if r.ext_fields["topic"] == "Orders"]
+    assert offsets == sorted(set(offsets))
+
+
+# --- members ---------------------------------------------------------------------------------------------------------
+
+
+def with_others(broker: FakeBroker, *others: str) -> None:
+    """Let the broker say that *others* are members of the group, too."""
+    broker.on(MEMBERS, lambda _: ok(body=consumer_ids_dumps([*broker.members["billing"], *others])))
+
+
+async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBroker) -> None:
+    """Giving one queue away commits it, and does not touch the others."""
+    broker.topics["Orders"] = 4
+    seen = Seen()
+    for i in range(4):
+        broker.put("Orders", b"%d" % i, queue_id=i)
+    config = ConsumerConfig(rebalance_pause_s=0.01, persist_period_s=60)
+    async with consumer(broker, to(seen), config=config) as running:
+        await seen.wait(4)
+        with_others(broker, "zzz")
+        broker.notify("billing")
+        await eventually(lambda: len(running.assignment["billing"]) == 3)  # two of Orders, and the retry topic
+        assert MessageQueue("Orders", "broker-a", 3) not in running.assignment["billing"]
+        assert (progress(broker, 2), progress(broker, 3)) == (1, 1)
+        broker.on(MEMBERS, None)
+        broker.notify("billing")
+        await eventually(lambda: len(running.assignment["billing"]) == 5)
+        broker.put("Orders", b"again", queue_id=3)
+        await seen.wait(5)
+    assert [progress(broker, i) for i in range(4)] == [1, 1, 1, 2]
+    assert len(seen.messages) == 5
+
+
+async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: FakeBroker) -> None:
+    """Its progress belongs to the next owner."""
+    free, seen = threading.Event(), Seen()
+    broker.put("Orders", b"x")
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    async with consumer(broker, to(bill)) as running:
+        await seen.wait(1)
+        with_others(broker, "000")
+        broker.notify("billing")
+        await eventually(lambda: not running.assignment["billing"])
+        broker.offsets["billing", "Orders", 0] = 77
+        free.set()
+    assert progress(broker) == 77
+
+
+async def test_members_that_cannot_be_learned_leave_the_assignment_as_it_is(broker: FakeBroker) -> None:
+    seen = Seen()
+    async with consumer(broker, to(seen)) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        broker.on(MEMBERS, error(ResponseCode.SYSTEM_ERROR))
+        broker.notify("billing")
+        asked = len(broker.of(MEMBERS))
+        await broker.received(MEMBERS, asked + 2)
+        broker.put("Orders", b"x")
+        await seen.wait(1)
+
+
+async def test_a_member_that_the_broker_does_not_know_says_hello_and_then_gives_up(broker: FakeBroker) -> None:
+    async with consumer(broker, to(Seen())) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        beats = len(broker.of(RequestCode.HEART_BEAT))
+        broker.on(MEMBERS, ok(body=consumer_ids_dumps(["somebody else"])))
+        broker.notify("billing")
+        await eventually(lambda: not running.assignment["billing"])
+        assert len(broker.of(RequestCode.HEART_BEAT)) > beats
+        broker.on(MEMBERS, None)
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+
+
+async def test_suspended_nothing_is_pulled_and_what_is_here_is_consumed(broker: FakeBroker) -> None:
+    seen = Seen()
+    async with consumer(broker, to(seen)) as running:
+        broker.put("Orders", b"a")
+        await seen.wait(1)
+        await running.suspend()
+        broker.put("Orders", b"b")  # answers the pull that is under way
+        await seen.wait(2)
+        broker.put("Orders", b"c")
+        assert await running.lag() == {MessageQueue("Orders", "broker-a", 0): 1}
+        await running.resume()
+        await seen.wait(3)
+        await eventually(lambda: progress(broker) == 3)
+        assert await running.lag() == {MessageQueue("Orders", "broker-a", 0): 0}
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+async def test_close_waits_for_running_calls_and_commits_them(broker: FakeBroker) -> None:
+    """What was begun is finished and never delivered again; what was not begun stays for the next member."""
+    begun, free = Seen(), threading.Event()
+    for i in range(50):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> None:
+        begun(message)
+        free.wait(WAIT_S)
+
+    running = consumer(broker, to(bill, threads=4))
+    await running.start()
+    await begun.wait(4)
+    closing = asyncio.gather(running.close(), running.close())
+    for _ in range(20):  # turns of the loop until the workers are told
+        await asyncio.sleep(0)
+    free.set()
+    await closing
+    await running.close()
+    assert progress(broker) == len(begun.messages) == 4
+
+
+async def test_close_does_not_wait_for_ever(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    begun, free = Seen(), threading.Event()
+    broker.put("Orders", b"hangs")
+
+    def bill(message: MessageExt) -> None:
+        begun(message)
+        free.wait(WAIT_S)
+
+    config = ConsumerConfig(rebalance_pause_s=0.01, await_termination_s=0.05)
+    async with consumer(broker, to(bill), config=config):
+        await begun.wait(1)
+    free.set()
+    assert "1 listener calls still run" in caplog.text
+    assert progress(broker) in (None, 0)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_listener_may_close_its_consumer(broker: FakeBroker, kind: str) -> None:
+    broker.put("Orders", b"last")
+    loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+    async def bill_async(_: MessageExt) -> None:
+        await running.close()
+        closed.set()
+
+    def bill(_: MessageExt) -> None:
+        asyncio.run_coroutine_threadsafe(running.close_for(threading.get_ident()), loop).result(WAIT_S)
+        loop.call_soon_threadsafe(closed.set)
+
+    running = consumer(broker, to(bill if kind == "plain" else bill_async))
+    await running.start()
+    async with asyncio.timeout(WAIT_S):
+        await running.wait()
+        await closed.wait()
+
+
+async def test_nothing_is_left_behind(broker: FakeBroker) -> None:
+    """No thread, no task, no connection, over many lives and failed starts."""
+    for _ in range(10):
+        threads, tasks = threading.active_count(), len(asyncio.all_tasks())
+        seen = Seen()
+        broker.put("Orders", b"x")
+        async with consumer(broker, to(seen), config=replace(QUICK, pull_suspend_s=0.05)):
+            await seen.wait(1)
+        await eventually(partial(at_most, threads, tasks))
+    with pytest.raises(IllegalStateError, match="started once"):
+        async with consumer(broker, to(Seen())) as running:
+            await running.start()
+
+
+async def test_a_start_without_a_name_server_fails_and_leaves_nothing() -> None:
+    from ogive.client.config import ClientConfig
+    from ogive.errors import NoNameServer
+
+    threads, tasks = threading.active_count(), len(asyncio.all_tasks())
+    client = ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.2)
+    with pytest.raises(NoNameServer):
+        async with PushConsumer(to(Seen()), client=client):
+            pass
+    await eventually(partial(at_most, threads, tasks))
+
+
+async def test_a_bug_in_the_background_stops_the_consumer_loudly(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: Any) -> list[MessageQueue]:
+        raise ZeroDivisionError("a strategy with a bug")
+
+    async with consumer(broker, to(Seen()), config=ConsumerConfig(strategy=broken)) as running:
+        with pytest.raises(IllegalStateError, match="unexpected error"):
+            async with asyncio.timeout(WAIT_S):
+                await running.wait()
+    assert any(record.levelno == logging.CRITICAL for record in caplog.records)
+
+
+async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
+    """Closing the consumer leaves the client, and nothing of the consumer in it."""
+    from ogive.client.config import ClientConfig
+    from ogive.client.instance import ClientInstance
+
+    seen = Seen()
+    async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        tasks = len(asyncio.all_tasks())
+        for _ in range(2):
+            broker.put("Orders", b"x")
+            async with PushConsumer(to(seen), client=client, config=QUICK):
+                await seen.wait(1)
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2)  # the fake broker's side of the connection
+        assert client.running
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (PushConsumer, "at least one listener"),
+        (lambda: PushConsumer("Orders"), "a topic and a group|one topic and a group"),
+        (lambda: PushConsumer("Orders", "Refunds", group="billing"), "one topic and a group"),
+        (lambda: PushConsumer(print), "is no listener"),  # type: ignore[arg-type]
+        (lambda: PushConsumer(to(print), group="shipping"), "their own groups"),
+        (lambda: PushConsumer(to(print), to(print)), "two listeners to one topic"),
+        (lambda: PushConsumer(to(print), to(print, topic="Refunds", orderly=True)), "orderly listener beside"),
+        (lambda: ConsumerConfig(pull_batch_size=0), "pull_batch_size is 0"),
+        (lambda: ConsumerConfig(lock_renew_s=40), "renewed before"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        make()

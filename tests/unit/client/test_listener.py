@@ -1,0 +1,74 @@
+"""What a listener is."""
+
+import functools
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ogive.client.listener import UNLIMITED_RETRIES, Later, Suspend, listener
+from ogive.errors import InvalidOption
+
+
+def test_a_listener_is_still_the_function() -> None:
+    @listener("Orders", group="billing", tags="paid || refunded")
+    def bill(message: str, times: int = 1) -> str:
+        return message * times
+
+    assert bill("a", times=3) == "aaa"
+    assert bill.config.topic == "Orders"
+    assert bill.config.subscription(7).tags == ("paid", "refunded")
+    assert not bill.is_async
+    assert "bill" in bill.name
+
+
+def test_async_functions_are_recognised() -> None:
+    async def ship(message: Any) -> None: ...
+
+    class Shipping:
+        async def __call__(self, message: Any) -> None: ...
+
+    make = listener("Orders", group="shipping")
+    assert make(ship).is_async
+    assert make(functools.partial(ship, 1)).is_async
+    assert make(Shipping()).is_async
+    assert not make(print).is_async
+
+
+@pytest.mark.parametrize(
+    ("settings", "retries"),
+    [({}, 16), ({"max_retries": 0}, 0), ({"orderly": True}, UNLIMITED_RETRIES), ({"orderly": True, "max_retries": 3}, 3)],
+)
+def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int) -> None:
+    assert listener("Orders", group="billing", **settings)(print).config.retries == retries
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"topic": "no spaces"}, "may hold only"),
+        ({"group": ""}, "group name"),
+        ({"batch": 0}, "batch is 0"),
+        ({"batch": 2000}, "batch is 2000"),
+        ({"threads": 0}, "threads is 0"),
+        ({"consume_timeout_s": 0}, "above zero"),
+        ({"max_retries": -1}, "negative"),
+        ({"suspend_s": 60}, "suspend_s is 60"),
+        ({"start": "yesterday"}, "yesterday"),
+        ({"start": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001  the naive time is the fault
+        ({"broadcast": True}, "not part of this release"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_at_once(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        listener(**{"topic": "Orders", "group": "billing", **settings})
+
+
+def test_a_start_time_needs_its_zone() -> None:
+    assert listener("Orders", group="billing", start=datetime(2026, 1, 1, tzinfo=UTC))(print).config.start
+
+
+def test_results_that_cannot_be() -> None:
+    for make in (lambda: Later(-2), lambda: Later(done=-1), lambda: Suspend(-1.0), lambda: Suspend(float("nan"))):
+        with pytest.raises(InvalidOption):
+            make()
