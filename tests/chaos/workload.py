@@ -128,7 +128,7 @@ def judge(image: MemoryFs, acked: Iterable[Any], history: History, flush: Any = 
             newest = max((ack.end for ack in stored), default=0)
             limit = config(flush).async_window_bytes + 2 * config(flush).max_group_bytes
             verdict.lost = [ack for ack in missing if ack.commitlog_offset < newest - limit]
-            last = {}
+            last: dict[tuple[str, int], int] = {}
             for (topic, queue_id, _), (_, commitlog_offset) in found.items():
                 last[topic, queue_id] = max(commitlog_offset, last.get((topic, queue_id), 0))
             verdict.holes = [ack for ack in missing if ack.commitlog_offset < last.get((ack.topic, ack.queue_id), 0)]

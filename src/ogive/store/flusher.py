@@ -1,13 +1,25 @@
 """When consume-queue entries go to their files, which stay in memory, and when a checkpoint is due. Owner thread, except *files*."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ogive.store import checkpoint as checkpoints
+from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, QueueWrite
 from ogive.store.model import QueueKey, StoreConfig
 
 
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Entries for the files, and what to write down once they are there. Carrying it out twice does no harm."""
+
+    writes: tuple[tuple[ConsumeQueue, QueueWrite], ...]
+    checkpoint: Checkpoint | None
+
+
 class QueueFlusher:
+    """One flush is on its way at a time: *current*, from begin() to end()."""
+
     def __init__(
         self,
         config: StoreConfig,
@@ -22,35 +34,58 @@ class QueueFlusher:
         self._deleted, self._crc_from = deleted, crc_from
         self._dirty: dict[ConsumeQueue, None] = {}
         self._flushed_at = self._checkpoint_at = position  # commit-log offsets
+        self._checkpoint_wanted = False
         self._in_memory: dict[ConsumeQueue, None] = dict.fromkeys(q for q in queues.values() if q.tail)  # least recently written first
+        self.current: Flush | None = None
 
     def due(self, touched: Iterable[ConsumeQueue], position: int) -> bool:
         """Note the queues that got entries; whether they should be written now that the log reaches *position*."""
         self._dirty.update(dict.fromkeys(touched))
         return position - self._flushed_at >= self._config.flush_bytes
 
-    def checkpoint_due(self, position: int) -> bool:
-        return position - self._checkpoint_at >= self._config.checkpoint_bytes
+    def begin(self, position: int, store_timestamp_ms: int, *, checkpoint: bool = False) -> bool:
+        """Collect everything that no file holds as *current*; False if a flush is on its way, and this one must wait."""
+        self._checkpoint_wanted |= checkpoint or position - self._checkpoint_at >= self._config.checkpoint_bytes
+        if self.current is not None:
+            return False
+        self.current = self._collect(position, store_timestamp_ms)
+        return True
 
-    def take(
-        self, position: int, store_timestamp_ms: int, *, checkpoint: bool
-    ) -> tuple[list[tuple[ConsumeQueue, QueueWrite]], checkpoints.Checkpoint | None]:
-        """Everything that no file holds, and the state that the files have then."""
+    def end(self) -> bool:
+        """*current* is in the files: memory may forget the oldest of what they hold. Whether a checkpoint waits for the next flush."""
+        if self.current is not None:
+            for queue, write in self.current.writes:
+                queue.written = max(queue.written, write.end)
+                self._in_memory.pop(queue, None)
+                self._in_memory[queue] = None
+            self._drop_excess()
+        self.current = None
+        return self._checkpoint_wanted
+
+    def last(self, position: int, store_timestamp_ms: int) -> Flush:
+        """The flush of a store that closes: all the rest, and a checkpoint."""
+        self._checkpoint_wanted = True
+        return self._collect(position, store_timestamp_ms)
+
+    def forget(self, topic: str, position: int) -> None:
+        """Records of *topic* before *position* belong to no queue any more."""
+        self._deleted[topic] = position
+        if self.current is not None:
+            kept = tuple([(queue, write) for queue, write in self.current.writes if queue.key[0] != topic])
+            self.current = Flush(kept, self.current.checkpoint)
+
+    def _collect(self, position: int, store_timestamp_ms: int) -> Flush:
         alive = [queue for queue in self._dirty if self._queues.get(queue.key) is queue]
-        writes = [(queue, write) for queue in alive if (write := queue.take_write()) is not None]
+        writes = tuple([(queue, write) for queue in alive if (write := queue.take_write()) is not None])
         self._dirty.clear()
         self._flushed_at = position
-        if not checkpoint:
-            return writes, None
+        if not self._checkpoint_wanted:
+            return Flush(writes, None)
+        self._checkpoint_wanted = False
         self._checkpoint_at = position
-        return writes, checkpoints.take(position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from)
+        return Flush(writes, checkpoints.take(position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from))
 
-    def written(self, writes: Sequence[tuple[ConsumeQueue, QueueWrite]]) -> None:
-        """The files hold *writes*: memory may forget the oldest of what they hold."""
-        for queue, write in writes:
-            queue.written = max(queue.written, write.end)
-            self._in_memory.pop(queue, None)
-            self._in_memory[queue] = None
+    def _drop_excess(self) -> None:
         excess = sum([queue.max_offset - queue.tail_start for queue in self._in_memory]) - self._config.hot_entries
         for queue in list(self._in_memory):
             if excess <= 0:
@@ -58,7 +93,3 @@ class QueueFlusher:
             excess -= queue.drop_written(excess)
             if not queue.tail or self._queues.get(queue.key) is not queue:
                 del self._in_memory[queue]
-
-    def forget(self, topic: str, position: int) -> None:
-        """Records of *topic* before *position* belong to no queue any more."""
-        self._deleted[topic] = position

@@ -25,9 +25,9 @@ from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorru
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles, QueueWrite
-from ogive.store.flusher import QueueFlusher
-from ogive.store.fs import Fs, OsFs
+from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
+from ogive.store.flusher import Flush, QueueFlusher
+from ogive.store.fs import NO_SPACE, Fs, OsFs
 from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.recovery import Recovered, recover
@@ -167,8 +167,8 @@ class MessageStore:
             raise InvalidOption("a batch of no messages")
         if self._appender.waiting_bytes > self.config.max_waiting_bytes:
             raise StoreBusy(f"{self._appender.waiting_bytes} bytes wait to be written")
-        if self._full_until and self._monotonic() < self._full_until:
-            raise StoreFull("no space left in the store")
+        if self._full_until:
+            self._try_again()
         if self._appender.append(messages, done) >= self.config.max_group_bytes:
             self.submit()
 
@@ -185,7 +185,7 @@ class MessageStore:
         if keys and self.failed is None and self._writer is not None:
             self._flusher.forget(topic, self._appender.end)
             self.submit()
-            self._writer.post(self._guarded(f"removing topic {topic}", functools.partial(self._remove, directories)))
+            self._writer.post(functools.partial(self._remove, directories))
             self._flush(checkpoint=True)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -286,7 +286,14 @@ class MessageStore:
         if self.on_arrival is not None and touched:
             self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
         if self._flusher.due(touched.values(), self._visible_end):
-            self._flush(checkpoint=self._flusher.checkpoint_due(self._visible_end))
+            self._flush()
+
+    def _try_again(self) -> None:
+        """The disk was full: raise StoreFull until it is time to ask it again."""
+        if self._monotonic() < self._full_until:
+            raise StoreFull("no space left in the store")
+        self._full_until = 0.0
+        self._post_flush()
 
     def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
         self._full_until = self._monotonic() + _RETRY_FULL_S
@@ -316,39 +323,59 @@ class MessageStore:
 
     # --- derived files -----------------------------------------------------------------------------------------------
 
-    def _flush(self, *, checkpoint: bool) -> None:
-        """Have the writer bring the queue files up to date, and write a checkpoint of that."""
-        writes, state = self._flusher.take(self._visible_end, self._appender.store_timestamp_ms, checkpoint=checkpoint)
-        if self._writer is not None:
-            self._writer.post(self._guarded("writing consume queues", functools.partial(self._write_derived, writes, state)))
+    def _flush(self, *, checkpoint: bool = False) -> None:
+        """Have the writer bring the queue files up to date, and write a checkpoint if one is due; once at a time."""
+        if self._flusher.begin(self._visible_end, self._appender.store_timestamp_ms, checkpoint=checkpoint):
+            self._post_flush()
 
-    def _write_derived(self, writes: Sequence[tuple[ConsumeQueue, QueueWrite]], state: checkpoints.Checkpoint | None) -> None:
-        self._flusher.files.write([write for _, write in writes])
-        if state is not None:
+    def _post_flush(self) -> None:
+        flush = self._flusher.current
+        if flush is not None and self._writer is not None:
+            self._writer.post(functools.partial(self._flush_job, flush))
+
+    def _flush_job(self, flush: Flush) -> None:
+        """Writer thread. A full disk leaves *flush* to be tried again."""
+        try:
+            self._write_derived(flush)
+        except OSError as exc:
+            if exc.errno in NO_SPACE:
+                self._on_owner(self._flush_refused)
+            else:
+                self._work.fail_by("writing consume queues", exc)
+        else:
+            self._on_owner(self._flushed)
+
+    def _write_derived(self, flush: Flush) -> None:
+        self._flusher.files.write([write for _, write in flush.writes])
+        if flush.checkpoint is not None:
             self._log_writer.sync()
-            checkpoints.save(self._fs, self.config.root, state)
-        self._on_owner(functools.partial(self._flusher.written, writes))
+            checkpoints.save(self._fs, self.config.root, flush.checkpoint)
+
+    def _flushed(self) -> None:
+        if self._flusher.end():
+            self._flush()
+
+    def _flush_refused(self) -> None:
+        log.warning("the store refuses writes: no space left for consume queues")
+        self._full_until = self._monotonic() + _RETRY_FULL_S
 
     def _remove(self, directories: Sequence[Path]) -> None:
-        for directory in directories:
-            if self._fs.list(directory):
-                self._flusher.files.remove(directory)
-                if not self._fs.list(directory.parent):
-                    self._fs.remove_dir(directory.parent)
-
-    def _guarded(self, doing: str, job: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                job()
-            except OSError as exc:
-                self._work.fail_by(doing, exc)
-
-        return run
+        """Writer thread."""
+        try:
+            for directory in directories:
+                if self._fs.list(directory):
+                    self._flusher.files.remove(directory)
+                    if not self._fs.list(directory.parent):
+                        self._fs.remove_dir(directory.parent)
+        except OSError as exc:
+            log.warning("files of a deleted topic stay: %s", exc)
 
     def _flush_last(self) -> None:
-        writes, state = self._flusher.take(self._visible_end, self._appender.store_timestamp_ms, checkpoint=True)
         try:
-            self._write_derived(writes, state)
+            if self._flusher.current is not None:  # met a full disk
+                self._write_derived(self._flusher.current)
+                self._flusher.end()
+            self._write_derived(self._flusher.last(self._visible_end, self._appender.store_timestamp_ms))
             checkpoints.mark_stopped(self._fs, self.config.root)
         except OSError as exc:
             log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, exc)

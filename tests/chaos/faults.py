@@ -1,0 +1,73 @@
+"""A file interface that fails or waits where a test says so."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ogive.store import OsFs
+from ogive.store.fs import Data
+
+
+class FaultyFs(OsFs):
+    """Real files; *fault* (call, path) is asked before each change and raises or returns. "zero" is a pwrite that makes room."""
+
+    def __init__(self, fault: Callable[[str, Path], None]) -> None:
+        self.fault = fault
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if create and not path.exists():
+            self.fault("create", path)
+        handle = super().open(path, create=create)
+        self._paths[handle] = path
+        return handle
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        self.fault("pwrite" if any(bytes(data[:64])) else "zero", self._paths[handle])
+        super().pwrite(handle, data, offset)
+
+    def fdatasync(self, handle: int) -> None:
+        self.fault("fdatasync", self._paths[handle])
+        super().fdatasync(handle)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.fault("rename", target)
+        super().rename(source, target)
+
+    def fsync_dir(self, directory: Path) -> None:
+        self.fault("fsync_dir", directory)
+        super().fsync_dir(directory)
+
+
+class FailFrom:
+    """The n-th matching call after arm() fails, and *times* - 1 more."""
+
+    def __init__(self, call: str, part: str, nth: int, times: int, code: int = errno.EIO) -> None:
+        self._call, self._part, self._left, self._times, self._code = call, part, nth, times, code
+        self.armed = False
+        self.failures = 0
+
+    def __call__(self, call: str, path: Path) -> None:
+        if not self.armed or call != self._call or self._part not in str(path):
+            return
+        self._left -= 1
+        if self._left < 0 and self.failures < self._times:
+            self.failures += 1
+            raise OSError(self._code, os.strerror(self._code))
+
+
+class Gate:
+    """Holds the syncs of the commit log until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.reached = threading.Event()
+
+    def __call__(self, call: str, path: Path) -> None:
+        if call == "fdatasync" and "commitlog" in str(path) and not self.open.is_set():
+            self.reached.set()
+            if not self.open.wait(timeout=30):
+                raise TimeoutError("nobody opened the gate")
