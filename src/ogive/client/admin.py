@@ -138,8 +138,7 @@ class Admin:
 
     async def topics(self, *, system: bool = False) -> list[TopicSummary]:
         """All topics by name; with *system* also the brokers' own, retry and dead-letter topics."""
-        client = self.client
-        names = await client.name_servers.ask(lambda address, left: api.topic_list(client.pool, address, timeout_s=left), self._timeout_s)
+        names = await self.client.ask_name_server(api.topic_list)
         cluster_words = set() if system else await self._cluster_words()
         wanted = [name for name in sorted(names) if system or not (_is_system(name) or name in cluster_words)]
         rows: list[TopicSummary] = []
@@ -196,11 +195,7 @@ class Admin:
 
     async def cluster_info(self) -> ClusterInfo:
         """All brokers and clusters that the name server knows."""
-        client = self.client
-        client.check_running()
-        return await client.name_servers.ask(
-            lambda address, left: api.get_cluster_info(client.pool, address, timeout_s=left), self._timeout_s
-        )
+        return await self.client.ask_name_server(api.get_cluster_info)
 
     async def _masters(self, cluster: str | None = None) -> list[str]:
         info = await self.cluster_info()
@@ -219,10 +214,7 @@ class Admin:
 
     async def _route(self, topic: str) -> TopicRouteData:
         """Not through the cache: a list of all topics must not fill it."""
-        client = self.client
-        return await client.name_servers.ask(
-            lambda address, left: api.get_route(client.pool, address, topic, timeout_s=left), self._timeout_s
-        )
+        return await self.client.ask_name_server(api.get_route, topic)
 
     async def _topic_masters(self, topic: str) -> list[str]:
         return _master_addresses(await self.client.refresh_route(topic))

@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from ogive.client import api
 from ogive.client.config import ClientConfig
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 MAX_TOPICS: Final = 10_000  # routes held; the one that was asked for first goes first
 MAX_SERVED: Final = 256  # requests of brokers that are being answered at a time
 UNREGISTER_TIMEOUT_S: Final = 1.0
+ADVICE_TIMEOUT_S: Final = 1.0
+
+T = TypeVar("T")
 
 ServerRequestHandler = Callable[[Connection, RemotingCommand], Awaitable[RemotingCommand | None]]
 """Answers one request of a broker; None is a bare SUCCESS. A one-way request gets no answer whatever the handler returns."""
@@ -157,7 +160,13 @@ class ClientInstance:
             for callback in self.on_failure:
                 callback(error)
 
-    # --- routes ------------------------------------------------------------------------------------------------------
+    # --- name servers and routes -------------------------------------------------------------------------------------
+
+    async def ask_name_server(self, rpc: Callable[..., Awaitable[T]], *arguments: object, timeout_s: float | None = None) -> T:
+        """The result of a coroutine of ``api``, called with pool, address and *arguments*, from any name server. Raises NoNameServer."""
+        self.check_running()
+        budget = self.config.request_timeout_s if timeout_s is None else timeout_s
+        return await self.name_servers.ask(lambda address, left: rpc(self.pool, address, *arguments, timeout_s=left), budget)
 
     async def route(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
         """Where *topic* lives, from the cache if it is known. Raises NoRoute, NoNameServer."""
@@ -173,7 +182,8 @@ class ClientInstance:
         budget = self.config.request_timeout_s if timeout_s is None else timeout_s
         await asyncio.wait([task], timeout=budget)  # neither a timeout nor a cancellation here ends the question for the others
         if not task.done():
-            raise NoNameServer(f"no name server answered at {self.name_servers} within {budget:.1f} s")
+            reason = f": {self.name_servers.trouble}" if self.name_servers.trouble else ""
+            raise NoNameServer(f"no name server answered at {self.name_servers} within {budget:.1f} s{reason}")
         if task.cancelled():
             raise IllegalStateError(f"client {self.client_id} was closed")
         return task.result()
@@ -235,9 +245,8 @@ class ClientInstance:
         while len(self._routes) >= MAX_TOPICS and topic not in self._routes:
             del self._routes[next(iter(self._routes))]
         known = self._routes.setdefault(topic, None)
-        budget = self.config.request_timeout_s
         try:
-            route = await self.name_servers.ask(lambda address, left: api.get_route(self.pool, address, topic, timeout_s=left), budget)
+            route = await self.ask_name_server(api.get_route, topic)
         except TopicNotExist:
             raise NoRoute(await self._no_route_text(topic)) from None
         if route != known:
@@ -255,7 +264,7 @@ class ClientInstance:
         if topic.startswith("%"):
             return text
         try:
-            known = await self.name_servers.ask(lambda address, left: api.topic_list(self.pool, address, timeout_s=left), 1.0)
+            known = await self.ask_name_server(api.topic_list, timeout_s=ADVICE_TIMEOUT_S)
         except OgiveError:
             known = []  # the advice is a courtesy; the error is the missing route
         similar = similar_topics(topic, known)

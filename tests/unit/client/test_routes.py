@@ -1,0 +1,72 @@
+"""What a route means to producers and consumers."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogive.client.routes import auto_create_route, broker_addresses, publish_queues, similar_topics, split_by_size, subscribe_queues
+from ogive.model import MessageQueue
+from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+
+
+def rows(*data: tuple[str, int, int, int]) -> tuple[QueueData, ...]:
+    return tuple(QueueData(broker_name=name, read_queues=r, write_queues=w, perm=perm) for name, r, w, perm in data)
+
+
+def brokers(**addresses: dict[int, str]) -> tuple[BrokerData, ...]:
+    return tuple(BrokerData(cluster="c", broker_name=name, addresses=table) for name, table in addresses.items())
+
+
+def names(queues: tuple[MessageQueue, ...]) -> list[tuple[str, int]]:
+    return [(queue.broker_name, queue.queue_id) for queue in queues]
+
+
+def test_producers_see_writable_queues_of_brokers_with_a_master_in_order_of_name() -> None:
+    route = TopicRouteData(
+        queues=rows(("b", 1, 2, 6), ("a", 2, 1, 6), ("readonly", 4, 4, 4), ("headless", 4, 4, 6)),
+        brokers=brokers(b={0: "b:1"}, a={0: "a:1", 1: "a:2"}, readonly={0: "r:1"}, headless={1: "h:2"}),
+    )
+    assert names(publish_queues("T", route)) == [("a", 0), ("b", 0), ("b", 1)]
+
+
+def test_consumers_see_readable_queues_of_slaves_too() -> None:
+    route = TopicRouteData(
+        queues=rows(("b", 1, 2, 6), ("writeonly", 4, 4, 2), ("headless", 2, 4, 4)), brokers=brokers(b={0: "b:1"}, headless={1: "h:2"})
+    )
+    assert names(subscribe_queues("T", route)) == [("b", 0), ("headless", 0), ("headless", 1)]
+
+
+def test_an_order_configuration_names_the_queues_itself() -> None:
+    route = TopicRouteData(queues=rows(("a", 8, 8, 6)), brokers=brokers(a={0: "a:1"}), order_topic_conf="b:2;a:1;odd;:3;c:x")
+    assert names(publish_queues("T", route)) == [("b", 0), ("b", 1), ("a", 0)]
+
+
+def test_addresses_of_all_routes_are_put_together() -> None:
+    routes = [
+        TopicRouteData(queues=(), brokers=brokers(a={0: "a:1"})),
+        TopicRouteData(queues=(), brokers=brokers(a={1: "a:2"}, b={0: "b:1"})),
+    ]
+    assert broker_addresses(routes) == {"a": {0: "a:1", 1: "a:2"}, "b": {0: "b:1"}}
+
+
+def test_a_topic_to_be_created_gets_no_more_queues_than_it_will_have() -> None:
+    template = TopicRouteData(queues=rows(("a", 8, 8, 7), ("b", 2, 2, 7)), brokers=brokers(a={0: "a:1"}, b={0: "b:1"}))
+    assert names(publish_queues("New", auto_create_route(template, 4))) == [("a", i) for i in range(4)] + [("b", 0), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [("Ordres", ["Orders", "OrdersEU"]), ("orders", ["Orders", "OrdersEU"]), ("Zebra", []), ("OrderEU", ["OrdersEU", "Orders"])],
+)
+def test_similar_topics_are_likely_misspellings(topic: str, expected: list[str]) -> None:
+    assert similar_topics(topic, ["Orders", "OrdersEU", "Prices", "%RETRY%Ordres"]) == expected
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 100), st.integers(1, 10))
+def test_splitting_keeps_every_item_once_in_order_and_within_the_limits(sizes: list[int], limit: int, max_count: int) -> None:
+    parts = [sizes[part] for part in split_by_size(sizes, limit, max_count)]
+    assert [size for part in parts for size in part] == sizes
+    assert all(0 < len(part) <= max_count and (sum(part) <= limit or len(part) == 1) for part in parts)
+    assert all(sum(a) + b[0] > limit or len(a) == max_count for a, b in pairwise(parts))

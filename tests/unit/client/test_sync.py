@@ -1,0 +1,279 @@
+"""The blocking facade: same words, one loop per process, and what happens around threads, forks, interrupts and the end of the program."""
+
+import asyncio
+import concurrent.futures
+import gc
+import inspect
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.client import portal as portals
+from ogive.client import sync
+from ogive.client.config import ProducerConfig
+from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
+from ogive.wire.codes import RequestCode
+from tests.unit.client.fake_broker import WAIT_S, FakeBroker
+
+SEND = RequestCode.SEND_MESSAGE_V2
+PAIRS = [(sync.Producer, aio.Producer), (sync.Admin, aio.Admin), (sync.PushConsumer, aio.PushConsumer)]
+ONLY_ASYNC = {"client", "publisher", "prepare", "close_for"}  # reaches into the loop
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """A scripted broker on a loop and thread of its own."""
+    ready, done = threading.Event(), threading.Event()
+    made: list[FakeBroker] = []
+
+    async def serve() -> None:
+        async with FakeBroker({"Orders": 1}) as fake:
+            made.append(fake)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(WAIT_S)
+    yield made[0]
+    done.set()
+    thread.join(WAIT_S)
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter: what is under test is the process itself."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+# --- the same words --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+def test_signatures_are_those_of_the_asyncio_class(blocking: type, awaited: type) -> None:
+    def public(cls: type) -> dict[str, Callable[..., object]]:
+        return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_") and name not in ONLY_ASYNC}
+
+    ours, theirs = public(blocking), public(awaited)
+    assert ours.keys() == theirs.keys()
+    assert inspect.signature(blocking) == inspect.signature(awaited)
+    for name, method in theirs.items():
+        if callable(method):
+            one, other = inspect.signature(ours[name]), inspect.signature(method)
+            assert list(one.parameters.values()) == list(other.parameters.values()), name
+            assert one.return_annotation == other.return_annotation or name == "submit", name
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert all(getattr(ogive, name) is not None for name in ogive.__all__)
+    assert set(ogive.__all__) <= set(dir(ogive))
+    with pytest.raises(AttributeError, match="Produzer"):
+        _ = ogive.Produzer
+
+
+def test_importing_ogive_starts_and_loads_nothing() -> None:
+    result = run_python(
+        """
+        import sys, threading
+        before = set(sys.modules)
+        import ogive
+        assert threading.active_count() == 1
+        print(sorted(name for name in set(sys.modules) - before if name.startswith(("ogive", "asyncio", "socket", "logging"))))
+        """
+    )
+    assert (result.stdout.strip(), result.stderr) == ("['ogive']", "")
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+def test_messages_go_out_one_by_one_in_batches_and_in_a_pipeline(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address) as producer:
+        assert producer.send("Orders", b"0", tag="paid").queue_offset == 0
+        assert [result.queue_offset for result in producer.send_batch("Orders", [b"1", b"2"])] == [1, 2]
+        futures = [producer.submit("Orders", b"%d" % i) for i in range(3, 1000)]
+        producer.flush()
+        assert [future.result(0).queue_offset for future in futures] == list(range(3, 1000))
+        producer.send_oneway("Orders", b"1000")
+        assert producer.in_flight == 0
+    assert broker.bodies("Orders")[0][:1000] == [b"%d" % i for i in range(1000)]
+
+
+def test_submit_blocks_while_there_is_no_room_and_keeps_the_order(broker: FakeBroker) -> None:
+    config = ProducerConfig(max_in_flight=3)
+    with ogive.Producer(broker.address, config=config) as producer:
+        names = [b"%d" % i for i in range(300)] + [bytes(100_000)]
+        for name in names:
+            producer.submit("Orders", name, sharding_key="N14228")
+            assert producer.in_flight <= config.max_in_flight
+        producer.flush()
+    assert len(broker.bodies("Orders")[0]) == 301
+    assert broker.bodies("Orders")[0][:300] == names[:300]
+
+
+def test_many_threads_share_a_producer(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address) as producer, concurrent.futures.ThreadPoolExecutor(8) as threads:
+        sent = list(threads.map(lambda i: producer.send("Orders", b"%d" % i), range(200)))
+    assert sorted(result.queue_offset for result in sent) == list(range(200))
+    assert len({result.id for result in sent}) == 200
+
+
+def test_errors_arrive_where_they_are_caused(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address) as producer:
+        with pytest.raises(MessageIllegal):
+            producer.submit("Orders", b"", tag="")
+        with pytest.raises(MessageIllegal, match="over the limit"):
+            producer.send("Orders", b"", properties={"long": "x" * 40_000})
+        future = producer.submit("Ordres", b"")
+        assert isinstance(future.exception(WAIT_S), OgiveError)
+
+
+def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    with ogive.Producer(broker.address) as producer:
+        producer.submit("Ordres", b"")
+        seen = producer.submit("Ordres", b"")
+        assert seen.exception(WAIT_S) is not None
+        producer.flush()
+        with caplog.at_level(logging.ERROR):
+            del seen
+            gc.collect()
+    assert [record.message for record in caplog.records if "nobody looked" in record.message] == [
+        f'a submitted message failed and nobody looked at its future: topic "Ordres" has no route on {broker.address}. '
+        "Similar topics: Orders. Create it with `ogive topic create Ordres`, or switch auto-create on at the broker."
+    ]
+
+
+# --- life ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_objects_of_a_process_share_one_thread(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"")
+        before = threading.active_count()
+        for _ in range(20):
+            with ogive.Producer(broker.address) as other, ogive.Admin(broker.address) as admin:
+                other.send("Orders", b"")
+                assert admin.cluster_info().clusters
+        assert threading.active_count() == before
+        assert sum(thread.name == "ogive" for thread in threading.enumerate()) == 1
+
+
+def test_use_outside_the_lifetime_is_explained() -> None:
+    producer, admin = ogive.Producer(), ogive.Admin()
+    calls: list[Callable[[], object]] = [producer.flush, lambda: producer.send("Orders", b""), admin.topics]
+    for call in calls:
+        with pytest.raises(IllegalStateError, match="is not started: start it, or use it in a `with` block"):
+            call()
+    for one in (producer, admin):
+        one.close()
+        one.start()
+        one.close()
+        one.close()
+    for call in calls:
+        with pytest.raises(IllegalStateError, match="closed"):
+            call()
+
+
+def test_nothing_here_is_pickled() -> None:
+    with pytest.raises(TypeError, match="make one where it is used"):
+        pickle.dumps(ogive.Producer())
+
+
+def test_a_blocking_call_on_the_loop_itself_is_refused(broker: FakeBroker) -> None:
+    async def listener(producer: ogive.Producer) -> None:
+        producer.send("Orders", b"")
+
+    with ogive.Producer(broker.address) as producer, pytest.raises(IllegalStateError, match=r"use ogive\.aio"):
+        portals.portal().call(listener(producer))
+
+
+def test_a_blocking_consumer_calls_listeners_only() -> None:
+    with pytest.raises(InvalidOption, match=r"ogive\.aio\.PushConsumer"):
+        ogive.PushConsumer("Orders", group="billing")
+
+
+def test_without_a_name_server_a_blocking_send_fails_in_time() -> None:
+    with ogive.Producer("127.0.0.1:1") as producer, pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1"):
+        producer.send("Orders", b"", timeout_s=0.2)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_gets_a_clear_error_and_can_make_its_own(broker: FakeBroker) -> None:
+    result = run_python(
+        """
+        import os, sys, ogive
+        producer = ogive.Producer(sys.argv[1])
+        producer.start()
+        producer.send("Orders", b"parent")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                producer.send("Orders", b"never")
+            except ogive.errors.IllegalStateError as exc:
+                print("child:", "forked child" in str(exc))
+            with ogive.Producer(sys.argv[1]) as own:
+                print("child:", own.send("Orders", b"child").queue_offset)
+            sys.stdout.flush()
+            sys.exit(0)
+        status = os.waitpid(pid, 0)[1]
+        print("parent:", os.waitstatus_to_exitcode(status), producer.send("Orders", b"parent again").queue_offset)
+        producer.close()
+        """,
+        broker.address,
+    )
+    assert (result.stdout.split("\n"), result.stderr) == (["child: True", "child: 1", "parent: 0 2", ""], "")
+
+
+def test_a_program_that_forgets_to_close_still_sends_what_it_submitted_and_ends(broker: FakeBroker) -> None:
+    result = run_python(
+        """
+        import sys, ogive
+        producer = ogive.Producer(sys.argv[1])
+        producer.start()
+        for i in range(100):
+            producer.submit("Orders", b"%d" % i)
+        """,
+        broker.address,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert broker.bodies("Orders") == {0: [b"%d" % i for i in range(100)]}
+    assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
+
+
+def test_control_c_ends_a_blocking_call(broker: FakeBroker) -> None:
+    broker.hold(SEND)
+    code = """
+        import sys, ogive
+        with ogive.Producer(sys.argv[1], config=ogive.ProducerConfig(send_timeout_s=20)) as producer:
+            try:
+                producer.send("Orders", b"")
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                raise SystemExit(3)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), broker.address], stdout=subprocess.PIPE, text=True)
+    try:
+        for _ in range(1000):
+            if broker.of(SEND) or process.poll() is not None:
+                break
+            threading.Event().wait(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "interrupted\n"
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(WAIT_S)
+        process.communicate()
