@@ -314,6 +314,8 @@ async def connect(
         raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
     except tls.SSLError as exc:
         raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}", address) from None
+    except UnicodeError:
+        raise ConnectError(f"no connection to {address}: {host[:80]!r} is no host name", address) from None
     except OSError as exc:
         reason = os.strerror(exc.errno).lower() if exc.errno else str(exc)
         raise ConnectError(f"no connection to {address}: {reason}", address) from None

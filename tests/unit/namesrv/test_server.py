@@ -19,12 +19,7 @@ from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
 
-IDENTITY: dict[str, str | int | bool | None] = {
-    "brokerName": "broker-a",
-    "brokerAddr": "127.0.0.1:10911",
-    "clusterName": "C",
-    "brokerId": 0,
-}
+IDENTITY: dict[str, object] = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "C", "brokerId": 0}
 NONE_LEFT_S = 20.0
 
 

@@ -244,3 +244,10 @@ async def test_stop_answers_what_is_in_flight(server: Server) -> None:
 
 def test_server_connection_is_a_connection() -> None:
     assert issubclass(ServerConnection, Connection)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".invalid"])
+async def test_a_host_that_is_no_name_is_a_connect_error(host: str) -> None:
+    """Python's look-up raises UnicodeError there, not OSError."""
+    with pytest.raises(ConnectError, match="is no host name"):
+        await connect(host, 9876)

@@ -1,0 +1,202 @@
+"""What operators see of a broker and its clients, and what they cannot do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.broker.handlers import admin
+from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.wire.bodies import (
+    ConsumerConnection,
+    OffsetWrapper,
+    SubscriptionData,
+    consume_stats_loads,
+    dumps,
+    kv_table_loads,
+    loads_object,
+    producer_connections_loads,
+)
+from ogive.wire.codes import VERSION, Flag, RequestCode, SerializeType
+from ogive.wire.command import RemotingCommand
+from tests.raw_client import RawClient, messages
+
+# What mqadmin's clusterList reads, and Apache's exporter.
+READ_BY_TOOLS = {
+    "EndTransactionQueueSize", "ackThreadPoolQueueHeadWaitTimeMills", "ackThreadPoolQueueSize", "bootTimestamp", "brokerActive",
+    "brokerVersion", "brokerVersionDesc", "commitLogDirCapacity", "commitLogDiskRatio", "commitLogMaxOffset", "commitLogMinOffset",
+    "consumeQueueDiskRatio", "dispatchBehindBytes", "earliestMessageTimeStamp", "getFoundTps", "getMissTps", "getTotalTps",
+    "getTransferedTps", "getTransferredTps", "msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning",
+    "msgPutTotalTodayMorning", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning", "pageCacheLockTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize", "putMessageAverageSize", "putMessageSizeTotal",
+    "putMessageTimesTotal", "putTps", "queryThreadPoolQueueSize", "remainHowManyDataToFlush", "runtime",
+    "sendThreadPoolQueueCapacity", "sendThreadPoolQueueHeadWaitTimeMills", "sendThreadPoolQueueSize",
+    "startAcceptSendRequestTimeStamp", "timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind",
+    "timerReadBehind",
+}  # fmt: skip
+
+
+async def runtime_info(client: RawClient) -> dict[str, str]:
+    return kv_table_loads((await client.ok(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+
+# --- the broker ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker, client: RawClient) -> None:
+    before = await runtime_info(client)
+    assert (before["earliestMessageTimeStamp"], before["commitLogMaxOffset"]) == ("-1", "0")
+    for _ in range(10):
+        await client.send("T")
+    assert len(messages(await client.pull("G", "T", 4))) == 6
+    info = await runtime_info(client)
+    assert info.keys() >= READ_BY_TOOLS
+    stats, store = server.context.store.stats(), server.context.store
+    assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("10", "10", "6")
+    assert (int(info["commitLogMaxOffset"]), int(info["putMessageSizeTotal"])) == (stats.commitlog_end, stats.put_bytes)
+    assert int(info["earliestMessageTimeStamp"]) == store.store_time("T", 0, 0)
+    assert (info["brokerVersion"], info["brokerActive"]) == (str(VERSION), "true")
+    assert int(info["bootTimestamp"]) == server.context.started_ms
+    for rate, count in (("putTps", 10), ("getTransferredTps", 6), ("getFoundTps", 1), ("getMissTps", 0)):
+        ten_seconds, minute, ten_minutes = (float(number) for number in info[rate].split(" "))
+        assert ten_seconds == minute == ten_minutes <= count
+        assert bool(minute) is bool(count)
+
+
+async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, client: RawClient) -> None:
+    answer = await client.ok(RequestCode.GET_BROKER_CONFIG)
+    settings = dict(line.partition("=")[::2] for line in answer.body.decode().splitlines())
+    assert settings["brokerName"] == "broker-a"
+    assert settings["flushDiskType"] == "SYNC_FLUSH"
+    assert settings["listenPort"] == server.address.rpartition(":")[2]
+    assert settings["messageDelayLevel"] == server.config.delay_levels
+    assert list(settings) == sorted(settings)
+    assert loads_object(answer.ext_fields["version"]).keys() == {"counter", "stateVersion", "timestamp"}
+
+
+async def test_the_configuration_is_not_changed_from_outside(client: RawClient) -> None:
+    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, b"rocketmqHome=-c touch /tmp/x\nfilterServerNums=1\n")
+    assert answer.code == ResponseCode.NO_PERMISSION
+
+
+# --- its clients -----------------------------------------------------------------------------------------------------
+
+
+async def test_members_of_a_group_are_shown_with_what_they_subscribe_to(client: RawClient, another: RawClient) -> None:
+    await client.heartbeat("c1", "G", "T", expression="a || b")
+    await another.heartbeat("c2", "G", "T", expression="a || b")
+    shown = ConsumerConnection.decode((await client.ok(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")).body)
+    assert sorted((info.client_id, info.language, info.version) for info in shown.connections) == [
+        ("c1", "JAVA", VERSION),
+        ("c2", "JAVA", VERSION),
+    ]
+    assert shown.subscriptions == {"T": SubscriptionData.of_tags("T", "a || b")}
+    assert (shown.consume_type, shown.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    answer = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="nobody")
+    assert (answer.code, answer.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[nobody] not online")
+
+
+async def test_producers_of_a_group_are_shown(client: RawClient) -> None:
+    await client.heartbeat("c1", "G", "T")
+    answer = await client.ok(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="raw")
+    assert [info.client_id for info in producer_connections_loads(answer.body)] == ["c1"]
+    assert (await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="nobody")).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("codec", list(SerializeType))
+async def test_running_info_is_asked_of_the_client_and_its_answer_passed_on(
+    client: RawClient, another: RawClient, codec: SerializeType
+) -> None:
+    await client.heartbeat("c1", "G", "T")
+    asked = another.start(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1", jstackEnable=True)
+    request = await client.next_request(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    assert request.ext_fields == {"consumerGroup": "G", "clientId": "c1", "jstackEnable": "true"}
+    client.connection.reply(
+        RemotingCommand(ResponseCode.SUCCESS, {}, b'{"mqTable":{}}', request.opaque, Flag.RESPONSE, serialize_type=codec)
+    )
+    answer = await asked
+    assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"mqTable":{}}')
+
+
+async def test_a_client_that_is_not_there_or_says_nothing_is_an_answer(
+    client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(client_id: str) -> RemotingCommand:
+        return await another.call(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId=client_id)
+
+    assert (await ask("c1")).remark == "The Consumer <G> <c1> not online"
+    await client.heartbeat("c1", "G", "T")
+    assert (await ask("c2")).remark == "The Consumer <G> <c2> not online"
+    monkeypatch.setattr(admin, "CLIENT_ANSWER_S", 0.03)
+    assert (await ask("c1")).code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+async def test_a_client_that_goes_while_it_is_asked_is_not_online(
+    start_broker: Callable[..., Awaitable[Broker]], cleanup: AsyncExitStack
+) -> None:
+    broker = await start_broker()
+    operator = await cleanup.enter_async_context(await RawClient.open(broker.address))
+    async with await RawClient.open(broker.address) as client:
+        await client.heartbeat("c1", "G", "T")
+        asked = operator.start(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1")
+        await client.next_request(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    async with asyncio.timeout(20.0):
+        answer = await asked
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "not online" in str(answer.remark)
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+async def stats(client: RawClient, **fields: str) -> dict[MessageQueue, OffsetWrapper]:
+    return consume_stats_loads((await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup="G", **fields)).body)
+
+
+async def commit(client: RawClient, topic: str, queue: int, offset: int) -> None:
+    """Progress of the group, which is made before."""
+    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps({"groupName": "G"}))
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic=topic, queueId=queue, commitOffset=offset)
+
+
+async def test_a_group_s_progress_shows_ends_positions_and_the_time_of_what_was_consumed_last(server: Broker, client: RawClient) -> None:
+    for _ in range(5):
+        await client.send("T", queue=1)
+    await commit(client, "T", 1, 3)
+    table = await stats(client)
+    assert table[MessageQueue("T", "broker-a", 1)] == OffsetWrapper(
+        broker_offset=5, consumer_offset=3, last_timestamp=server.context.store.store_time("T", 1, 2), pull_offset=3
+    )
+    assert [table[MessageQueue("T", "broker-a", queue)] for queue in (0, 2, 3)] == [
+        OffsetWrapper(broker_offset=0, consumer_offset=0, last_timestamp=0)
+    ] * 3
+    assert len(table) == 4
+
+
+async def test_progress_is_shown_for_one_topic_for_some_or_for_all_with_progress(client: RawClient) -> None:
+    for topic in ("T", "U", "V"):
+        await client.send(topic)
+    await commit(client, "T", 0, 1)
+    await commit(client, "U", 0, 1)
+    topics = [
+        {queue.topic for queue in await stats(client, **fields)}
+        for fields in ({}, {"topic": "V"}, {"topicList": "T;V"}, {"topic": "nowhere"})
+    ]
+    assert topics == [{"T", "U"}, {"V"}, {"T", "V"}, set()]
+    await client.heartbeat("c1", "G", "U", "V")
+    assert {queue.topic for queue in await stats(client)} == {"U"}
+    too_many = ";".join(map(str, range(1001)))
+    answer = await client.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G", topicList=too_many)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_the_group_s_rate_is_what_it_pulled(client: RawClient) -> None:
+    for _ in range(10):
+        await client.send("T")
+    await client.pull("G", "T", 0)
+    body = loads_object((await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup="G")).body)
+    assert 0.0 < body["consumeTps"] <= 10.0
+    assert body["offsetTable"] == {}

@@ -1,0 +1,69 @@
+"""Consumer groups over a socket: create, change, delete, show."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.raw_client import RawClient
+
+
+async def create(client: RawClient, config: SubscriptionGroupConfig) -> RemotingCommand:
+    return await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(config.to_json()))
+
+
+async def test_a_group_is_made_changed_and_shown_and_is_on_disk_before_the_answer(server: Broker, client: RawClient) -> None:
+    for retries in (3, 5):
+        config = SubscriptionGroupConfig(name="G", retry_max_times=retries)
+        assert (await create(client, config)).code == ResponseCode.SUCCESS
+        stored = json.loads(Path(server.config.data, "config", "subscriptionGroup.json").read_text())
+        assert stored["subscriptionGroupTable"]["G"] == config.to_json()
+        shown = await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
+        assert SubscriptionGroupConfig.from_json(loads_object(shown.body)) == config
+
+
+async def test_showing_a_group_that_is_not_there_does_not_make_it(client: RawClient) -> None:
+    for _ in range(2):
+        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize(("body", "code"), [(b'{"groupName":"a/b"}', ResponseCode.INVALID_PARAMETER), (b"{}", 29), (b"", 1), (b"[]", 1)])
+async def test_a_group_that_makes_no_sense_is_refused(client: RawClient, body: bytes, code: int) -> None:
+    assert (await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)).code == code
+
+
+@pytest.mark.parametrize(("field", "kept"), [("cleanOffset", False), ("removeOffset", False), (None, True)])
+async def test_a_deleted_group_keeps_its_offsets_unless_asked_otherwise(client: RawClient, field: str | None, kept: bool) -> None:
+    await create(client, SubscriptionGroupConfig(name="G"))
+    position = {"consumerGroup": "G", "topic": "TBW102", "queueId": 0}
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=0)
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", **({} if field is None else {field: True}))
+    assert (await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, **position, setZeroIfNotFound=False)
+    assert (answer.code == ResponseCode.SUCCESS) is kept
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G")
+
+
+async def test_a_built_in_group_is_not_deleted(client: RawClient) -> None:
+    assert (await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="TOOLS_CONSUMER")).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_all_groups_come_whole_or_by_pages(client: RawClient) -> None:
+    await create(client, SubscriptionGroupConfig(name="G"))
+    whole = await client.ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    table = loads_object(whole.body)["subscriptionGroupTable"]
+    assert whole.ext_fields == {"totalGroupNum": str(len(table))}
+    assert {"G", "TOOLS_CONSUMER"} <= table.keys()
+    pages: dict[str, object] = {}
+    while len(pages) < len(table):
+        page = await client.ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groupSeq=len(pages), maxGroupNum=4, dataVersion="")
+        part = loads_object(page.body)["subscriptionGroupTable"]
+        assert 1 <= len(part) <= 4
+        pages |= part
+    assert pages == table

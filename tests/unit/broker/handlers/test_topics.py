@@ -1,0 +1,145 @@
+"""Topics over a socket: create, change, delete, show, statistics."""
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.namesrv import NameServer, NameServerConfig
+from ogive.wire.bodies import TopicConfig, TopicRouteData, dumps, group_list_loads, loads_object, topic_list_loads, topic_stats_loads
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.raw_client import RawClient
+
+
+async def create(client: RawClient, topic: str, **changed: str | int | bool) -> RemotingCommand:
+    fields: dict[str, object] = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 4,
+        "writeQueueNums": 4,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+        "attributes": "",
+    }
+    return await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **(fields | changed))
+
+
+async def commit(client: RawClient, group: str, queue: int, offset: int) -> None:
+    """Progress on T of a group that is made before."""
+    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps({"groupName": group}))
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=queue, commitOffset=offset)
+
+
+async def shown(client: RawClient, topic: str) -> TopicConfig:
+    return TopicConfig.from_json(loads_object((await client.ok(RequestCode.GET_TOPIC_CONFIG, topic=topic, lo=True)).body))
+
+
+async def test_a_topic_is_made_changed_and_shown(client: RawClient) -> None:
+    assert (await create(client, "T", attributes="+message.type=FIFO")).code == ResponseCode.SUCCESS
+    assert await shown(client, "T") == TopicConfig(name="T", attributes={"message.type": "FIFO"})
+    await create(client, "T", readQueueNums=8, writeQueueNums=2, perm=4, order=True, attributes="-message.type")
+    assert await shown(client, "T") == TopicConfig(name="T", read_queues=8, write_queues=2, perm=4, order=True)
+
+
+async def test_a_made_topic_is_on_disk_and_in_the_routes_before_the_answer(
+    start_broker: Callable[..., Awaitable[Broker]], cleanup: AsyncExitStack
+) -> None:
+    name_server = NameServer(NameServerConfig(port=0))
+    await name_server.start()
+    cleanup.push_async_callback(name_server.stop)
+    broker = await start_broker(name_servers=(name_server.address,))
+    client = await cleanup.enter_async_context(await RawClient.open(broker.address))
+    asking = await cleanup.enter_async_context(await RawClient.open(name_server.address))
+    for number in range(3):
+        await create(client, f"T{number}", readQueueNums=number + 1)
+        stored = json.loads(Path(broker.config.data, "config", "topics.json").read_text())
+        assert stored["topicConfigTable"][f"T{number}"]["readQueueNums"] == number + 1
+        answer = await asking.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=f"T{number}")
+        route = TopicRouteData.from_json(json.loads(answer.body))
+        assert (route.queues[0].read_queues, route.brokers[0].addresses) == (number + 1, {0: broker.address})
+
+
+@pytest.mark.parametrize(
+    ("topic", "changed"),
+    [
+        ("../T", {}),
+        ("", {}),
+        ("TBW102", {}),
+        ("rmq_sys_x", {}),
+        ("T", {"perm": 9}),
+        ("T", {"readQueueNums": 0}),
+        ("T", {"attributes": "x"}),
+    ],
+)
+async def test_a_topic_that_makes_no_sense_is_an_invalid_parameter(client: RawClient, topic: str, changed: dict[str, str | int]) -> None:
+    answer = await create(client, topic, **changed)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert answer.remark
+
+
+async def test_a_deleted_topic_takes_its_queues_and_everybody_s_offsets_with_it(server: Broker, client: RawClient) -> None:
+    await create(client, "T")
+    await client.send("T", queue=1)
+    await commit(client, "G", 1, 1)
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    assert (await client.call(RequestCode.GET_TOPIC_CONFIG, topic="T")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert server.context.offsets.topics_of("G") == []
+    assert (await client.ok(RequestCode.GET_MAX_OFFSET, topic="T", queueId=1)).ext_fields == {"offset": "0"}
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    stored = json.loads(Path(server.config.data, "config", "topics.json").read_text())
+    assert "T" not in stored["topicConfigTable"]
+
+
+@pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX"])
+async def test_the_broker_s_own_topics_are_not_deleted(client: RawClient, topic: str) -> None:
+    assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_all_topics_come_whole_or_by_pages(client: RawClient) -> None:
+    await create(client, "T")
+    whole = await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
+    table = loads_object(whole.body)["topicConfigTable"]
+    assert whole.ext_fields == {"totalTopicNum": str(len(table))}
+    assert {"T", "TBW102"} <= table.keys()
+    pages: dict[str, object] = {}
+    while len(pages) < len(table):
+        page = await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG, topicSeq=len(pages), maxTopicNum=3, dataVersion="")
+        part = loads_object(page.body)["topicConfigTable"]
+        assert 1 <= len(part) <= 3
+        pages |= part
+    assert pages == table
+    system = topic_list_loads((await client.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).body)
+    assert "TBW102" in system
+    assert "T" not in system
+
+
+async def test_statistics_show_where_each_queue_begins_and_ends_and_when_it_grew(server: Broker, client: RawClient) -> None:
+    await create(client, "T", readQueueNums=3, writeQueueNums=2)
+    for _ in range(5):
+        await client.send("T", queue=1)
+    table = topic_stats_loads((await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).body)
+    assert [(queue, row.min_offset, row.max_offset) for queue, row in sorted(table.items())] == [
+        (MessageQueue("T", "broker-a", 0), 0, 0),
+        (MessageQueue("T", "broker-a", 1), 0, 5),
+        (MessageQueue("T", "broker-a", 2), 0, 0),
+    ]
+    times = [row.last_update_timestamp for _, row in sorted(table.items())]
+    assert times == [0, server.context.store.store_time("T", 1, 4), 0]
+    assert (await client.call(RequestCode.GET_TOPIC_STATS_INFO, topic="nowhere")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_topic_s_consumers_are_those_online_and_those_with_progress(client: RawClient) -> None:
+    await create(client, "T")
+    await client.heartbeat("c1", "online", "T")
+    await client.heartbeat("c1", "elsewhere", "U")
+    await commit(client, "offline", 0, 0)
+    groups = group_list_loads((await client.ok(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body)
+    assert groups == ["offline", "online"]

@@ -1,0 +1,243 @@
+"""A broker keeps its name servers informed. The name servers here are sockets that answer as the test says."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.broker.registration import Registration
+from ogive.broker.topics import TopicTable
+from ogive.errors import ResponseCode
+from ogive.store.fs import OsFs
+from ogive.store.tables import JsonTable
+from ogive.transport.connection import Connection
+from ogive.transport.server import Server
+from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, kv_table_dumps
+from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.command import RemotingCommand
+
+LIMIT_S = 20.0
+
+
+@dataclass
+class FakeNameServer:
+    """Holds the last table that was registered; *answers* turns it off and on, *order* is its ORDER_TOPIC_CONFIG."""
+
+    answers: bool = True
+    refuses: bool = False
+    order: dict[str, str] = field(default_factory=dict)
+    requests: list[RemotingCommand] = field(default_factory=list)
+    held: RegisterBrokerBody | None = None
+    port: int = 0
+    _server: Server | None = None
+    _heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self) -> None:
+        self._server = Server(self._handle, port=self.port)
+        await self._server.start()
+        self.port = self._server.port
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(grace_s=0.01)
+            self._server = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        self.requests.append(command)
+        self._heard.set()
+        if not self.answers:
+            return
+        answer = RemotingCommand(ResponseCode.SUCCESS, opaque=command.opaque, flag=Flag.RESPONSE)
+        if self.refuses:
+            answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, "go away"
+        elif command.code == RequestCode.REGISTER_BROKER:
+            self.held = RegisterBrokerBody.decode(command.body, compressed=False)
+            answer.body = kv_table_dumps(self.order) if self.order else b""
+        elif command.code == RequestCode.QUERY_DATA_VERSION:
+            same = self.held is not None and self.held.data_version == DataVersion.from_json(json.loads(command.body))
+            answer.ext_fields = {"changed": "false" if same else "true"}
+        connection.reply(answer)
+
+    def codes(self) -> list[int]:
+        return [command.code for command in self.requests]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                self._heard.clear()
+                await self._heard.wait()
+
+    def holds(self, topic: str) -> bool:
+        return self.held is not None and topic in self.held.topics
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> TopicTable:
+    file = JsonTable(OsFs(), tmp_path / "topics.json")
+    return TopicTable(file, cluster="C", broker_name="b", auto_create=True, now_ms=lambda: 1234)
+
+
+Start = Callable[..., Awaitable[Registration]]
+
+
+@pytest.fixture
+async def register(topics: TopicTable) -> AsyncIterator[Start]:
+    """Starts a registration at these name servers; it is stopped at the end, and the table is saved."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*servers: FakeNameServer, period_s: float = 30.0, timeout_s: float = LIMIT_S) -> Registration:
+            names: dict[str, Any] = {"cluster": "C", "broker_name": "b", "broker_id": 0, "address": "127.0.0.1:10911"}
+            addresses = tuple(server.address for server in servers)
+            registration = Registration(topics, name_servers=addresses, period_s=period_s, timeout_s=timeout_s, **names)
+            await registration.start()
+            stack.push_async_callback(registration.stop)
+            return registration
+
+        yield start
+    await topics.saved()
+
+
+@pytest.fixture
+async def servers() -> AsyncIterator[tuple[FakeNameServer, FakeNameServer]]:
+    pair = FakeNameServer(), FakeNameServer()
+    for server in pair:
+        await server.start()
+    yield pair
+    for server in pair:
+        await server.stop()
+
+
+async def test_after_the_start_every_name_server_holds_the_whole_table(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    await register(*servers)
+    for server in servers:
+        assert server.held is not None
+        assert (dict(server.held.topics), server.held.data_version) == (dict(topics.all()), topics.data_version)
+        (request,) = server.requests
+        assert request.ext_fields == {
+            "brokerName": "b",
+            "brokerAddr": "127.0.0.1:10911",
+            "clusterName": "C",
+            "haServerAddr": "",
+            "brokerId": "0",
+            "compressed": "false",
+            "bodyCrc32": "0",
+            "heartbeatTimeoutMillis": "120000",
+        }
+
+
+async def test_a_change_is_registered_at_once_and_several_together(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    registration = await register(*servers)
+    for number in range(50):
+        topics.create_or_update(TopicConfig(name=f"T{number}"))
+    await registration.registered()
+    for server in servers:
+        assert server.holds("T49")
+        assert server.codes() == [RequestCode.REGISTER_BROKER] * 2
+
+
+async def test_between_changes_the_name_server_is_asked_whether_it_still_holds_the_table(
+    register: Start, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    server = servers[0]
+    await register(server, period_s=0.01)
+    await server.until(lambda: server.codes().count(RequestCode.QUERY_DATA_VERSION) >= 3)
+    assert server.codes().count(RequestCode.REGISTER_BROKER) == 1
+    server.held = None
+    await server.until(lambda: server.held is not None)
+    assert server.codes().count(RequestCode.REGISTER_BROKER) == 2
+
+
+async def test_a_dead_and_a_silent_name_server_hold_up_no_other(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    silent, good = servers
+    silent.answers = False
+    dead = FakeNameServer()
+    await dead.start()
+    await dead.stop()
+    with caplog.at_level(logging.WARNING):
+        registration = await register(dead, silent, good, timeout_s=0.05)
+    warnings = sorted(record.getMessage() for record in caplog.records if record.name.endswith("registration"))
+    assert len(warnings) == 2
+    assert all(any(server.address in line for line in warnings) for server in (dead, silent))
+    topics.create_or_update(TopicConfig(name="T"))
+    await registration.registered()
+    assert good.holds("T")
+
+
+async def test_a_name_server_that_comes_up_later_gets_the_table(register: Start, servers: tuple[FakeNameServer, FakeNameServer]) -> None:
+    server = servers[0]
+    await server.stop()
+    await register(server, period_s=0.01)
+    await server.start()
+    await server.until(lambda: server.held is not None)
+
+
+async def test_a_restarted_name_server_gets_the_table_without_waiting_for_the_period(
+    register: Start, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    server = servers[0]
+    await register(server, period_s=3600.0)
+    await server.stop()
+    server.held = None
+    await server.start()
+    await server.until(lambda: server.held is not None)
+
+
+async def test_a_refusal_is_tried_again(register: Start, servers: tuple[FakeNameServer, FakeNameServer]) -> None:
+    server = servers[0]
+    server.refuses = True
+    registration = await register(server, period_s=0.01)
+    await registration.registered()
+    server.refuses = False
+    await server.until(lambda: server.held is not None)
+
+
+async def test_the_first_name_server_s_ordered_topics_count(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    first, second = servers
+    for name in ("T", "U"):
+        topics.create_or_update(TopicConfig(name=name))
+    first.order, second.order = {"T": "b:4"}, {"U": "b:4"}
+    registration = await register(*servers)
+    await registration.registered()
+    assert [config.name for config in topics if config.order] == ["T"]
+    assert second.held is not None
+    assert second.held.topics["T"].order
+
+
+async def test_a_broker_takes_its_leave_also_of_a_name_server_that_says_nothing(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    good, silent = servers
+    registration = await register(*servers, timeout_s=0.05)
+    silent.answers = False
+    await registration.stop()
+    assert good.codes()[-1] == RequestCode.UNREGISTER_BROKER
+    assert good.requests[-1].ext_fields == {"brokerName": "b", "brokerAddr": "127.0.0.1:10911", "clusterName": "C", "brokerId": "0"}
+    before = len(good.requests)
+    topics.create_or_update(TopicConfig(name="T"))
+    await registration.registered()
+    await registration.stop()
+    assert len(good.requests) == before
+
+
+async def test_without_name_servers_there_is_nothing_to_do(register: Start, topics: TopicTable) -> None:
+    registration = await register()
+    topics.create_or_update(TopicConfig(name="T"))
+    await registration.registered()
