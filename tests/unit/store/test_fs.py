@@ -1,0 +1,50 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from ogive.store import OsFs
+
+
+def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
+    """A write may leave a hole, which reads as zeros; a read past the end is short."""
+    fs = OsFs()
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.pwrite(handle, b"abc", 5)
+    assert fs.pread(handle, 100, 0) == bytes(5) + b"abc"
+    fs.truncate(handle, 6)
+    assert fs.size(handle) == 6
+    fs.close(handle)
+
+
+def test_list_of_a_missing_directory_is_empty(tmp_path: Path) -> None:
+    assert OsFs().list(tmp_path / "nothing") == []
+
+
+def test_make_dirs_names_what_it_made(tmp_path: Path) -> None:
+    """So that the caller can sync their parents."""
+    fs = OsFs()
+    assert set(fs.make_dirs(tmp_path / "a" / "b")) == {tmp_path / "a", tmp_path / "a" / "b"}
+    assert fs.make_dirs(tmp_path / "a" / "b") == []
+
+
+def test_lock_is_exclusive_and_ends_with_its_handle(tmp_path: Path) -> None:
+    fs = OsFs()
+    first = fs.lock(tmp_path / "lock")
+    with pytest.raises(BlockingIOError):
+        fs.lock(tmp_path / "lock")
+    fs.close(first)
+    fs.close(fs.lock(tmp_path / "lock"))
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        OsFs().open(tmp_path / "link", create=True)
+
+
+def test_handles_are_not_inherited(tmp_path: Path) -> None:
+    fs = OsFs()
+    handle = fs.open(tmp_path / "f", create=True)
+    assert not os.get_inheritable(handle)
+    fs.close(handle)

@@ -1,0 +1,347 @@
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt
+from ogive.store import GetStatus, MessageStore, NewMessage, PutResult, StoreConfig
+from ogive.wire.message import decode_stored, java_hash
+from tests.chaos.recorder import MemoryFs
+from tests.stores import Clock, Driver, crash, message, small
+
+ROOT = Path("/store")
+
+
+@pytest.fixture
+def driver() -> Any:
+    with Driver(small(ROOT), MemoryFs(), threaded=False) as driver:
+        yield driver
+
+
+def test_offsets_are_consecutive_per_queue_and_bytes_in_the_log(driver: Driver) -> None:
+    results = [driver.put(message(f"{i}", queue_id=i % 2))[0] for i in range(6)]
+    assert [result.queue_offset for result in results] == [0, 0, 1, 1, 2, 2]
+    for before, after in itertools.pairwise(results):
+        assert after.commitlog_offset == before.commitlog_offset + before.size
+    assert driver.bodies(queue_id=1) == [b"1", b"3", b"5"]
+
+
+def test_batch_has_consecutive_offsets_in_one_segment(driver: Driver) -> None:
+    driver.put(message(bytes(15000)))
+    results = driver.put(*[message(bytes(500)) for _ in range(5)])
+    assert [result.queue_offset for result in results] == [1, 2, 3, 4, 5]
+    assert results[0].commitlog_offset == 16384
+    assert len(driver.bodies()) == 6
+
+
+def test_batch_is_stored_whole_or_not_at_all(driver: Driver) -> None:
+    driver.put(message("before"))
+    with pytest.raises(InvalidOption):
+        driver.put(message("fine"), message("not", queue_id=2**40))
+    with pytest.raises(InvalidOption):
+        driver.put(*[message(bytes(4000)) for _ in range(5)])  # more than a segment
+    assert driver.put(message("after"))[0].queue_offset == 1
+    assert driver.bodies() == [b"before", b"after"]
+
+
+def test_empty_batch_and_oversized_properties_are_refused(driver: Driver) -> None:
+    with pytest.raises(InvalidOption):
+        driver.put()
+    with pytest.raises(InvalidOption):
+        driver.put(message("x", properties=bytes(32768)))
+
+
+def test_properties_without_room_for_a_checksum_are_stored_without_one() -> None:
+    with Driver(small(ROOT, segment_bytes=65536), MemoryFs(), threaded=False) as driver:
+        properties = b"K\x01" + b"v" * 32764 + b"\x02"
+        driver.put(message("x", properties=properties))
+        assert driver.read_all()[0].properties == properties
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_offset"),
+    [
+        (0, GetStatus.FOUND, 3),
+        (2, GetStatus.FOUND, 3),
+        (3, GetStatus.OFFSET_OVERFLOW_ONE, 3),
+        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_status_of_an_offset(driver: Driver, offset: int, status: GetStatus, next_offset: int) -> None:
+    """Protocol text: broker, section 2."""
+    for _ in range(3):
+        driver.put(message())
+    result = driver.store.get("T", 0, offset, 32, 10_000)
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, next_offset, 0, 3)
+
+
+def test_unknown_and_empty_queues_hold_nothing(driver: Driver) -> None:
+    assert driver.store.get("nothing", 0, 0, 32, 1000).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert driver.store.max_offset("nothing", 0) == driver.store.min_offset("nothing", 0) == 0
+    assert not list(driver.store.queues)
+
+
+def test_first_message_comes_however_large_then_limits_hold(driver: Driver) -> None:
+    for _ in range(10):
+        driver.put(message(bytes(1000)))
+    assert driver.store.get("T", 0, 0, 32, 10).count == 1
+    assert driver.store.get("T", 0, 0, 4, 10**6).count == 4
+    result = driver.store.get("T", 0, 0, 32, 3500)
+    assert (result.count, result.next_offset) == (3, 3)
+    assert result.size == sum(len(part) for part in result.parts) <= 3500
+
+
+def test_tag_filter_moves_past_what_does_not_match(driver: Driver) -> None:
+    for i in range(10):
+        driver.put(message(f"{i}", tag="TagA" if i % 5 == 4 else "TagB"))
+    wanted = frozenset({java_hash("TagA")})
+    result = driver.store.get("T", 0, 0, 1, 10_000, wanted)
+    assert (result.count, result.next_offset) == (1, 9)
+    assert decode_stored(result.parts[0]).body == b"4"
+    nothing = driver.store.get("T", 0, 5, 32, 10_000, frozenset({java_hash("TagC")}))
+    assert (nothing.status, nothing.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 10)
+
+
+def test_filter_looks_at_a_bounded_number_of_entries(driver: Driver) -> None:
+    for _ in range(100):
+        driver.put(*[message(tag="TagB") for _ in range(10)])
+    result = driver.store.get("T", 0, 0, 32, 10_000, frozenset({1}))
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 800)
+
+
+def test_transaction_records_are_in_the_log_but_in_no_queue(driver: Driver) -> None:
+    prepared = driver.put(message("half", sys_flag=4))[0]
+    committed = driver.put(message("whole", sys_flag=8))[0]
+    driver.put(message("gone", sys_flag=12))
+    assert (prepared.queue_offset, committed.queue_offset) == (0, 0)
+    assert driver.bodies() == [b"whole"]
+    record = driver.store.record_at(prepared.commitlog_offset)
+    assert record is not None
+    assert decode_stored(record).body == b"half"
+
+
+def test_delayed_message_carries_its_delivery_time(driver: Driver) -> None:
+    """In the entry, where the tag's hash stands otherwise; after a rebuild as well."""
+    properties = b"TAGS\x01TagA\x02DELAY\x013\x02REAL_TOPIC\x01T\x02"
+    result = driver.put(message("later", "SCHEDULE_TOPIC_XXXX", 2, properties=properties))[0]
+    entry = driver.store.entries("SCHEDULE_TOPIC_XXXX", 2, 0, 1)[0]
+    assert entry.tags_code == result.store_timestamp_ms + 10_000
+    driver.close()
+    fs = driver.fs
+    assert isinstance(fs, MemoryFs)
+    del fs.names[ROOT / "queues.json"]
+    with Driver(small(ROOT), fs.copy(), threaded=False) as again:
+        assert again.store.entries("SCHEDULE_TOPIC_XXXX", 2, 0, 1) == [entry]
+
+
+def test_record_at_anything_but_a_record_is_none(driver: Driver) -> None:
+    result = driver.put(message())[0]
+    assert driver.store.record_at(result.commitlog_offset) is not None
+    for offset in (1, result.size, 10**9, -5):
+        assert driver.store.record_at(offset) is None
+
+
+def test_offset_by_time(driver: Driver) -> None:
+    clock = Clock()
+    driver.store._appender._clock_ms = clock
+    for _ in range(20):
+        clock.now_ms += 10
+        driver.put(message())
+    start = clock.now_ms - 190
+
+    def lower(timestamp_ms: int) -> int:
+        return driver.store.offset_by_time("T", 0, timestamp_ms)
+
+    def upper(timestamp_ms: int) -> int:
+        return driver.store.offset_by_time("T", 0, timestamp_ms, upper=True)
+
+    assert driver.store.store_time("T", 0, 4) == start + 40
+    assert driver.store.store_time("T", 0, 99) == -1
+    assert (lower(start - 5), lower(start + 40), lower(start + 41), lower(start + 999)) == (0, 4, 5, 20)
+    assert (upper(start - 5), upper(start + 40), upper(start + 41), upper(start + 999)) == (0, 4, 4, 19)
+
+
+def test_store_time_never_goes_back(driver: Driver) -> None:
+    clock = Clock()
+    driver.store._appender._clock_ms = clock
+    first = driver.put(message())[0].store_timestamp_ms
+    clock.now_ms -= 3_600_000
+    assert driver.put(message())[0].store_timestamp_ms == first
+
+
+def test_arrival_is_told_once_for_a_group_after_the_answers(driver: Driver) -> None:
+    events: list[Any] = []
+    driver.store.on_arrival = events.append
+    for i in range(4):
+        driver.store.put([message(queue_id=i % 2)], lambda answer: events.append("answered"))
+    driver.store.submit()
+    assert events == ["answered"] * 4 + [{("T", 0): 2, ("T", 1): 2}]
+
+
+def test_answer_that_raises_does_not_cost_the_others_theirs(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[Any] = []
+
+    def broken(answer: Any) -> None:
+        raise RuntimeError("planted")
+
+    driver.store.put([message()], broken)
+    driver.store.put([message()], answers.append)
+    driver.store.submit()
+    assert len(answers) == 1
+    assert "planted" in caplog.text
+
+
+def test_too_many_waiting_bytes_are_refused() -> None:
+    """Nothing is handed over here, so that everything waits."""
+    with Driver(small(ROOT, max_waiting_bytes=5000), MemoryFs(), threaded=False) as driver:
+        answers: list[Any] = []
+        for _ in range(5):
+            driver.store.put([message(bytes(1000))], answers.append)
+        with pytest.raises(StoreBusy):
+            driver.store.put([message(bytes(1000))], answers.append)
+        driver.store.submit()
+        driver.put(message("room again"))
+        assert len(answers) == 5
+
+
+def test_large_groups_hand_themselves_over(driver: Driver) -> None:
+    answers: list[Any] = []
+    for _ in range(9):
+        driver.store.put([message(bytes(1000))], answers.append)
+    assert len(answers) >= 7
+
+
+def test_reads_come_from_memory_and_from_disk_alike(driver: Driver) -> None:
+    bodies = [b"%d" % i + bytes(i * 7 % 900) for i in range(300)]
+    for i, body in enumerate(bodies):
+        driver.put(message(body, queue_id=i % 3))
+    for queue_id in range(3):
+        assert driver.bodies(queue_id=queue_id) == bodies[queue_id::3]
+    assert len(driver.store.entries("T", 0, 0, 1000)) == 100
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_everything_is_there_after_a_restart(clean: bool, tmp_path: Path) -> None:
+    driver = Driver(small(tmp_path))
+    bodies = [b"%d" % i + bytes(i * 7 % 900) for i in range(300)]
+    for i, body in enumerate(bodies):
+        driver.put(message(body, queue_id=i % 3))
+    if clean:
+        driver.close()
+        assert not (tmp_path / "abort").exists()
+    else:
+        crash(driver)
+        assert (tmp_path / "abort").exists()
+    with Driver(small(tmp_path)) as again:
+        for queue_id in range(3):
+            assert again.bodies(queue_id=queue_id) == bodies[queue_id::3]
+        assert again.put(message("next"))[0].queue_offset == 100
+
+
+def test_clean_start_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Driver(small(tmp_path)) as driver:
+        for _ in range(200):
+            driver.put(message(bytes(500)))
+    monkeypatch.setattr("ogive.store.logscan.read_record", lambda *_: pytest.fail("read a record"))
+    with Driver(small(tmp_path)) as again:
+        assert again.store.max_offset("T", 0) == 200
+
+
+def test_sizes_of_an_existing_directory_count(tmp_path: Path) -> None:
+    with Driver(small(tmp_path)) as driver:
+        driver.put(message("a"))
+    with Driver(small(tmp_path, segment_bytes=65536)) as again:
+        for _ in range(100):
+            again.put(message(bytes(500)))
+    sizes = {path.stat().st_size for path in (tmp_path / "commitlog").iterdir()}
+    assert sizes == {small(tmp_path).segment_bytes}
+
+
+def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
+    """Also when all derived files are made again later."""
+    with Driver(small(tmp_path)) as driver:
+        for i in range(40):
+            driver.put(message(f"{i}", topic="Old"))
+            driver.put(message(f"{i}", topic="Kept"))
+        driver.store.delete_topic("Old")
+        assert driver.store.max_offset("Old", 0) == 0
+        assert driver.put(message("new", topic="Old"))[0].queue_offset == 0
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies("Old") == [b"new"]
+        assert len(again.bodies("Kept")) == 40
+    for path in (tmp_path / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.unlink()
+    with Driver(small(tmp_path)) as rebuilt:
+        assert rebuilt.bodies("Old") == [b"new"]
+        assert len(rebuilt.bodies("Kept")) == 40
+
+
+def test_ten_thousand_queues_need_few_open_files(tmp_path: Path) -> None:
+    config = small(tmp_path, segment_bytes=1 << 20, flush_bytes=1 << 18, max_open_files=16)
+    with Driver(config) as driver:
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        for i in range(1000):
+            driver.put(message(topic=f"T{i}", queue_id=i % 4), message(topic=f"T{i}", queue_id=(i + 1) % 4))
+        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2 * 16 + 4
+    with Driver(config) as again:
+        assert len(list(again.store.queues)) == 2000
+
+
+def test_put_outside_start_and_close_is_refused() -> None:
+    store = MessageStore.open(small(ROOT), fs=MemoryFs())
+    with pytest.raises(IllegalStateError):
+        store.put([message()], lambda answer: None)
+    store.close()
+    store.close()
+
+
+def test_store_of_a_later_release_is_refused(driver: Driver) -> None:
+    driver.close()
+    fs = driver.fs
+    assert isinstance(fs, MemoryFs)
+    data = fs.names[ROOT / "queues.json"].data
+    data[:] = data.replace(b'"format":1', b'"format":2')
+    with pytest.raises(StoreCorrupt, match="later release"):
+        MessageStore.open(small(ROOT), fs=fs.copy())
+
+
+def test_close_answers_what_waits(tmp_path: Path) -> None:
+    driver = Driver(small(tmp_path))
+    answers: list[Any] = []
+    driver.store.put([message("last")], answers.append)
+    driver.close()
+    assert isinstance(answers[0][0], PutResult)
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies() == [b"last"]
+
+
+def test_directory_without_our_list_is_read_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As one that Apache's broker wrote: records without a checksum of their own, no queues.json."""
+    with Driver(small(tmp_path, record_crc=False)) as driver:
+        for i in range(100):
+            driver.put(message(b"%d" % i + bytes(300)))
+        bodies = driver.bodies()
+    (tmp_path / "queues.json").unlink()
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies() == bodies
+        again.put(message("ours"))
+    caplog.set_level(logging.ERROR)
+    with Driver(small(tmp_path)) as third:
+        assert third.bodies() == [*bodies, b"ours"]
+        assert third.store.stats().damaged == 0
+    assert not caplog.records
+
+
+def test_configuration_is_checked() -> None:
+    with pytest.raises(InvalidOption):
+        StoreConfig(root=ROOT, segment_bytes=1000)
+    with pytest.raises(InvalidOption):
+        StoreConfig(root=ROOT, consume_queue_file_bytes=33)
+
+
+def test_new_message_defaults() -> None:
+    assert NewMessage("T", 0, b"x").born_host == bytes(8)

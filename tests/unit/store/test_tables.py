@@ -1,0 +1,53 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from ogive.store import JsonTable, OsFs
+
+
+def table(tmp_path: Path) -> JsonTable:
+    return JsonTable(OsFs(), tmp_path / "config" / "topics.json", valid=lambda value: "topics" in value, now=lambda: 1234.0)
+
+
+def test_saved_value_is_loaded_and_the_one_before_is_the_backup(tmp_path: Path) -> None:
+    table(tmp_path).save({"topics": [1]})
+    table(tmp_path).save({"topics": [1, 2]})
+    assert table(tmp_path).load() == {"topics": [1, 2]}
+    assert (tmp_path / "config" / "topics.json.bak").read_text() == '{"topics":[1]}'
+    assert sorted(path.name for path in (tmp_path / "config").iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+def test_nothing_there_is_none(tmp_path: Path) -> None:
+    assert table(tmp_path).load() is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"null", b"[]", b'{"other":1}', b"\xff\x00", b'{"topics":' + b"[" * 10_000])
+def test_damaged_file_is_kept_aside_and_the_backup_counts(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """T8: empty, half, null, somebody else's JSON: one warning, nothing deleted, and the next save goes on from the backup."""
+    table(tmp_path).save({"topics": [1]})
+    table(tmp_path).save({"topics": [2]})
+    live = tmp_path / "config" / "topics.json"
+    live.write_bytes(damage)
+    caplog.set_level(logging.WARNING)
+    again = table(tmp_path)
+    assert again.load() == {"topics": [1]}
+    assert len(caplog.records) == 1
+    assert live.with_name("topics.json.corrupt-1234").read_bytes() == damage
+    again.save({"topics": [3]})
+    assert table(tmp_path).load() == {"topics": [3]}
+
+
+def test_file_of_apaches_broker_loads(tmp_path: Path) -> None:
+    """fastjson leaves integer keys unquoted."""
+    path = tmp_path / "delayOffset.json"
+    path.write_text('{\n\t"offsetTable":{1:120,3:17}\n}')
+    assert JsonTable(OsFs(), path).load() == {"offsetTable": {"1": 120, "3": 17}}
+
+
+def test_damaged_file_without_a_backup_is_none_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "topics.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    assert table(tmp_path).load() is None
+    assert path.with_name("topics.json.corrupt-1234").exists()
