@@ -1,0 +1,126 @@
+"""Sending to a real broker, ours or Apache's: what was acknowledged can be read back, as it was and in its order."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.client import api
+from ogive.client.instance import ClientInstance
+from ogive.errors import NoRoute
+from ogive.model import MessageExt, MessageQueue, PullStatus, SendStatus
+from ogive.wire.headers import PullMessageRequest
+from tests.peers import Flavour, RunningBroker
+
+
+async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
+    """Every message of a queue, in order."""
+    address = client.broker_address(queue.broker_name)
+    end = await api.max_offset(client.pool, address, queue)
+    messages: list[MessageExt] = []
+    while len(messages) < end:
+        header = PullMessageRequest(
+            consumer_group="reader",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=len(messages),
+            max_msg_nums=32,
+            sys_flag=4,
+            commit_offset=0,
+            subscription="*",
+            expression_type="TAG",
+        )
+        result = await api.pull_message(client.pool, address, header, broker_name=queue.broker_name)
+        assert result.status is PullStatus.FOUND
+        messages += result.messages
+    return messages
+
+
+async def read_all(client: ClientInstance, topic: str) -> dict[MessageQueue, list[MessageExt]]:
+    await client.refresh_route(topic)
+    return {queue: await read(client, queue) for queue in await client.subscribe_queues(topic)}
+
+
+async def test_a_message_is_read_back_as_it_was_sent(broker: RunningBroker, topic: str) -> None:
+    async with aio.Producer(broker.name_server) as producer:
+        sent = await producer.send(
+            topic, b"4711: 2 x espresso", tag="paid", keys=("4711", "x"), properties={"größe": "XL €"}, sharding_key="7"
+        )
+        [message] = (await read_all(producer.client, topic))[sent.queue]
+    assert (message.topic, message.body, message.tag, message.keys) == (topic, b"4711: 2 x espresso", "paid", ("4711", "x"))
+    assert (message.properties["größe"], message.sharding_key) == ("XL €", "7")
+    assert (message.id, message.offset_id, message.queue_offset) == (sent.id, sent.offset_id, sent.queue_offset)
+    assert (message.queue, sent.status) == (sent.queue, SendStatus.SEND_OK)
+    assert abs(message.stored_at.timestamp() - message.born_at.timestamp()) < 60
+
+
+async def test_bodies_of_every_length_arrive_whole(broker: RunningBroker, topic: str) -> None:
+    sizes = [1, 4095, 4096, 100_000, 3 * 1024 * 1024]
+    async with aio.Producer(broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)) as producer:
+        bodies = [bytes(i * 31 & 0xFF for i in range(min(size, 257))) * (size // 257 + 1) for size in sizes]
+        for body in bodies:
+            await producer.send(topic, body, sharding_key="one")
+        [stored] = [rows for rows in (await read_all(producer.client, topic)).values() if rows]
+        assert [message.body for message in stored] == bodies
+
+
+async def test_a_pipeline_keeps_the_order_of_each_key(broker: RunningBroker, topic: str) -> None:
+    keys = [f"N{i}" for i in range(17)]
+    async with aio.Producer(broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)) as producer:
+        for i in range(3000):
+            await producer.submit(topic, b"%d" % i, sharding_key=keys[i % len(keys)])
+        await producer.flush()
+        seen: dict[str | None, list[int]] = defaultdict(list)
+        for rows in (await read_all(producer.client, topic)).values():
+            for message in rows:
+                seen[message.sharding_key].append(int(message.body))
+    assert seen == {key: list(range(k, 3000, len(keys))) for k, key in enumerate(keys)}
+
+
+async def test_a_batch_is_stored_message_by_message(broker: RunningBroker, topic: str) -> None:
+    async with aio.Producer(broker.name_server) as producer:
+        bodies = [b"%d" % i for i in range(300)]
+        results = await producer.send_batch(topic, bodies, tag="many")
+        stored = {(m.queue, m.queue_offset): m for rows in (await read_all(producer.client, topic)).values() for m in rows}
+    assert len(stored) == 300
+    for body, result in zip(bodies, results, strict=True):
+        message = stored[result.queue, result.queue_offset]
+        assert (message.body, message.tag, message.id, message.offset_id) == (body, "many", result.id, result.offset_id)
+
+
+async def test_one_way_messages_arrive(broker: RunningBroker, topic: str) -> None:
+    async with aio.Producer(broker.name_server) as producer:
+        await producer.send(topic, b"first: the topic is there")
+        for i in range(20):
+            await producer.send_oneway(topic, b"%d" % i)
+        await eventually(lambda: producer, topic, 21)
+
+
+async def eventually(producer: Callable[[], aio.Producer], topic: str, count: int) -> None:
+    async with asyncio.timeout(10):
+        while sum(len(rows) for rows in (await read_all(producer().client, topic)).values()) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_topic_that_nobody_creates_is_reported_by_name(broker: RunningBroker, topic: str, flavour: Flavour) -> None:
+    async with aio.Producer(broker.name_server) as producer:
+        with pytest.raises(NoRoute, match=f'"%RETRY%{topic}" has no route on {broker.name_server}'):
+            await producer.send(f"%RETRY%{topic}", b"")
+
+
+def test_blocking_calls_send_and_administer(broker: RunningBroker, topic: str, group: str) -> None:
+    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
+        admin.create_topic(topic, queues=3)
+        row = next(row for row in admin.topics() if row.name == topic)
+        assert (row.write_queues, row.read_queues) == (3, 3)
+        futures = [producer.submit(topic, b"%d" % i) for i in range(300)]
+        producer.flush()
+        assert sorted({future.result().queue.queue_id for future in futures}) == [0, 1, 2]
+        assert [(row.min_offset, row.max_offset) for row in admin.offsets(topic)] == [(0, 100)] * 3
+        assert admin.lag(group) == []
+        assert admin.members(group) is None
+        admin.delete_topic(topic)
+        assert topic not in [row.name for row in admin.topics()]
