@@ -487,6 +487,7 @@ async def test_suspended_nothing_is_pulled_and_what_is_here_is_consumed(broker: 
         broker.put("Orders", b"b")  # answers the pull that is under way
         await seen.wait(2)
         broker.put("Orders", b"c")
+        await broker.until(lambda: progress(broker) == 2)
         assert await running.lag() == {MessageQueue("Orders", "broker-a", 0): 1}
         await running.resume()
         await seen.wait(3)

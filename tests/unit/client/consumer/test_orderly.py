@@ -1,0 +1,313 @@
+"""A push consumer with an orderly listener, against a broker that does what a test wants."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, suspend
+from ogive.errors import ResponseCode
+from ogive.model import MessageExt, MessageQueue
+from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
+from ogive.wire.codes import RequestCode
+from tests.unit.client.consumer.test_push_consumer import (
+    QUICK,
+    RETRY,
+    SEND,
+    UPDATE,
+    Seen,
+    consumer,
+    eventually,
+    progress,
+    to,
+    with_others,
+)
+from tests.unit.client.fake_broker import WAIT_S, FakeBroker, error, ok
+
+LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
+LEASED = replace(QUICK, lock_renew_s=0.05, lock_lease_s=0.3)
+ORDERS = MessageQueue("Orders", "broker-a", 0)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as broker:
+        yield broker
+
+
+def in_order(function: Any, **settings: Any) -> AnyListener:
+    return to(function, orderly=True, suspend_s=0.01, **settings)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_queue_is_consumed_in_order_one_call_at_a_time(broker: FakeBroker, kind: str) -> None:
+    broker.topics["Orders"] = 4
+    seen, busy, overlaps = Seen(), set[int](), list[int]()
+    for i in range(600):
+        broker.put("Orders", b"%d" % i, queue_id=i % 4)
+
+    def work(message: MessageExt) -> None:
+        queue_id = message.queue.queue_id
+        if queue_id in busy:
+            overlaps.append(queue_id)
+        busy.add(queue_id)
+        seen(message)
+        busy.discard(queue_id)
+
+    async def bill(message: MessageExt) -> None:
+        work(message)
+
+    async with consumer(broker, in_order(bill if kind == "async" else work)):
+        await seen.wait(600)
+        for i in range(600, 640):
+            broker.put("Orders", b"%d" % i, queue_id=i % 4)
+        await seen.wait(640)
+    offsets = defaultdict(list)
+    for message in seen.messages:
+        offsets[message.queue.queue_id].append(message.queue_offset)
+    assert dict(offsets) == {queue_id: list(range(160)) for queue_id in range(4)}
+    assert overlaps == []
+    assert [progress(broker, i) for i in range(4)] == [160] * 4
+
+
+@pytest.mark.parametrize("answer", [LATER, suspend(0.0), suspend(), "nonsense", ValueError("boom")], ids=str)
+async def test_a_failed_message_comes_again_before_those_behind_it(broker: FakeBroker, answer: Any) -> None:
+    """With its tries counted, and without a limit unless one is set."""
+    seen = Seen()
+    for i in range(4):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        if message.queue_offset == 1 and message.reconsume_times < 20:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return None
+
+    async with consumer(broker, in_order(bill)):
+        await seen.wait(24)
+        await broker.until(lambda: progress(broker) == 4)
+    assert seen.bodies == [b"0"] + [b"1"] * 21 + [b"2", b"3"]
+    assert [m.reconsume_times for m in seen.messages if m.body == b"1"] == list(range(21))
+    assert broker.of(SEND) == []
+
+
+async def test_of_a_batch_only_what_is_not_done_comes_again(broker: FakeBroker) -> None:
+    batches: list[list[int]] = []
+    seen = Seen()
+    for i in range(6):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(messages: list[MessageExt]) -> Any:
+        batches.append([m.queue_offset for m in messages])
+        for message in messages:
+            seen(message)
+        return later(done=2) if messages[0].queue_offset == 0 else None
+
+    async with consumer(broker, in_order(bill, batch=4)):
+        await broker.until(lambda: progress(broker) == 6)
+    assert batches == [[0, 1, 2, 3], [2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(("answer", "tries"), [(LATER, 3), (DEAD_LETTER, 1)])
+async def test_what_fails_too_often_goes_to_the_dead_letters_and_the_queue_moves_on(broker: FakeBroker, answer: Any, tries: int) -> None:
+    """More tries in the header than allowed are what makes a broker put it there."""
+    seen = Seen()
+    for i in range(3):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> Any:
+        if message.topic == "Orders" and message.queue.topic == "Orders":
+            seen(message)
+            return answer if message.body == b"1" else None
+        return None
+
+    async with consumer(broker, in_order(bill, max_retries=2)):
+        request = (await broker.received(SEND))[0]
+        await broker.until(lambda: progress(broker) == 3)
+    assert seen.bodies == [b"0"] + [b"1"] * tries + [b"2"]
+    assert (request.ext_fields["b"], request.ext_fields["j"], request.ext_fields["l"]) == (RETRY, "3", "2")
+    assert "DELAY" not in request.ext_fields["i"]
+
+
+async def test_a_dead_letter_that_no_broker_takes_is_tried_again(broker: FakeBroker) -> None:
+    broker.script(SEND, *[error(ResponseCode.SYSTEM_ERROR)] * 3)
+    for i in range(2):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> Any:
+        return LATER if message.queue == ORDERS and message.queue_offset == 0 else None
+
+    async with consumer(broker, in_order(bill, max_retries=0)):
+        await broker.received(SEND, 4)
+        await broker.until(lambda: progress(broker) == 2)
+    assert len(broker.of(SEND)) == 4
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_that_cannot_be_locked_is_not_pulled(broker: FakeBroker) -> None:
+    seen = Seen()
+    broker.put("Orders", b"x")
+    broker.on(LOCK, lambda r: ok(body=locked_queues_dumps(q for q in LockBatchBody.decode(r.body).queues if q.topic != "Orders")))
+    async with consumer(broker, in_order(seen)):
+        await broker.received(LOCK, 4)
+        assert not [r for r in broker.of(RequestCode.PULL_MESSAGE) if r.ext_fields["topic"] == "Orders"]
+        broker.on(LOCK, None)
+        await seen.wait(1)
+
+
+async def test_locks_are_renewed_and_given_back(broker: FakeBroker) -> None:
+    async with consumer(broker, in_order(Seen()), config=LEASED) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        await broker.received(LOCK, len(broker.of(LOCK)) + 3)
+    unlocked = {queue for r in broker.of(UNLOCK) for queue in LockBatchBody.decode(r.body).queues}
+    assert unlocked == {ORDERS, MessageQueue(RETRY, "broker-a", 0)}
+
+
+async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None:
+    """Renewals that get no answer: calls stop with the lease; after the next grant the queue starts anew, in order."""
+    seen, step = Seen(), threading.Semaphore(0)
+    for i in range(50):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        step.acquire(timeout=WAIT_S)
+
+    async with consumer(broker, in_order(bill), config=LEASED):
+        await seen.wait(1)
+        broker.on(LOCK, error(ResponseCode.SYSTEM_ERROR))
+        await asyncio.sleep(LEASED.lock_lease_s + 0.2)
+        step.release()
+        await asyncio.sleep(0.05)
+        assert seen.bodies == [b"0"]
+        broker.on(LOCK, None)
+        for _ in range(60):
+            step.release()
+        await seen.until(lambda: seen.bodies[-1] == b"49")
+    first = seen.bodies[1]
+    assert first in (b"0", b"1")  # at least once: the last call's result may not have been committed
+    assert seen.bodies[1:] == [b"%d" % i for i in range(int(first), 50)]
+
+
+async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker: FakeBroker) -> None:
+    """Somebody else holds the queue: what we know of it is old."""
+    seen, free = Seen(), threading.Event()
+    broker.put("Orders", b"0")
+    broker.put("Orders", b"1")
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    async with consumer(broker, in_order(bill), config=LEASED) as running:
+        await seen.wait(1)
+        broker.on(LOCK, ok(body=locked_queues_dumps([])))
+        await eventually(lambda: not running.assignment["billing"])
+        broker.offsets["billing", "Orders", 0] = 1
+        updates = len(broker.of(UPDATE))
+        free.set()
+        broker.on(LOCK, None)
+        await seen.wait(2)
+        assert seen.bodies == [b"0", b"1"]
+        assert [r.ext_fields["commitOffset"] for r in broker.of(UPDATE)[updates:] if r.ext_fields["topic"] == "Orders"][:1] != ["0"]
+
+
+async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broker: FakeBroker) -> None:
+    """The lock comes back while the old call still runs: the new one waits for it."""
+    running_calls, most, free, seen = 0, 0, threading.Event(), Seen()
+    broker.put("Orders", b"x")
+
+    def bill(message: MessageExt) -> None:
+        nonlocal running_calls, most
+        running_calls += 1
+        most = max(most, running_calls)
+        seen(message)
+        free.wait(WAIT_S)
+        running_calls -= 1
+
+    async with consumer(broker, in_order(bill), config=LEASED) as running:
+        await seen.wait(1)
+        broker.on(LOCK, ok(body=locked_queues_dumps([])))
+        await eventually(lambda: not running.assignment["billing"])
+        broker.on(LOCK, None)
+        await eventually(lambda: running.assignment["billing"] == [MessageQueue(RETRY, "broker-a", 0)])
+        await asyncio.sleep(0.05)
+        assert ORDERS not in running.assignment["billing"]
+        free.set()
+        await seen.wait(2)
+    assert most == 1
+
+
+# --- hand-over -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_hand_over_waits_for_the_running_call_and_commits_it(broker: FakeBroker) -> None:
+    seen, free = Seen(), threading.Event()
+    for i in range(5):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    async with consumer(broker, in_order(bill)) as running:
+        await seen.wait(1)
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        with_others(broker, "000")
+        broker.notify("billing")
+        await eventually(lambda: running.assignment["billing"] == [ORDERS])  # the retry topic's queue is gone already
+        assert not any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(UNLOCK))
+        free.set()
+        await eventually(lambda: not running.assignment["billing"])
+        unlock = broker.of(UNLOCK)[-1]
+    assert seen.bodies == [b"0"]
+    assert progress(broker) == 1
+    assert LockBatchBody.decode(unlock.body).queues == (ORDERS,)
+    assert broker.requests.index(unlock) > max(i for i, r in enumerate(broker.requests) if r.code == UPDATE)
+
+
+async def test_a_call_that_outlives_the_lease_loses_its_queue(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Without unlocking: the broker's own lease keeps others out a little longer. Its result does not count."""
+    seen, free = Seen(), threading.Event()
+    broker.put("Orders", b"x")
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    async with consumer(broker, in_order(bill), config=LEASED) as running:
+        await seen.wait(1)
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        with_others(broker, "000")
+        broker.notify("billing")
+        await eventually(lambda: not running.assignment["billing"])
+        assert not any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(UNLOCK))
+        free.set()
+    assert progress(broker) in (None, 0)
+    assert "our lock on it is over" in caplog.text
+
+
+async def test_a_waiting_queue_is_handed_over_at_once(broker: FakeBroker) -> None:
+    """Nothing runs while a queue waits for its next try."""
+    seen = Seen()
+    broker.put("Orders", b"x")
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        return suspend(30.0)
+
+    async with consumer(broker, in_order(bill)) as running:
+        await seen.wait(1)
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        with_others(broker, "000")
+        broker.notify("billing")
+        await eventually(lambda: not running.assignment["billing"])
+    assert len(seen.messages) == 1
