@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from ogive.store.consumequeue import ENTRY, ConsumeQueue
 from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
 from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, MAX_CRC_PROPERTIES, build_record, delay_level, strip_crc, tag_hash
 from ogive.store.writer import Group
@@ -32,12 +32,14 @@ class Appender:
         queues: dict[QueueKey, ConsumeQueue],
         *,
         segment_bytes: int,
+        file_entries: int,
         end: int,
         store_timestamp_ms: int,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._config, self.queues, self._segment_bytes, self._clock_ms = config, queues, segment_bytes, clock_ms
         self._queue_root: Path = config.root / "consumequeue"
+        self._file_entries = file_entries  # of a consume-queue file
         self._with_crc = config.record_crc
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
@@ -105,7 +107,7 @@ class Appender:
 
     def _new_queue(self, key: QueueKey) -> ConsumeQueue:
         directory = self._queue_root / key[0] / str(key[1])
-        queue = self.queues[key] = ConsumeQueue(key, directory, self._config.consume_queue_file_bytes // ENTRY_BYTES)
+        queue = self.queues[key] = ConsumeQueue(key, directory, self._file_entries)
         return queue
 
     def _sized(self, message: NewMessage, queue: ConsumeQueue) -> tuple[bytes, int]:

@@ -94,7 +94,7 @@ class OsFs:
     def list(self, directory: Path) -> list[str]:
         try:
             return sorted(path.name for path in directory.iterdir())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:

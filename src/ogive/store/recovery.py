@@ -14,8 +14,10 @@ Differs from Java
 - Java trusts the consume queues of a clean stop unseen.
 """
 
+import itertools
 import logging
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,13 +30,14 @@ from ogive.store.fs import Fs
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.record import NEVER, delay_level, tag_hash
-from ogive.store.segments import Found, Handles, find_segments, segment_path
+from ogive.store.segments import Found, Handles, find_segments, found_sizes, segment_path
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
 
 FLUSH_ENTRIES: Final = 16 * 1024
 _MIN_RECORD_BYTES: Final = 91
+_QUEUES_LOOKED_AT: Final = 16
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class Recovered:
     queues: dict[QueueKey, ConsumeQueue]
     deleted: dict[str, int]
     crc_from: int
+    file_entries: int  # of a consume-queue file
     damaged: int = 0
 
 
@@ -62,7 +66,7 @@ class _Recovery:
         self._commitlog = config.root / "commitlog"
         self._queue_root = config.root / "consumequeue"
         self._files = QueueFiles(fs, config.max_open_files)
-        self._file_entries = config.consume_queue_file_bytes // ENTRY_BYTES
+        self._file_entries = 0  # of a consume-queue file
         self._found = find_segments(fs, self._commitlog, config.segment_bytes)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._unwritten = 0  # entries dispatched since the last flush
@@ -77,6 +81,7 @@ class _Recovery:
         clean = "abort" not in fs.list(root)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(checkpoints.load(fs, root), start, self._found.end)
+        self._file_entries = queue_file_bytes(fs, self._queue_root, self._config.consume_queue_file_bytes) // ENTRY_BYTES
         known = checkpoint is not None and not checkpoints.written_by_another(fs, root)
         scan = LogScan(fs, self._commitlog, self._found, checkpoint.crc_from if checkpoint is not None and known else NEVER)
         try:
@@ -114,6 +119,7 @@ class _Recovery:
             queues,
             self._deleted,
             crc_from,
+            self._file_entries,
             result.damaged + self._skipped,
         )
 
@@ -268,6 +274,15 @@ def restored(state: QueueState, directory: Path, file_entries: int) -> ConsumeQu
     queue.first_file = state.first_file
     queue.crcs = list(state.crcs)
     return queue
+
+
+def queue_file_bytes(fs: Fs, root: Path, default: int) -> int:
+    """The size that most of the first queue files have: one of them may be damaged."""
+    sizes: Counter[int] = Counter()
+    directories = ((root / topic / queue_id) for topic in fs.list(root) for queue_id in fs.list(root / topic))
+    for directory in itertools.islice(directories, _QUEUES_LOOKED_AT):
+        sizes.update(size for size in found_sizes(fs, directory) if size and size % ENTRY_BYTES == 0)
+    return sizes.most_common(1)[0][0] if sizes else default
 
 
 def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint | None:

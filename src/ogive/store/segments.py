@@ -48,6 +48,11 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     return Found(tuple(starts), segment_bytes)
 
 
+def found_sizes(fs: Fs, directory: Path) -> list[int]:
+    """Of the segments in *directory*, whatever they are."""
+    return [_size_of(fs, directory / name) for name in fs.list(directory) if len(name) == _DIGITS and name.isdigit()]
+
+
 def _size_of(fs: Fs, path: Path) -> int:
     handle = fs.open(path)
     try:

@@ -62,6 +62,7 @@ class MessageStore:
             config,
             recovered.queues,
             segment_bytes=recovered.segment_bytes,
+            file_entries=recovered.file_entries,
             end=recovered.end,
             store_timestamp_ms=recovered.store_timestamp_ms,
             clock_ms=clock_ms,

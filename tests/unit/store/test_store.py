@@ -253,11 +253,12 @@ def test_clean_start_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_sizes_of_an_existing_directory_count(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as driver:
         driver.put(message("a"))
-    with Driver(small(tmp_path, segment_bytes=65536)) as again:
-        for _ in range(100):
-            again.put(message(bytes(500)))
+    with Driver(small(tmp_path, segment_bytes=65536, consume_queue_file_bytes=2000)) as again:
+        for i in range(100):
+            again.put(message(bytes(500), queue_id=i % 2))
     sizes = {path.stat().st_size for path in (tmp_path / "commitlog").iterdir()}
     assert sizes == {small(tmp_path).segment_bytes}
+    assert {path.stat().st_size for path in (tmp_path / "consumequeue").rglob("0*") if path.is_file()} == {320}
 
 
 def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
