@@ -4,8 +4,6 @@
 MAKEFLAGS += --no-print-directory
 
 python = .venv/bin/python
-# tools/setup makes .venv/java only where no Java 17+ is found
-java = if [ -d .venv/java ]; then export JAVA_HOME="$(CURDIR)/.venv/java"; fi;
 ARGS ?=
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
@@ -20,11 +18,11 @@ help:
 
 demo:
 	@tools/setup run
-	@$(java) exec .venv/bin/ogive demo $(ARGS)
+	@.venv/bin/ogive demo $(ARGS)
 
 test:
 	@tools/setup test
-	@$(java) exec $(python) -m pytest -q $(TESTS) $(ARGS)
+	@$(python) -m pytest -q $(TESTS) $(ARGS)
 
 check:
 	@tools/setup test
@@ -40,7 +38,7 @@ interop:
 
 bench:
 	@tools/setup interop
-	@$(java) exec $(python) -m bench $(ARGS)
+	@$(python) -m bench $(ARGS)
 
 clean:
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

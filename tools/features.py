@@ -62,7 +62,7 @@ def missing_tests(features: Features, root: Path) -> list[str]:
     return found
 
 
-def tests_that_did_not_pass(features: Features, ran: set[str]) -> list[str]:
+def not_passed(features: Features, ran: set[str]) -> list[str]:
     """*ran* holds test ids, with the parameters in brackets for those that have some."""
     passed = {test.partition("[")[0] for test in ran}
     named = [(n, name, test) for n, (name, tests) in sorted(features.shown.items()) for test in tests]
@@ -76,7 +76,7 @@ def main() -> int:
     features = Features.load(ROOT / "docs" / "features.toml")
     faults = features.faults() + missing_tests(features, ROOT)
     if ran is not None:
-        faults += tests_that_did_not_pass(features, set(ran.read_text("utf-8").split("\n")))
+        faults += not_passed(features, set(ran.read_text("utf-8").split("\n")))
     for fault in faults:
         print(fault, file=sys.stderr)
     if not faults:

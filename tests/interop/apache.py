@@ -31,6 +31,9 @@ CLIENT_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 NAME_SERVER_JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BROKER_JVM = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
+QUICK_REBALANCE = {
+    "rocketmq.client.rebalance.waitInterval": "1000"
+}  # instead of 20 s, until which a new retry topic waits for its first pull
 
 _OPENS = [
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -354,8 +357,11 @@ def send(name_server: str, topic: str, count: int, *, binary_headers: bool = Fal
 def consume(
     name_server: str, topic: str, group: str, deliveries: int, *, binary_headers: bool = False, **options: object
 ) -> list[dict[str, Any]]:
-    """Consume with the Java client until *deliveries* came; *options* are those of java/Consume.java. One line each, as they arrived."""
-    system = BINARY_HEADERS if binary_headers else None
+    """Consume with the Java client until *deliveries* came; *options* are those of java/Consume.java. One line each, as they arrived.
+
+    *topic* may be several, separated by commas.
+    """
+    system = QUICK_REBALANCE | (BINARY_HEADERS if binary_headers else {})
     with JavaClient("Consume", system=system, nameServer=name_server, topic=topic, group=group, deliveries=deliveries, **options) as client:
         run = client.wait()
     lines = [line for line in run.lines if "ready" not in line]

@@ -14,7 +14,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
- * nameServer= topic= group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
+ * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
  */
 public class Consume {
@@ -37,7 +37,7 @@ public class Consume {
         consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // the last delivery's progress counts too
-        consumer.subscribe(options.text("topic"), options.text("expression", "*"));
+        for (String topic : options.text("topic").split(",")) consumer.subscribe(topic, options.text("expression", "*"));
         String mode = options.text("mode", "concurrent");
         switch (mode) {
             case "concurrent", "broadcast" -> consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->

@@ -1,0 +1,103 @@
+"""The project's own promises: what is pinned, what make says when something is missing, and that the list of features is true."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ogive
+from tools.features import Features, defined_tests, missing_tests, not_passed
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def test_the_core_depends_on_nothing() -> None:
+    assert PROJECT["dependencies"] == []
+    assert set(PROJECT["optional-dependencies"]) >= {"spark", "cli", "fast", "all"}
+
+
+def test_the_version_is_the_packages() -> None:
+    assert ogive.__version__ == PROJECT["version"]
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
+def test_every_requirement_is_pinned_with_hashes_and_names_no_index(path: Path) -> None:
+    text = path.read_text("utf-8")
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert all(re.match(r"[\w.-]+==[\w.]+", entry) and "--hash=sha256:" in entry for entry in entries)
+    assert "://" not in text
+    assert "index-url" not in text
+
+
+def test_every_feature_is_shown_by_tests_that_exist_or_is_open() -> None:
+    features = Features.load(ROOT / "docs" / "features.toml")
+    assert features.faults() + missing_tests(features, ROOT) == []
+
+
+def test_a_feature_without_its_test_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_there(): ...\nclass TestAll:\n    async def test_inside(self): ...\n")
+    assert defined_tests(tmp_path / "test_a.py") == {"test_there", "TestAll::test_inside"}
+    shown = {
+        1: ("one", ("test_a.py::test_there", "test_a.py::TestAll::test_inside")),
+        2: ("two", ("test_a.py::test_gone", "test_b.py::test_x")),
+        3: ("three", ()),
+    }
+    features = Features(shown=shown, open=frozenset(range(3, 183)))
+    assert missing_tests(features, tmp_path) == [
+        "feature 2 (two): there is no test test_a.py::test_gone",
+        "feature 2 (two): there is no test test_b.py::test_x",
+    ]
+    assert features.faults() == ["feature 3 is shown and open", "feature 183 is neither shown nor open", "feature 3 (three) names no test"]
+
+
+def test_a_feature_whose_test_did_not_pass_is_found() -> None:
+    features = Features(shown={1: ("one", ("test_a.py::test_x", "test_a.py::test_y"))}, open=frozenset())
+    assert not_passed(features, {"test_a.py::test_x[json]", "test_a.py::test_z"}) == ["feature 1 (one): test_a.py::test_y did not pass"]
+
+
+def set_up(clone: Path, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run tools/setup in an empty clone."""
+    (clone / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "setup", clone / "tools")
+    bash = shutil.which("bash")
+    assert bash
+    command = [bash, str(clone / "tools" / "setup"), what]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def only(folder: Path, *programs: str) -> str:
+    """A PATH with nothing but *programs*."""
+    folder.mkdir()
+    for program in programs:
+        found = shutil.which(program)
+        assert found
+        (folder / program).symlink_to(found)
+    return str(folder)
+
+
+def test_a_missing_java_is_one_sentence_that_says_how_to_get_it(tmp_path: Path) -> None:
+    done = set_up(tmp_path, "interop", PATH=only(tmp_path / "bin", "dirname", "sed", "head"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Java 17 or newer is needed to run Apache RocketMQ: install a JDK (Debian: apt-get install openjdk-17-jdk-headless).\n"
+    )
+
+
+def test_an_old_python_is_one_sentence_that_says_how_to_get_another(tmp_path: Path) -> None:
+    done = set_up(tmp_path, "run", PATH=os.environ["PATH"], OGIVE_PYTHON="false")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Python 3.11 or newer is needed and false is not one: install it (Debian: apt-get install python3 python3-venv) "
+        "or name one with OGIVE_PYTHON=/path/to/python.\n"
+    )
+
+
+def test_ci_runs_the_three_targets() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert re.findall(r"make (\w+)", script.split("work=$(mktemp", 1)[1]) == ["check", "test", "interop"]
