@@ -12,7 +12,7 @@ from ogive.wire.codes import RequestCode, SerializeType
 from tests.peers import Flavour, RunningBroker
 from tests.raw_client import RawClient, messages
 
-HOLD_MS = 15_000
+HOLD_MS = 15_000  # Apache's broker answers a send a moment before pulls see the message
 
 
 @pytest.fixture(params=list(SerializeType), ids=["json", "binary"])
@@ -43,7 +43,7 @@ def group(topic: str) -> str:
 async def test_what_is_sent_is_pulled_unchanged(client: RawClient, topic: str, group: str) -> None:
     answer = await client.send(topic, b"body", {"UNIQ_KEY": "7F00000100002A139A55AB9C3C3C0000", "TAGS": "blue", "own": "grün"}, h=7)
     assert answer.serialize_type == SerializeType.JSON
-    pulled = await client.pull(group, topic, 0)
+    pulled = await client.pull(group, topic, 0, suspend_ms=HOLD_MS)
     (message,) = messages(pulled)
     assert (message.body, message.flag, message.tag, message.properties["own"]) == (b"body", 7, "blue", "grün")
     assert answer.ext_fields["transactionId"] == message.id == "7F00000100002A139A55AB9C3C3C0000"
@@ -59,6 +59,7 @@ async def test_what_is_sent_is_pulled_unchanged(client: RawClient, topic: str, g
 
 async def test_a_batch_gets_offsets_that_follow_each_other(client: RawClient, topic: str, group: str) -> None:
     answer = await client.send_batch(topic, [b"a", b"b", b"c"], UNIQ_KEY="AB")
+    await client.pull(group, topic, 2, suspend_ms=HOLD_MS)
     pulled = messages(await client.pull(group, topic, 0))
     assert [(message.body, message.queue_offset) for message in pulled] == [(b"a", 0), (b"b", 1), (b"c", 2)]
     assert answer.ext_fields["msgId"] == ",".join(message.offset_id for message in pulled)
@@ -80,6 +81,7 @@ async def test_a_oneway_send_is_stored(client: RawClient, topic: str, group: str
 async def test_offsets_past_the_end(client: RawClient, topic: str, group: str, offset: int, code: int, remark: str) -> None:
     for _ in range(2):
         await client.send(topic)
+    await client.pull(group, topic, 1, suspend_ms=HOLD_MS)
     answer = await client.pull(group, topic, offset)
     assert (answer.code, answer.remark, answer.ext_fields["nextBeginOffset"]) == (code, remark, "2")
 
@@ -96,6 +98,7 @@ async def test_an_empty_queue(client: RawClient, topic: str, group: str) -> None
 async def test_tags_are_filtered_by_the_broker(client: RawClient, topic: str, group: str) -> None:
     for tag in ("red", "blue", "red"):
         await client.send(topic, tag.encode(), {"TAGS": tag, "UNIQ_KEY": "AB"})
+    await client.pull(group, topic, 2, suspend_ms=HOLD_MS)
     answer = await client.pull(group, topic, 0, subscription="blue || green")
     assert [message.tag for message in messages(answer)] == ["blue"]
     answer = await client.pull(group, topic, 0, subscription="green")
@@ -105,6 +108,7 @@ async def test_tags_are_filtered_by_the_broker(client: RawClient, topic: str, gr
 
 async def test_a_held_pull_gets_the_next_message(client: RawClient, another: RawClient, topic: str, group: str) -> None:
     await client.send(topic, b"old")
+    await client.pull(group, topic, 0, suspend_ms=HOLD_MS)
     pull = client.start_pull(group, topic, 1, suspend_ms=HOLD_MS)
     await client.call(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0)
     assert not pull.done()
@@ -124,14 +128,14 @@ async def test_a_delayed_message_comes_when_it_is_due(client: RawClient, topic: 
 async def test_a_message_sent_back_comes_again_and_then_rests_with_the_dead_letters(client: RawClient, topic: str, group: str) -> None:
     await client.heartbeat(f"c@{group}", group, topic)
     await client.send(topic, b"order", {"UNIQ_KEY": "AB", "TAGS": "paid"})
-    (first,) = messages(await client.pull(group, topic, 0))
+    (first,) = messages(await client.pull(group, topic, 0, suspend_ms=HOLD_MS))
     back = {"group": group, "originMsgId": first.id, "originTopic": topic, "unitMode": False, "maxReconsumeTimes": 1}
     await client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, **back, offset=first.commitlog_offset, delayLevel=0)
     (again,) = messages(await client.pull(group, f"%RETRY%{group}", 0, suspend_ms=HOLD_MS))
     assert (again.body, again.id, again.tag, again.reconsume_times) == (b"order", "AB", "paid", 1)
     assert (again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == (topic, first.offset_id)
     await client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, **back, offset=again.commitlog_offset, delayLevel=0)
-    (dead,) = messages(await client.pull(group, f"%DLQ%{group}", 0))
+    (dead,) = messages(await client.pull(group, f"%DLQ%{group}", 0, suspend_ms=HOLD_MS))
     assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"order", 2, topic)
     assert dead.properties["ORIGIN_MESSAGE_ID"] == first.offset_id
 
@@ -175,7 +179,8 @@ async def test_offsets_by_time(client: RawClient, topic: str, group: str) -> Non
     for _ in range(3):
         await client.send(topic)
     queue = {"topic": topic, "queueId": 0}
-    (first, *_) = messages(await client.pull(group, topic, 0))
+    await client.pull(group, topic, 2, suspend_ms=HOLD_MS)
+    (first, *_) = messages(await client.pull(group, topic, 0, suspend_ms=HOLD_MS))
     found = {
         name: int(
             (await client.ok(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **queue, timestamp=time_ms, boundaryType=name)).ext_fields["offset"]
@@ -191,7 +196,7 @@ async def test_offsets_by_time(client: RawClient, topic: str, group: str) -> Non
 
 async def test_a_message_is_viewed_by_its_offset(client: RawClient, topic: str, group: str) -> None:
     await client.send(topic, b"look")
-    (message,) = messages(await client.pull(group, topic, 0))
+    (message,) = messages(await client.pull(group, topic, 0, suspend_ms=HOLD_MS))
     assert messages(await client.ok(RequestCode.VIEW_MESSAGE_BY_ID, offset=message.commitlog_offset)) == [message]
 
 
@@ -202,7 +207,6 @@ async def test_refusals_have_the_same_codes(client: RawClient, topic: str, group
         client.start_send("SCHEDULE_TOPIC_XXXX"),
         client.start_send(topic, queue=99),
         client.start_send("no such name"),
-        client.start_send("%RETRY%nobody"),
         client.pull(group, f"{topic}_missing", 0),
         client.pull(group, topic, 0, queue=99),
         client.pull(group, topic, 0, subscription=None),
@@ -214,7 +218,6 @@ async def test_refusals_have_the_same_codes(client: RawClient, topic: str, group
         ResponseCode.NO_PERMISSION,
         ResponseCode.INVALID_PARAMETER,
         ResponseCode.INVALID_PARAMETER,
-        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.INVALID_PARAMETER,
         ResponseCode.SUBSCRIPTION_NOT_EXIST,

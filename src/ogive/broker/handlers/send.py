@@ -29,7 +29,7 @@ from ogive.errors import ProtocolError, ResponseCode, StoreError
 from ogive.model import RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import TopicConfig
+from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import VERSION, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageResponse
@@ -187,8 +187,7 @@ def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) ->
     if topic in RESERVED_TOPICS:
         raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if topic.startswith(RETRY_PREFIX):
-        group = _retry_group(ctx, topic)
-        return ctx.topics.ensure_retry(group, 1)
+        return ctx.topics.ensure_retry(_retry_group(ctx, topic).name, 1)
     try:
         queues = int(ext.get(names.default_topic_queues, "4"))
     except ValueError:
@@ -208,10 +207,11 @@ def _check_queue(queue_id: int, config: TopicConfig) -> int:
     return queue_id if queue_id >= 0 else random.randrange(config.write_queues)
 
 
-def _retry_group(ctx: Context, topic: str) -> str:
-    group = topic.removeprefix(RETRY_PREFIX)
-    if ctx.groups.get(group) is None:
-        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
+def _retry_group(ctx: Context, topic: str) -> SubscriptionGroupConfig:
+    name = topic.removeprefix(RETRY_PREFIX)
+    group = ctx.groups.find_or_create(name)
+    if group is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
     return group
 
 
@@ -251,11 +251,9 @@ def _redirect(
 
 def _retries_are_over(ctx: Context, command: RemotingCommand, topic: str, reconsume_times: int, names: _Names) -> bool:
     group = _retry_group(ctx, topic)
-    if ctx.locks.holds_any(group):
+    if ctx.locks.holds_any(group.name):
         return True  # orderly consumers retry by themselves, and send a message here when they have given up
-    config = ctx.groups.get(group)
-    assert config is not None
-    limit = config.retry_max_times
+    limit = group.retry_max_times
     asked = command.ext_fields.get(names.max_reconsume_times)
     if asked is not None and command.version >= VERSION_WITH_MAX_RECONSUME:
         try:

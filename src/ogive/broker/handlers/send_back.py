@@ -34,7 +34,7 @@ FIRST_RETRY_LEVEL: Final = 3
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(ConsumerSendMsgBackRequest, command.ext_fields)
-    group = ctx.groups.get(header.group)
+    group = ctx.groups.find_or_create(header.group)
     if group is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
     if group.retry_queues <= 0:

@@ -210,8 +210,11 @@ async def test_a_batch_for_a_retry_topic_is_refused(client: RawClient) -> None:
 # --- retry topics ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_topic_of_an_unknown_group_is_refused(client: RawClient) -> None:
-    assert (await client.start_send("%RETRY%nobody")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+async def test_a_retry_topic_of_an_unknown_group_is_refused_where_none_is_made(start_broker: StartBroker) -> None:
+    server = await start_broker(auto_create_groups=False)
+    async with await RawClient.open(server.address) as client:
+        assert (await client.start_send("%RETRY%nobody")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert server.context.topics.get("%RETRY%nobody") is None
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,10 @@ async def test_a_level_of_the_clients_choice(client: RawClient, level: int) -> N
     assert (await arrived(client, "%RETRY%G")).delay_level == min(level, 18)
 
 
-async def test_an_unknown_group_is_refused(client: RawClient) -> None:
-    answer = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="Nobody", delayLevel=0)
+async def test_an_unknown_group_is_refused_where_none_is_made(start_broker: StartBroker) -> None:
+    server = await start_broker(auto_create_groups=False)
+    async with await RawClient.open(server.address) as client:
+        answer = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="Nobody", delayLevel=0)
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
