@@ -8,10 +8,10 @@ import dataclasses
 import json
 import sys
 import time
-from typing import Any
 
 import ogive
 from ogive import aio
+from ogive.client.listener import AnyListener, ConsumeResult
 from ogive.demo import names
 from ogive.demo.children import loop_factory
 from ogive.demo.listening import CancellationDesk, OrderCheck
@@ -19,7 +19,7 @@ from ogive.demo.listening import CancellationDesk, OrderCheck
 _REPORT_PERIOD_S = 0.25
 
 
-def listeners(order: OrderCheck, desk: CancellationDesk) -> tuple[ogive.Listener[..., Any], ogive.Listener[..., Any]]:
+def listeners(order: OrderCheck, desk: CancellationDesk) -> tuple[AnyListener, AnyListener]:
     """What each group does with its messages."""
 
     @ogive.listener(names.FLIGHTS, group=names.ORDER_GROUP, orderly=True, batch=256, start="earliest")
@@ -28,7 +28,7 @@ def listeners(order: OrderCheck, desk: CancellationDesk) -> tuple[ogive.Listener
             order.see(message.json())
 
     @ogive.listener(names.FLIGHTS, group=names.CANCELLATION_GROUP, tags="cancelled", max_retries=names.MAX_RETRIES, start="earliest")
-    async def take_cancellation(message: ogive.MessageExt) -> ogive.ConsumeResult:
+    async def take_cancellation(message: ogive.MessageExt) -> ConsumeResult:
         return None if desk.take(message.json(), message.reconsume_times) else ogive.LATER
 
     return check_order, take_cancellation

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -34,7 +35,10 @@ def main(name_server: str, folder: Path) -> None:
     spark = session()
     say(phase="session")
     job = Job(spark, name_server, folder)
-    rows = job.stream()
+    try:
+        rows = job.stream()
+    except StreamingQueryException as exc:  # its text goes on with the whole query plan
+        raise SystemExit(f"the streaming query failed: {str(exc).partition('=== Streaming Query ===')[0].strip()}") from None
     say(
         rows_streamed=rows,
         dead_letters=dataclasses.asdict(job.dead_letters()),

@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import ogive
-from ogive import aio
-from ogive.client import api
+from ogive import ProducerConfig, SendResult, aio
 from ogive.demo import names
 from ogive.demo.charts import Band
 from ogive.demo.children import Child, resident_bytes
@@ -23,9 +21,7 @@ from ogive.demo.progress import Progress
 from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
 from ogive.errors import OgiveError
-from ogive.model import SendResult
-from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import TopicConfig
+from ogive.model import dlq_topic
 
 _SAMPLE_PERIOD_S: Final = 0.25
 _WEIGH_PERIOD_S: Final = 1.0
@@ -83,7 +79,6 @@ class Pipeline:
         ]
         self._started = time.time()
         self._name_server = ""
-        self._broker = ""
         self._groups: Child | None = None
         self._sent: Counter[str] = Counter()
         self._unidentified = 0  # cancellations sent without a tail number
@@ -93,7 +88,7 @@ class Pipeline:
         """The broker with its topics, and the two groups waiting for messages."""
         with self._phase("start"):
             await self._start_broker()
-            await _create_topics(self._broker)
+            await _create_topics(self._name_server)
             await self._start_groups()
 
     async def send(self, events: EventStream) -> None:
@@ -116,7 +111,7 @@ class Pipeline:
         self._show.expect(names.SPARK, self._sent.total())
         with self._phase("Spark"):
             await self._run_spark()
-        self.observed.lag = await _lags(self._broker)
+        self.observed.lag = await _lags(self._name_server)
 
     async def stop(self) -> None:
         """End every process, the youngest first."""
@@ -135,8 +130,8 @@ class Pipeline:
         if not ready.startswith(_READY):
             raise broker.failed("did not become ready")
         addresses = dict(word.split("=", 1) for word in ready.removeprefix(_READY).split())
-        self._name_server, self._broker = addresses["name-server"], addresses["broker"]
-        self._show.say(f"broker {self._broker}, name server {self._name_server}, sync flush, data in {self._folder}")
+        self._name_server = addresses["name-server"]
+        self._show.say(f"broker {addresses['broker']}, name server {self._name_server}, sync flush, data in {self._folder}")
         self._tasks.create_task(self._follow_broker(broker, lines))
 
     async def _follow_broker(self, broker: Child, lines: AsyncIterator[str]) -> None:
@@ -172,7 +167,8 @@ class Pipeline:
         spark = await self._child("Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)])
         result: dict[str, Any] = {}
         async for report in spark.reports():
-            self._count(names.SPARK, report.get("rows", 0), report["at"])
+            if (rows := report.get("rows")) is not None:
+                self._count(names.SPARK, rows, report["at"])
             result |= report
         if "parquet" not in result:
             raise spark.failed("ended without a result")
@@ -190,7 +186,7 @@ class Pipeline:
 
     async def _send(self, events: EventStream) -> None:
         acknowledged = {kind: partial(self._acknowledged, kind) for kind in KINDS}
-        async with aio.Producer(self._name_server, config=ogive.ProducerConfig(send_timeout_s=_SEND_TIMEOUT_S)) as producer:
+        async with aio.Producer(self._name_server, config=ProducerConfig(send_timeout_s=_SEND_TIMEOUT_S)) as producer:
             for event in events:
                 self._unidentified += event.tail is None and event.kind == "cancelled"
                 sent = await producer.submit(names.FLIGHTS, event.body, tag=event.kind, keys=event.flight, sharding_key=event.tail)
@@ -258,27 +254,20 @@ async def _repeat(job: Callable[[], None], period_s: float) -> NoReturn:
         await asyncio.sleep(period_s)
 
 
-async def _create_topics(broker: str) -> None:
-    pool = ConnectionPool()
-    try:
+async def _create_topics(name_server: str) -> None:
+    async with aio.Admin(name_server) as admin:
         for topic in (names.FLIGHTS, names.ON_TIME):
-            await api.create_topic(pool, broker, TopicConfig(name=topic, read_queues=names.QUEUES, write_queues=names.QUEUES))
-    finally:
-        await pool.close()
+            await admin.create_topic(topic, queues=names.QUEUES)
+        await admin.create_topic(
+            dlq_topic(names.CANCELLATION_GROUP), queues=1
+        )  # a short run may have no dead letter; the table is read anyway
 
 
-async def _lags(broker: str) -> dict[str, int]:
-    """How far the broker sees each group behind."""
-    pool = ConnectionPool()
-    try:
-        return {
-            group: sum(
-                offsets.broker_offset - offsets.consumer_offset for offsets in (await api.consume_stats(pool, broker, group)).values()
-            )
-            for group in names.GROUPS
-        }
-    finally:
-        await pool.close()
+async def _lags(name_server: str) -> dict[str, int]:
+    """How far the broker sees each group behind; a group that it does not know is left out."""
+    async with aio.Admin(name_server) as admin:
+        rows = {group: await admin.lag(group) for group in names.UNFILTERED_GROUPS}
+    return {group: sum(row.lag for row in queues) for group, queues in rows.items() if queues}
 
 
 def _read_hours(path: Path) -> dict[tuple[str, int], Figures]:

