@@ -112,6 +112,12 @@ class _NameServer:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"register at {self._address}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """It runs until it is cancelled: any other end is a bug."""
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.critical("registration at %s ended", self._address, exc_info=exc)
 
     async def stop(self) -> None:
         if self._task is not None:

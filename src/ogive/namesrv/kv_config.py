@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ogive.errors import InvalidOption, StoreError
 from ogive.store.fs import Fs, OsFs
@@ -18,13 +18,12 @@ class KvConfig:
 
     def __init__(self, path: Path | None = None, *, fs: Fs | None = None, max_entries: int = 10_000) -> None:
         """Loads the file (blocking)."""
-        self._table = None if path is None else JsonTable(fs or OsFs(), path)
+        self._table = None if path is None else JsonTable(fs or OsFs(), path, valid=_holds_namespaces)
         self._max_entries = max_entries
         self._saving = asyncio.Lock()  # one save at a time, so that an older state never replaces a newer one
         stored = (self._table.load() if self._table is not None else None) or {}
-        spaces = stored.get("configTable") or {}
         self._spaces: dict[str, dict[str, str]] = {
-            str(space): {str(key): str(value) for key, value in entries.items()} for space, entries in spaces.items()
+            space: {key: str(value) for key, value in entries.items()} for space, entries in stored.get("configTable", {}).items()
         }
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -35,7 +34,7 @@ class KvConfig:
         return self._spaces.get(namespace, {})
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set, and return when it is on stable storage. Raises InvalidOption, StoreError."""
+        """Set, and return when it is on stable storage. Raises InvalidOption; StoreError, and then it counts until the restart."""
         if not namespace or not key or len(namespace) + len(key) + len(value) > MAX_TEXT_LENGTH:
             raise InvalidOption(f"a KV setting needs a namespace and a key, and at most {MAX_TEXT_LENGTH} characters in all")
         if self.get(namespace, key) is None and sum(map(len, self._spaces.values())) >= self._max_entries:
@@ -61,3 +60,8 @@ class KvConfig:
                 await asyncio.to_thread(self._table.save, state)
             except OSError as exc:
                 raise StoreError(f"cannot save the KV settings: {exc}") from exc
+
+
+def _holds_namespaces(stored: dict[str, Any]) -> bool:
+    spaces = stored.get("configTable")
+    return isinstance(spaces, dict) and all(isinstance(entries, dict) for entries in spaces.values())

@@ -53,3 +53,11 @@ async def test_a_setting_that_cannot_be_saved_is_an_error(tmp_path: Path) -> Non
 
     with pytest.raises(StoreError, match="No space left"):
         await KvConfig(tmp_path / "kvConfig.json", fs=FullDisk()).put("space", "a", "1")
+
+
+@pytest.mark.parametrize("content", ['{"configTable":[]}', '{"configTable":{"space":7}}', "{", ""])
+def test_a_file_that_is_none_of_ours_is_set_aside(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text(content)
+    assert KvConfig(path).namespace("space") == {}
+    assert [file.name.partition("-")[0] for file in tmp_path.iterdir()] == ["kvConfig.json.corrupt"]

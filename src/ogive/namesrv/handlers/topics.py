@@ -28,7 +28,7 @@ from ogive.wire.headers import (
     GetUnitTopicListRequest,
 )
 
-STANDARD_JSON_SINCE = 401  # 4.9.4, see protocol version numbers in codes.py
+STANDARD_JSON_SINCE = 401  # 4.9.4, as MQVersion.java counts
 UNIT, UNIT_SUB = 1, 2  # bits of topicSysFlag
 
 
