@@ -146,7 +146,7 @@ class Broker:
         self._jobs = [
             self._job(config.offsets_persist_s, self._writers[0].save, "save consumer offsets"),
             self._job(config.delay_persist_s, self._writers[1].save, "save delay offsets"),
-            self._job(config.client_scan_s, self._scan_clients, "expire clients"),
+            self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -265,13 +265,6 @@ class Broker:
         if not self.failed.done():
             self.failed.set_result(error)
 
-    async def _scan_clients(self) -> None:
-        ctx = self.context
-        for connection in ctx.clients.expired():
-            log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, self.config.client_expiry_s)
-            connection.close()
-        ctx.locks.expire()
-
 
 @dataclass(slots=True)
 class _Progress:
@@ -293,6 +286,13 @@ class _Progress:
 def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:
     holds.arrived(ends)
     schedule.arrived(ends)
+
+
+async def _expire(ctx: Context) -> None:
+    for connection in ctx.clients.expired():
+        log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, ctx.config.client_expiry_s)
+        connection.close()
+    ctx.locks.expire()
 
 
 def _connection_closed(ctx: Context, connection: Connection) -> None:

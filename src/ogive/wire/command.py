@@ -14,6 +14,8 @@ MAX_EXT_FIELDS = 256
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _I32: Final = struct.Struct(">i")
+_U32: Final = struct.Struct(">I")
+_SHORT_ENTRY: Final = struct.Struct(">HxI")  # name length, a name of one letter, value length
 _LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
 _JSON: Final = int(SerializeType.JSON)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
@@ -203,17 +205,23 @@ def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
     """
     fields: dict[str, str] = {}
     text = frame[:end].decode("latin-1")  # a character for each byte, so offsets mean the same in both
-    number = int.from_bytes
+    short_entry = _SHORT_ENTRY.unpack_from
     while at < end:
-        name_end = at + 2 + number(frame[at : at + 2])
-        value_at = name_end + 4
-        value_end = value_at + number(frame[name_end:value_at])
-        if value_end > end:
-            raise ProtocolError("an extension field does not fit the header")
-        name, value = text[at + 2 : name_end], text[value_at:value_end]
-        if name and value:  # Java decodes an empty one to null: absent
+        name_size, value_size = short_entry(frame, at)
+        if name_size == 1 and (name := text[at + 2]) < "\x80":  # all names of a send are letters
+            at += 7
+        else:
+            name_end = at + 2 + name_size
+            (value_size,) = _U32.unpack_from(frame, name_end)
+            name = text[at + 2 : name_end]
             if not name.isascii():
                 name = frame[at + 2 : name_end].decode()
-            fields[name] = value if value.isascii() else frame[value_at:value_end].decode()
+            at = name_end + 4
+        value_end = at + value_size
+        if value_end > end:
+            raise ProtocolError("an extension field does not fit the header")
+        value = text[at:value_end]
+        if name and value:  # Java decodes an empty one to null: absent
+            fields[name] = value if value.isascii() else frame[at:value_end].decode()
         at = value_end
     return fields
