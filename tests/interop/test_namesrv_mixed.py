@@ -1,0 +1,131 @@
+"""Our name server with Apache's broker, and our broker with Apache's name server: tools and clients see no difference."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker, BrokerConfig
+from ogive.namesrv import NameServer, NameServerConfig
+from ogive.wire.codes import RequestCode
+from tests.interop import apache
+from tests.interop.apache import Apache
+from tests.raw_client import RawClient
+
+
+async def admin(name_server: str, *commands: str) -> list[str]:
+    return await asyncio.to_thread(apache.admin, name_server, *commands)
+
+
+@pytest.fixture
+async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
+    """Ours."""
+    server = NameServer(NameServerConfig(port=0, kv_path=tmp_path / "kvConfig.json"))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def their_broker(name_server: NameServer, tmp_path: Path) -> AsyncIterator[Apache]:
+    """Registered at our name server."""
+    broker = Apache(tmp_path / "apache", name_server=name_server.address)
+    try:
+        await asyncio.to_thread(broker.start)
+        yield broker
+    finally:
+        await asyncio.to_thread(broker.stop, signal.SIGKILL)
+
+
+@pytest.fixture
+async def their_name_server(tmp_path: Path) -> AsyncIterator[str]:
+    server = Apache(tmp_path / "apache", with_broker=False)
+    try:
+        await asyncio.to_thread(server.start)
+        yield server.name_server
+    finally:
+        await asyncio.to_thread(server.stop, signal.SIGKILL)
+
+
+@pytest.fixture
+async def broker(their_name_server: str, tmp_path: Path) -> AsyncIterator[Broker]:
+    """Ours, registered at Apache's name server."""
+    broker = Broker(BrokerConfig(data=tmp_path / "ogive", port=0, name_servers=(their_name_server,)))
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
+async def test_apache_s_broker_tools_and_clients_work_with_our_name_server(name_server: NameServer, their_broker: Apache) -> None:
+    """Routes, topics made with mqadmin, rights, messages, settings; and a broker that ends is out of the routes at once."""
+    await asyncio.to_thread(apache.send, name_server.address, "Mixed", 20)
+    await asyncio.to_thread(apache.consume, name_server.address, "Mixed", "group", 20)
+    clusters, topics, made, route, closed, closed_route, opened, opened_route, progress, config, refused, _ = await admin(
+        name_server.address,
+        "clusterList",
+        "topicList",
+        "updateTopic -c DefaultCluster -t Made -r 5 -w 3",
+        "topicRoute -t Made",
+        "wipeWritePerm -b broker-a",
+        "topicRoute -t Made",
+        "addWritePerm -b broker-a",
+        "topicRoute -t Made",
+        "consumerProgress -g group",
+        "getNamesrvConfig",
+        "updateNamesrvConfig -k kvConfigPath -v /tmp/elsewhere",
+        "updateOrderConf -t Made -m put -v broker-a:2",
+    )
+    (row,) = apache.table(clusters)
+    assert (row["Cluster Name"], row["Broker Name"], row["BID"], row["Addr"]) == ("DefaultCluster", "broker-a", "0", their_broker.address)
+    assert {"TBW102", "BenchmarkTest", "DefaultCluster", "Mixed"} <= set(topics.split())
+    assert "success" in made
+    found = apache.route(route)
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": their_broker.address}
+    assert [(queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) for queues in found["queueDatas"]] == [(5, 3, 6)]
+    assert "OK" in closed
+    assert "OK" in opened
+    assert [apache.route(text)["queueDatas"][0]["perm"] for text in (closed_route, opened_route)] == [4, 6]
+    assert "Consume Diff Total: 0" in progress
+    assert "kvConfig.json" in config
+    assert "CODE: 16" in refused
+
+    await asyncio.to_thread(their_broker.kill)
+    async with await RawClient.open(name_server.address) as client:
+        kept = await client.ok(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="Made")
+        assert kept.ext_fields == {"value": "broker-a:2"}
+        assert b"broker-a" not in (await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)).body
+
+
+async def test_our_broker_works_with_apache_s_name_server_until_it_stops(their_name_server: str, broker: Broker) -> None:
+    """Its topics are routed, also one made with mqadmin; mqadmin asks a running Java consumer through it (307)."""
+    await asyncio.to_thread(apache.send, their_name_server, "Mixed", 20)
+    with apache.JavaClient("Consume", nameServer=their_name_server, topic="Mixed", group="group", deliveries=100) as consumer:
+        await asyncio.to_thread(consumer.wait_for, "id")
+        online = broker.context.clients.consumer_group("group")
+        assert online is not None
+        (client_id,) = online.client_ids
+        clusters, topics, made, route, connections, status = await admin(
+            their_name_server,
+            "clusterList",
+            "topicList",
+            "updateTopic -c DefaultCluster -t Made -r 5 -w 3",
+            "topicRoute -t Made",
+            "consumerConnection -g group",
+            f"consumerStatus -g group -i {client_id}",  # without -i it would write the answer to a file in the working directory
+        )
+    (row,) = apache.table(clusters)
+    assert (row["Broker Name"], row["Addr"], row["ACTIVATED"]) == ("broker-a", broker.address, "true")
+    assert "Mixed" in topics.split()
+    assert "success" in made
+    found = apache.route(route)
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": broker.address}
+    assert [(queues["readQueueNums"], queues["writeQueueNums"]) for queues in found["queueDatas"]] == [(5, 3)]
+    assert client_id in connections
+    assert "CONSUME_PASSIVELY" in connections
+    assert "Mixed" in status
+    assert "PROP_CONSUMER_START_TIMESTAMP" in status
+
+    await broker.stop()
+    assert apache.table((await admin(their_name_server, "clusterList"))[0]) == []
