@@ -21,7 +21,8 @@ def test_any_cut_leaves_a_prefix(messages: list[tuple[str, int, bytes]], cut: in
     ends = [(driver.put(message(body, topic, queue_id))[0], topic, queue_id, body) for topic, queue_id, body in messages]
     crashed = fs.copy()
     if derived:
-        for path in [path for path in crashed.names if "commitlog" not in path.parts]:
+        # All but the page that says whose records these are: without it they count as Apache's, whose checksum covers the body only.
+        for path in [path for path in crashed.names if "commitlog" not in path.parts and path.name != "checkpoint"]:
             del crashed.names[path]
     data = crashed.names[ROOT / "commitlog" / f"{0:020d}"].data
     end = ends[-1][0].commitlog_offset + ends[-1][0].size

@@ -22,9 +22,10 @@ from ogive.store.record import NEVER
 from ogive.store.tables import read_file, replace_file, write_synced
 
 FORMAT: Final = 1
-_PAGE: Final = struct.Struct(">qqqqqq")
-"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset; then, where Apache leaves zeros, the
-first one again. Source: StoreCheckpoint.java, 5.3"""
+_PAGE: Final = struct.Struct(">qqqqq8sqq")
+"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset (source: StoreCheckpoint.java, 5.3);
+then, where Apache leaves zeros: our mark, the first timestamp again, and Checkpoint.crc_from"""
+_MARK: Final = b"ogive\0\0\1"
 _PAGE_BYTES: Final = 4096
 _NAME: Final = "queues.json"
 
@@ -75,17 +76,20 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
     text = f'{{"format":{FORMAT},"crc":{zlib.crc32(body.encode())},"body":{body}}}\n'
     replace_file(fs, root / _NAME, text.encode())
     stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
-    page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, stored_ms)
+    page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from)
     write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
 
 
-def written_by_another(fs: Fs, root: Path) -> bool:
-    """Whether Apache's broker ran here since our last checkpoint: it moves its timestamps, and not our copy of them behind the page."""
+def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
+    """From which commit-log offset on the records of a log that is to be read carry their own checksum.
+
+    Nothing is promised when Apache's broker ran here since our last checkpoint: it moves its timestamp, and not our copy of it.
+    """
     raw = read_file(fs, root / "checkpoint") or b""
     if len(raw) < _PAGE.size:
-        return False
-    physic, _, _, _, _, ours = _PAGE.unpack_from(raw)
-    return bool(physic != ours)
+        return checkpoint.crc_from if checkpoint is not None else NEVER
+    physic, _, _, _, _, mark, ours, promised = _PAGE.unpack_from(raw)
+    return int(promised) if mark == _MARK and physic == ours else NEVER
 
 
 def load(fs: Fs, root: Path) -> Checkpoint | None:

@@ -106,7 +106,8 @@ def crc_property(crc: int) -> bytes:
 def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) -> Record | None:
     """The record at byte *at* of *buffer*, or None unless it is whole, belongs at *commitlog_offset* and its checksum holds.
 
-    From *crc_from* on every record carries the checksum over the whole; one that does not is damaged in just that place.
+    From *crc_from* on every record carries the checksum over the whole; one that does not is damaged in just that place. Before, it
+    may be missing or speak of another record: Apache's broker copies properties when it stores a message again.
     """
     try:
         fields = RECORD_V4.unpack_from(buffer, at)
@@ -133,22 +134,25 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) ->
     if properties_at > end or properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end:
         return None
     view = memoryview(buffer)
-    if buffer[end - CRC_BYTES : end - CRC_BYTES + _CRC_NAME_BYTES] == _CRC_NAME and properties_at <= end - CRC_BYTES:
-        if crc_property(_crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF) != buffer[end - CRC_BYTES : end]:
-            return None
+    tail = buffer[end - CRC_BYTES : end]
+    if (
+        tail.startswith(_CRC_NAME)
+        and properties_at <= end - CRC_BYTES
+        and tail == crc_property(_crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF)
+    ):
         plain = False
     else:
         plain = end - properties_at <= MAX_CRC_PROPERTIES
-        if plain and (commitlog_offset >= crc_from or _resembles_crc(buffer[end - CRC_BYTES : end])):
+        if plain and (commitlog_offset >= crc_from or _spoiled_crc(tail)):
             return None
         if _crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
             return None
     return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain)
 
 
-def _resembles_crc(tail: bytes) -> bool:
-    """Whether this was a checksum property before a bit or two changed, or ends in zeros that a lost write left."""
-    return tail[-1] == 0 or sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)]) >= 6
+def _spoiled_crc(tail: bytes) -> bool:
+    """Whether this was a checksum property before a bit or two of its name changed, or ends in zeros that a lost write left."""
+    return tail[-1] == 0 or 6 <= sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)]) < _CRC_NAME_BYTES
 
 
 def _v6_part(buffer: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:

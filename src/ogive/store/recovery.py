@@ -82,8 +82,7 @@ class _Recovery:
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(checkpoints.load(fs, root), start, self._found.end)
         self._file_entries = queue_file_bytes(fs, self._queue_root, self._config.consume_queue_file_bytes) // ENTRY_BYTES
-        known = checkpoint is not None and not checkpoints.written_by_another(fs, root)
-        scan = LogScan(fs, self._commitlog, self._found, checkpoint.crc_from if checkpoint is not None and known else NEVER)
+        scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint))
         try:
             result = LogEnd(scan.start)
             lost = self._restore(checkpoint) if checkpoint is not None else []

@@ -65,6 +65,16 @@ def test_body_checksum_counts_where_no_other_is_due() -> None:
     assert read_record(bytes(raw), 0, 1048576, NEVER) is None
 
 
+def test_checksum_of_another_record_is_no_damage_where_none_is_due() -> None:
+    """Apache's broker copies the property when it stores a message again."""
+    stale = b"TAGS\x01TagA\x02" + crc_property(5)
+    field = topic_field(b"T")
+    new = message(b"Hello", "T", properties=stale)
+    raw = build_record(new, field, stale, fixed_bytes(field) + 5 + len(stale), 0, 0, 1, with_crc=False)
+    assert read_record(raw, 0, 0, NEVER) is not None
+    assert read_record(raw, 0, 0, 0) is None
+
+
 def test_record_at_another_offset_is_none() -> None:
     """A page copied from elsewhere looks whole, but does not belong there."""
     assert read_record(built(), 0, 1048577, 0) is None
