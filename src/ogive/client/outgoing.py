@@ -21,12 +21,12 @@ class Result(Protocol):
 
 
 class Outgoing:
-    """One message, or one batch, from its acceptance to its outcome."""
+    """One message, or one batch, from its acceptance to its outcome. *pinned* ones must keep their order on their queue."""
 
     __slots__ = (
-        "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "pinned",
-        "placed", "properties", "queue", "sequence", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
-        "tried", "tries", "unknown",
+        "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "on_way",
+        "pinned", "properties", "queue", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic", "tried",
+        "tries", "unknown",
     )  # fmt: skip
 
     future: Result
@@ -36,10 +36,6 @@ class Outgoing:
     born_ms: int
     started: float  # times of the loop's clock
     deadline: float
-    # set on the way
-    number: int  # in a backlog
-    sequence: int  # pinned: the how-manieth of its queue ...
-    alone: bool  # ... and whether nothing else was on its way there
 
     def __init__(
         self,
@@ -61,8 +57,10 @@ class Outgoing:
         self.flag = flag
         self.batch = batch  # flag, body and property text of each; the body is made of them on acceptance
         self.pinned = sharding_key is not None or queue is not None
-        self.placed = False  # counted in target.pinned
         self.size = len(body) + len(text) + OVERHEAD_BYTES
+        self.alone = False  # pinned: must not share a request with others
+        self.on_way = False  # pinned: in a request without an answer yet
+        self.number = -1  # among those whose deadline the publisher watches
         self.target: Target | None = None
         self.tries = 0
         self.finished = False
@@ -72,30 +70,47 @@ class Outgoing:
 
 
 class Lane:
-    """One broker's connection, and what waits for it."""
+    """One broker's connection, and what waits for it: messages, and queues whose messages must keep their order."""
 
-    __slots__ = ("address", "backlog", "broker_name", "connection", "down", "opening")
+    __slots__ = ("address", "backlog", "broker_name", "connection", "down", "opening", "stalled")
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
         self.address = ""
         self.connection: Connection | None = None
         self.backlog: deque[Outgoing] = deque()
+        self.stalled: dict[Pump, None] = {}  # a set that keeps its order
         self.opening = False
         self.down: OgiveError | None = None  # why the last attempt to connect failed
 
+    def ready(self) -> Connection | None:
+        """The connection, if it is open and nothing waits to go first."""
+        connection = self.connection
+        return None if connection is None or connection.closed or self.backlog else connection
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.backlog or self.stalled)
+
+
+class Pump(Protocol):
+    """The part of an ordered queue that its lane needs."""
+
+    def pump(self) -> None: ...
+    def drop_finished(self) -> None: ...
+    def put(self, outgoing: Outgoing) -> None: ...
+
 
 class Target:
-    """One queue to send to. *sequence* counts the pinned messages it was given, *pinned* those without an outcome."""
+    """One queue to send to; *ordered* takes the messages that must keep their order."""
 
-    __slots__ = ("frames", "lane", "pinned", "queue", "sequence")
+    __slots__ = ("frames", "lane", "ordered", "queue")
 
     def __init__(self, queue: MessageQueue, lane: Lane, frames: SendFrames) -> None:
         self.queue = queue
         self.lane = lane
         self.frames = frames
-        self.sequence = 0
-        self.pinned = 0
+        self.ordered: Pump | None = None
 
 
 class Topic:

@@ -1,12 +1,12 @@
 """The engine under the producer: where each message goes, in which order, and what happens when a try fails.
 
 Behaviour
-- Messages are handed to the connection in the order in which they were accepted; all that one queue gets travels on one connection, so a
-  queue stores them in that order. Messages that wait for a route or a connection keep their places.
+- Messages that may go anywhere are all on their way at once, one request each. Messages with a sharding key or a fixed queue keep their
+  order, see ``ordered.py``. Messages that wait for a route or a connection keep their places.
 - One time budget covers a message from its acceptance to its answer. Connecting counts as waiting, not as a try: a broker that restarts is
   waited for, and messages that may go anywhere move to a broker that can be reached.
-- A failed try is repeated on another broker's queue if there is one. A message with a sharding key or a fixed queue stays with its queue,
-  and is repeated only if nothing else was on its way there or came after it: a repeated message must not overtake.
+- A failed try is repeated on another broker's queue if there is one; a message that is bound to its queue is repeated there. A broker that
+  says it is busy is asked again, with growing pauses, as long as the budget lasts (unless there are to be no retries at all).
 - A message whose fate is unknown after the last try fails with SendTimeout; one that was certainly not stored with another error.
 
 Differs from Java
@@ -21,17 +21,19 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.outgoing import Lane, Outgoing, Target, Topic
+from ogive.client.ordered import BATCH_PROPERTIES, STORED, OrderedQueue, read_results
+from ogive.client.outgoing import Lane, Outgoing, Pump, Target, Topic
 from ogive.client.routes import auto_create_route, publish_queues
 from ogive.client.send_frame import SendFrames, with_unique_key
 from ogive.errors import (
+    BrokerBusy,
     BrokerError,
     ConnectError,
     IllegalStateError,
@@ -39,12 +41,13 @@ from ogive.errors import (
     NoRoute,
     OgiveError,
     ProtocolError,
+    RequestTimeout,
     SendFailed,
     SendTimeout,
     TransportError,
     broker_error,
 )
-from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult, SendStatus
+from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult
 from ogive.transport.connection import Connection
 from ogive.transport.deadlines import Deadlines
 from ogive.wire.command import RemotingCommand
@@ -57,15 +60,13 @@ RETRY_PAUSE_S: Final = 0.1
 HEAD_START_S: Final = 0.1  # a route is given up so long before its message's deadline: the error then says what was missing
 MAX_PAUSE_S: Final = 1.0
 
-_STORED: Final[dict[int, SendStatus]] = {status.value: status for status in SendStatus}
-
 
 class Publisher:
     """Takes Outgoing messages and sees to it that each gets exactly one outcome."""
 
     def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
         self._client = client
-        self._config = config
+        self.config = config
         self._loop = asyncio.get_running_loop()
         self._keys = UniqueKeys()
         self._topics: dict[str, Topic] = {}
@@ -77,7 +78,7 @@ class Publisher:
         self._granted_bytes = 0
         self._deadlines = Deadlines(self._loop, self._expire)
         self._numbers = itertools.count()
-        self._parked: dict[int, Outgoing] = {}  # those in a backlog, by number
+        self._watched: dict[int, Outgoing] = {}  # by number
         self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
         client.on_route_change.append(self._route_changed)
 
@@ -98,7 +99,7 @@ class Publisher:
 
     def _fits(self, size: int) -> bool:
         count, total = len(self._in_flight) + self._granted, self._bytes + self._granted_bytes + size
-        return count < self._config.max_in_flight and (total <= self._config.max_in_flight_bytes or count == 0)
+        return count < self.config.max_in_flight and (total <= self.config.max_in_flight_bytes or count == 0)
 
     async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing."""
@@ -154,7 +155,7 @@ class Publisher:
         rows = zip(keys, outgoing.batch, strict=True)
         outgoing.body = encode_batch(BatchItem(flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
         outgoing.key = ",".join(keys)
-        outgoing.properties = b"WAIT\x01true\x02"
+        outgoing.properties = BATCH_PROPERTIES
 
     def _grant(self) -> None:
         while self._waiting and self._fits(self._waiting[0][1]):
@@ -190,7 +191,7 @@ class Publisher:
                 except OgiveError as exc:
                     for outgoing in asking:
                         self._unwatch(outgoing)
-                        self._fail(outgoing, exc)
+                        self._end(outgoing, exc)
                     topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
                     continue
                 self._set_targets(topic, queues)
@@ -215,7 +216,7 @@ class Publisher:
                 template = await self._client.route(AUTO_CREATE_TOPIC, timeout_s=budget)
             except NoRoute:
                 template = None
-            queues = publish_queues(topic, auto_create_route(template, self._config.default_topic_queues)) if template else ()
+            queues = publish_queues(topic, auto_create_route(template, self.config.default_topic_queues)) if template else ()
             if not queues:
                 raise
             return queues
@@ -227,7 +228,7 @@ class Publisher:
 
     def _make_target(self, queue: MessageQueue) -> Target:
         lane = self._lanes.get(queue.broker_name) or self._lanes.setdefault(queue.broker_name, Lane(queue.broker_name))
-        return Target(queue, lane, SendFrames(self._config.group, queue, self._config.default_topic_queues))
+        return Target(queue, lane, SendFrames(self.config.group, queue, self.config.default_topic_queues))
 
     def _route_changed(self, name: str) -> None:
         topic = self._topics.get(name)
@@ -247,24 +248,25 @@ class Publisher:
         """Give the message its queue, and send it if the way is free."""
         assert topic.targets is not None
         if outgoing.pinned:
-            target = outgoing.target or self._pinned_target(topic, outgoing)
-            if target is None:
-                self._fail(outgoing, NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to"))
-                return
-            target.sequence += 1
-            outgoing.sequence = target.sequence
-            outgoing.alone = target.pinned == 0
-            outgoing.placed = True
-            target.pinned += 1
-        else:
-            target = self._next_target(topic)
-        outgoing.target = target
+            self._place_in_order(topic, outgoing)
+            return
+        outgoing.target = target = self._next_target(topic)
         lane = target.lane
-        connection = lane.connection
-        if connection is None or connection.closed or lane.backlog:
+        connection = lane.ready()
+        if connection is None:
             self._park_for_connection(lane, outgoing)
         else:
             self._transmit(outgoing, target, connection)
+
+    def _place_in_order(self, topic: Topic, outgoing: Outgoing) -> None:
+        outgoing.target = target = self._pinned_target(topic, outgoing)
+        if target is None:
+            self._end(outgoing, NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to"))
+            return
+        self._watch(outgoing)  # until its outcome: it may wait behind others
+        if target.ordered is None:
+            target.ordered = OrderedQueue(target, self)
+        target.ordered.put(outgoing)
 
     def _pinned_target(self, topic: Topic, outgoing: Outgoing) -> Target | None:
         if outgoing.queue is not None:
@@ -304,28 +306,25 @@ class Publisher:
         if not isinstance(answer, RemotingCommand):
             self._attempt_failed(outgoing, answer)
             return
-        status = _STORED.get(answer.code)
-        if status is None:
+        if answer.code not in STORED:
             self._attempt_failed(outgoing, broker_error(answer.code, answer.remark, target.lane.address))
             return
-        ext = answer.ext_fields
-        queue = target.queue
         try:
-            if int(ext["queueId"]) != queue.queue_id:
-                queue = MessageQueue(queue.topic, queue.broker_name, int(ext["queueId"]))
-            result = SendResult(status, outgoing.key, ext["msgId"], queue, int(ext["queueOffset"]))
-        except (KeyError, ValueError) as exc:
-            self._fail(outgoing, ProtocolError(f"{target.lane.address} stored the message, but its answer cannot be read: {exc}"))
+            (result,) = read_results([outgoing.key], answer, target.queue)
+        except ProtocolError as exc:
+            self._end(outgoing, exc)
             return
-        self._finish(outgoing)
-        if not outgoing.future.done():
-            outgoing.future.set_result(result)
+        self.succeed(outgoing, result)
 
     # --- connections -------------------------------------------------------------------------------------------------
 
     def _park_for_connection(self, lane: Lane, outgoing: Outgoing) -> None:
         lane.backlog.append(outgoing)
         self._watch(outgoing)
+        self._start_opening(lane)
+
+    def stall(self, lane: Lane, queue: Pump) -> None:
+        lane.stalled[queue] = None
         self._start_opening(lane)
 
     def _start_opening(self, lane: Lane) -> None:
@@ -337,16 +336,16 @@ class Publisher:
         """Connect and let the backlog go. While the broker cannot be reached, try again and again, for later messages as well."""
         pause = RETRY_PAUSE_S
         try:
-            while lane.backlog or lane.down is not None:
+            while lane.wanted or lane.down is not None:
                 try:
                     lane.address = self._client.broker_address(lane.broker_name)
-                    async with asyncio.timeout(self._config.send_timeout_s / 3):  # so that messages can still go elsewhere
+                    async with asyncio.timeout(self.config.send_timeout_s / 3):  # so that messages can still go elsewhere
                         connection = await self._client.pool.get(lane.address)
                 except TimeoutError:
                     lane.down = ConnectError(f"no connection to {lane.address} yet", lane.address)
                 except (TransportError, NoRoute) as exc:
                     lane.down = exc
-                    if isinstance(exc, NoRoute) and not lane.backlog:
+                    if isinstance(exc, NoRoute) and not lane.wanted:
                         break  # the broker left for good
                 else:
                     self._opened(lane, connection)
@@ -366,74 +365,85 @@ class Publisher:
             if not outgoing.finished:
                 assert outgoing.target is not None
                 self._transmit(outgoing, outgoing.target, connection)
+        stalled, lane.stalled = lane.stalled, {}
+        for queue in stalled:
+            queue.pump()
 
     def _move_on(self, lane: Lane) -> None:
         """Send what may go anywhere to brokers that can be reached."""
-        staying: deque[Outgoing] = deque()
-        leaving: list[tuple[Topic, Outgoing]] = []
-        for outgoing in lane.backlog:
+        waiting, lane.backlog = lane.backlog, deque()
+        for outgoing in waiting:
             topic = self._topics.get(outgoing.topic)
-            free = not outgoing.pinned and topic is not None and any(target.lane.down is None for target in topic.targets or ())
-            if free and topic is not None:
-                leaving.append((topic, outgoing))
-            else:
-                staying.append(outgoing)
-        lane.backlog = staying
-        for topic, outgoing in leaving:
-            self._unwatch(outgoing)
-            self._place(topic, outgoing)
+            if topic is not None and any(target.lane.down is None for target in topic.targets or ()):
+                self._unwatch(outgoing)
+                self._place(topic, outgoing)
+            elif not outgoing.finished:
+                lane.backlog.append(outgoing)
 
     async def _refresh_one_route(self, lane: Lane) -> None:
         """The broker may have moved to another address."""
-        if lane.backlog:
+        topics = [target.queue.topic for target in self._targets_of(lane)]
+        if topics:
             try:
-                await self._client.refresh_route(lane.backlog[0].topic)
+                await self._client.refresh_route(topics[0])
             except (NoRoute, NoNameServer) as exc:
                 log.debug("connection to %s: %s", lane.broker_name, exc)
 
+    def _targets_of(self, lane: Lane) -> list[Target]:
+        return [target for topic in self._topics.values() for target in topic.targets or () if target.lane is lane]
+
     # --- failures ----------------------------------------------------------------------------------------------------
 
-    def _attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
-        target = outgoing.target
-        assert target is not None
-        self._leave(outgoing)
+    def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
+        """Remember a failed try; True if another one is allowed."""
+        lane = outgoing.target.lane if outgoing.target is not None else None
         outgoing.error = error
         outgoing.unknown = outgoing.unknown or error.outcome_unknown
-        outgoing.tried = (outgoing.tried or set()) | {f"{target.lane.broker_name} ({target.lane.address})"}
-        repeat = not isinstance(error, BrokerError) or error.retry_other_broker
-        if repeat and outgoing.tries <= self._config.retries and self._loop.time() < outgoing.deadline and self._may_repeat(outgoing):
-            self._client.spawn(self._try_again(outgoing, error), "send again")
-        else:
-            self._fail(outgoing, self._outcome(outgoing))
+        outgoing.tried = (outgoing.tried or set()) | ({f"{lane.broker_name} ({lane.address})"} if lane is not None else set())
+        if isinstance(error, ProtocolError) or (isinstance(error, BrokerError) and not error.retry_other_broker):
+            return False
+        allowed = self.config.retries > 0 if isinstance(error, BrokerBusy) else outgoing.tries <= self.config.retries
+        return allowed and self._loop.time() < outgoing.deadline
 
-    def _may_repeat(self, outgoing: Outgoing) -> bool:
-        target = outgoing.target
-        return not outgoing.pinned or (target is not None and outgoing.alone and target.sequence == outgoing.sequence)
+    def _attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
+        if self.note_failure(outgoing, error) and not outgoing.finished:
+            self._watch(outgoing)
+            self.spawn(self._try_again(outgoing, error), "send again")
+        else:
+            self.fail(outgoing)
 
     async def _try_again(self, outgoing: Outgoing, error: OgiveError) -> None:
+        """On another broker at once, on the same one after a pause."""
         previous = outgoing.target
-        assert previous is not None
-        if error.refresh_route:
-            try:
-                await self._client.refresh_route(outgoing.topic, timeout_s=max(0.0, outgoing.deadline - self._loop.time()))
-            except (NoRoute, NoNameServer) as exc:
-                log.debug("send again to %s: %s", outgoing.topic, exc)
         topic = self._topics.get(outgoing.topic)
-        others = topic is not None and any(target.lane is not previous.lane for target in topic.targets or ())
-        if outgoing.pinned or not others:
-            await asyncio.sleep(min(RETRY_PAUSE_S * outgoing.tries, max(0.0, outgoing.deadline - self._loop.time())))
+        lanes = {id(target.lane) for target in topic.targets or ()} if topic is not None else set()
+        if outgoing.tries >= len(lanes) or error.refresh_route:
+            await self.before_next_try(outgoing.topic, error, max(1, outgoing.tries - len(lanes) + 1))
+        self._unwatch(outgoing)
         if outgoing.finished:
             return
-        if topic is None or topic.targets is None or self._loop.time() >= outgoing.deadline or not self._may_repeat(outgoing):
-            self._fail(outgoing, self._outcome(outgoing))
+        if topic is None or topic.targets is None or previous is None:
+            self.fail(outgoing)
+            return
+        target = self._next_target(topic, avoid=previous.lane)
+        outgoing.target = target
+        connection = target.lane.ready()
+        if connection is None:
+            self._park_for_connection(target.lane, outgoing)
         else:
-            self._place_again(topic, outgoing, previous)
+            self._transmit(outgoing, target, connection)
 
-    def _place_again(self, topic: Topic, outgoing: Outgoing, previous: Target) -> None:
-        if not outgoing.pinned:
-            topic.next -= 1
-            outgoing.target = self._next_target(topic, avoid=previous.lane)
-        self._place(topic, outgoing)
+    async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
+        """Pause, and refresh the route where the error asks for it."""
+        if error.refresh_route:
+            try:
+                await self._client.refresh_route(topic)
+            except (NoRoute, NoNameServer) as exc:
+                log.debug("send again to %s: %s", topic, exc)
+        await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return self._client.spawn(work, name)
 
     def _outcome(self, outgoing: Outgoing) -> OgiveError:
         """The error that says what happened to the message, all tries together."""
@@ -455,7 +465,16 @@ class Publisher:
             return error
         return SendFailed(f"message for {outgoing.topic} was not stored after {times} within {waited:.1f} s; at last: {error}")
 
-    def _fail(self, outgoing: Outgoing, error: OgiveError) -> None:
+    def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
+        self._finish(outgoing)
+        if not outgoing.future.done():
+            outgoing.future.set_result(result)
+
+    def fail(self, outgoing: Outgoing) -> None:
+        """End it with the error that its tries amount to."""
+        self._end(outgoing, self._outcome(outgoing))
+
+    def _end(self, outgoing: Outgoing, error: OgiveError) -> None:
         self._finish(outgoing)
         if not outgoing.future.done():
             outgoing.future.set_exception(error)
@@ -464,7 +483,8 @@ class Publisher:
         if outgoing.finished:
             return
         outgoing.finished = True
-        self._leave(outgoing)
+        if outgoing.number >= 0:
+            self._unwatch(outgoing)
         self._in_flight.discard(outgoing)
         self._bytes -= outgoing.size
         if self._waiting:
@@ -474,34 +494,41 @@ class Publisher:
             if not waiting and not flushed.done():
                 flushed.set_result(None)
 
-    def _leave(self, outgoing: Outgoing) -> None:
-        """Its place on the way to a queue is free."""
-        if outgoing.placed and outgoing.target is not None:
-            outgoing.placed = False
-            outgoing.target.pinned -= 1
-
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _watch(self, outgoing: Outgoing) -> None:
-        """End the message at its deadline if it still stands in a backlog then; in flight the connection sees to that."""
-        outgoing.number = next(self._numbers)
-        self._parked[outgoing.number] = outgoing
-        self._deadlines.add(outgoing.number, outgoing.deadline)
+        """End the message at its deadline. In flight by itself it needs no watch: the connection sees to that."""
+        if outgoing.number < 0:
+            outgoing.number = next(self._numbers)
+            self._watched[outgoing.number] = outgoing
+            self._deadlines.add(outgoing.number, outgoing.deadline)
 
     def _unwatch(self, outgoing: Outgoing) -> None:
-        self._parked.pop(outgoing.number, None)
+        self._watched.pop(outgoing.number, None)
+        outgoing.number = -1
 
     def _expire(self, numbers: list[int]) -> None:
-        due = [outgoing for number in numbers if (outgoing := self._parked.pop(number, None)) is not None]
+        due = [outgoing for number in numbers if (outgoing := self._watched.get(number)) is not None]
         for outgoing in due:
             target = outgoing.target
-            if target is not None:
-                outgoing.error = outgoing.error or target.lane.down
-            self._fail(outgoing, self._outcome(outgoing))
-        holders: list[Topic | Lane] = [*self._topics.values(), *self._lanes.values()] if due else []
+            if outgoing.on_way and target is not None:
+                waited = self._loop.time() - outgoing.started
+                self.note_failure(outgoing, RequestTimeout(f"no answer from {target.lane.address} within {waited:.1f} s"))
+            elif target is not None and outgoing.error is None:
+                outgoing.error = target.lane.down or RequestTimeout(f"messages before it on {target.queue} took all of it")
+            self.fail(outgoing)
+        if due:
+            self._drop_finished()
+
+    def _drop_finished(self) -> None:
+        holders: list[Topic | Lane] = [*self._topics.values(), *self._lanes.values()]
         for holder in holders:
             if any(outgoing.finished for outgoing in holder.backlog):
                 holder.backlog = deque(outgoing for outgoing in holder.backlog if not outgoing.finished)
+        for topic in self._topics.values():
+            for target in topic.targets or ():
+                if target.ordered is not None:
+                    target.ordered.drop_finished()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -526,7 +553,7 @@ class Publisher:
             if not turn.done():
                 turn.set_exception(closed)
         for outgoing in list(self._in_flight):
-            self._fail(outgoing, closed)
+            self._end(outgoing, closed)
 
     # --- one-way -----------------------------------------------------------------------------------------------------
 

@@ -220,36 +220,72 @@ async def test_messages_of_a_key_keep_their_order_from_the_first_one_on() -> Non
         assert list(broker.bodies("Orders").values()) == [names]
 
 
-async def test_a_keyed_message_is_repeated_when_it_was_alone_on_its_way() -> None:
-    async with producing("Orders") as (producer, [broker]):
-        broker.script(SEND, BUSY)
-        assert (await producer.send("Orders", b"1", sharding_key="a")).queue_offset == 0
-        assert len(broker.of(SEND)) == 2
-
-
-async def test_a_keyed_message_is_not_repeated_past_one_that_came_after_it() -> None:
-    async with producing("Orders", "Other") as (producer, [broker]):
-        broker.script(SEND, None, BUSY)
-        await producer.send("Orders", b"0", sharding_key="a")
-        first = await producer.submit("Orders", b"1", sharding_key="a")
-        second = await producer.submit("Orders", b"2", sharding_key="a")
-        with pytest.raises(BrokerBusy):
-            await first
-        await second
-        assert broker.bodies("Orders") == {0: [b"0", b"2"]}
-
-
-async def test_a_keyed_message_gives_up_its_repetition_when_another_follows_meanwhile() -> None:
-    async with producing("Orders") as (producer, [broker]):
-        broker.script(SEND, None, BUSY)
-        await producer.send("Orders", b"0", sharding_key="a")
-        first = await producer.submit("Orders", b"1", sharding_key="a")
+async def test_messages_of_a_queue_have_one_request_on_its_way_and_the_next_carries_what_came_meanwhile() -> None:
+    """Brokers may carry out two requests of one connection at the same time: only one at a time keeps the order."""
+    async with producing("Orders", queues=1) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open", sharding_key="a")
+        broker.hold(SEND)
+        futures = [await producer.submit("Orders", b"%d" % i, sharding_key=f"key {i}", tag="t") for i in range(50)]
         await broker.received(SEND, 2)
-        second = await producer.submit("Orders", b"2", sharding_key="a")
-        with pytest.raises(BrokerBusy):
-            await first
-        await second
-        assert broker.bodies("Orders") == {0: [b"0", b"2"]}
+        assert (len(broker.of(SEND)), len(broker.of(BATCH))) == (2, 0)
+        broker.release(SEND)
+        results = await asyncio.gather(*futures)
+        assert (len(broker.of(SEND)), len(broker.of(BATCH))) == (2, 1)
+        items = decode_batch(broker.of(BATCH)[0].body)
+    assert [item.body for item in items] == [b"%d" % i for i in range(1, 50)]
+    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [result.id for result in results[1:]]
+    assert [result.queue_offset for result in results] == list(range(1, 51))
+    assert len({result.offset_id for result in results}) == 50
+
+
+async def test_a_run_ends_before_a_message_that_cannot_stand_in_a_batch() -> None:
+    config = ProducerConfig(max_batch_bytes=4096)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open", sharding_key="a")
+        broker.hold(SEND)
+        bodies = [b"0", b"1", b"2", b"z" * 5000, b"3", b"4", bytes(3000), b"5", bytes(3000)]
+        futures = [await producer.submit("Orders", body, sharding_key="a", delay_level=int(body == b"3")) for body in bodies]
+        await broker.received(SEND, 2)
+        broker.release(SEND)
+        await asyncio.gather(*futures)
+        requests = [request for request in broker.requests if request.code in (SEND, BATCH)]
+    counts = [len(decode_batch(request.body)) if request.code == BATCH else 1 for request in requests]
+    assert counts == [1, 1, 2, 1, 1, 2, 2]
+
+
+async def test_a_failed_run_is_repeated_before_anything_that_came_later() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, BUSY, BUSY)
+        broker.script(BATCH, HANG_UP)
+        futures = [await producer.submit("Orders", b"%d" % i, sharding_key="a") for i in range(20)]
+        await asyncio.gather(*futures)
+        assert broker.bodies("Orders") == {0: [b"%d" % i for i in range(20)]}
+
+
+async def test_a_refused_batch_goes_message_by_message_and_only_the_culprit_fails() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(BATCH, error(ResponseCode.MESSAGE_ILLEGAL, "one of them"))
+        refused = error(ResponseCode.MESSAGE_ILLEGAL, "this one")
+        broker.on(SEND, lambda request: refused if request.body == b"3" else None)
+        futures = [await producer.submit("Orders", b"%d" % i, sharding_key="a") for i in range(5)]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert [isinstance(outcome, MessageIllegal) for outcome in outcomes] == [False, False, False, True, False]
+        assert broker.bodies("Orders") == {0: [b"0", b"1", b"2", b"4"]}
+
+
+async def test_each_message_of_a_run_keeps_its_own_deadline() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"0", sharding_key="a")
+        broker.script(SEND, SILENT)
+        on_its_way = await producer.submit("Orders", b"1", sharding_key="a", timeout_s=0.1)
+        waiting = await producer.submit("Orders", b"2", sharding_key="a", timeout_s=0.1)
+        patient = await producer.submit("Orders", b"3", sharding_key="a")
+        with pytest.raises(SendTimeout, match="after 1 try on 1 broker"):
+            await on_its_way
+        with pytest.raises(SendFailed, match=r"was not sent within 0\.1 s: messages before it on Orders/broker-a/0 took all of it"):
+            await waiting
+        await patient
+        assert broker.bodies("Orders") == {0: [b"0", b"3"]}
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -267,10 +303,29 @@ async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_broker
 
 async def test_the_number_of_tries_is_what_was_configured() -> None:
     async with producing("Orders", config=ProducerConfig(retries=1)) as (producer, [broker]):
-        broker.on(SEND, BUSY)
-        with pytest.raises(SendFailed, match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_BUSY: \[TIMEOUT"):
+        broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
+        with pytest.raises(SendFailed, match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_ERROR: scripted"):
             await producer.send("Orders", b"")
         assert len(broker.of(SEND)) == 2
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+async def test_a_busy_broker_is_asked_again_as_long_as_the_budget_lasts(key: str | None) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, *[BUSY] * 4)
+        assert (await producer.send("Orders", b"", sharding_key=key)).queue_offset == 0
+        assert len(broker.of(SEND)) == 5
+        broker.on(SEND, BUSY)
+        with pytest.raises(SendFailed, match=r"tries on 1 broker within 0\.\d s; at last: .* SYSTEM_BUSY"):
+            await producer.send("Orders", b"", sharding_key=key, timeout_s=0.3)
+
+
+async def test_without_retries_a_busy_broker_is_not_asked_again() -> None:
+    async with producing("Orders", config=ProducerConfig(retries=0)) as (producer, [broker]):
+        broker.on(SEND, BUSY)
+        with pytest.raises(BrokerBusy):
+            await producer.send("Orders", b"")
+        assert len(broker.of(SEND)) == 1
 
 
 async def test_an_answer_that_no_retry_can_change_is_raised_at_once() -> None:
@@ -361,7 +416,7 @@ async def test_messages_that_may_go_anywhere_leave_a_broker_that_is_gone() -> No
 async def test_an_answer_without_a_position_is_a_protocol_error() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.script(SEND, ok())
-        with pytest.raises(ProtocolError, match="stored the message, but its answer"):
+        with pytest.raises(ProtocolError, match="stored the message, but its answer cannot be read"):
             await producer.send("Orders", b"")
 
 
@@ -373,7 +428,7 @@ async def test_submit_waits_while_too_much_is_in_flight_and_serves_waiters_in_th
     async with producing("Orders", config=config) as (producer, [broker]):
         broker.hold(SEND)
         names = [b"%03d" % i + bytes(500) for i in range(6)]
-        tasks = [asyncio.create_task(producer.submit("Orders", name, sharding_key="a")) for name in names]
+        tasks = [asyncio.create_task(producer.submit("Orders", name)) for name in names]
         await broker.received(SEND, 2)
         assert (producer.in_flight, sum(task.done() for task in tasks)) == (2, 2)
         broker.release(SEND)
