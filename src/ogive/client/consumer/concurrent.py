@@ -43,6 +43,8 @@ class NotBegun(enum.Enum):
 NOT_BEGUN: Final = NotBegun.NOT_BEGUN
 Result = Failure | NotBegun | None
 
+HAND_OVER_LOOK_S = 0.01
+HAND_OVER_WAIT_S = 0.1  # shorter than the pause of a member that takes a queue over
 EXPIRED_LEVEL = 3  # delay level of messages that ran into the consume timeout
 
 
@@ -84,7 +86,12 @@ class ConcurrentService:
             self._workers.submit([(process_queue, list(messages[i : i + size])) for i in range(0, len(messages), size)])
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Nothing to wait for before the queue is given away: the next owner does not wait for us either."""
+        """Calls that end soon still count for the queue; the others are not waited for, nor does the next owner wait for them."""
+        for _ in range(int(min(timeout_s, HAND_OVER_WAIT_S) / HAND_OVER_LOOK_S)):
+            if not any(batch[0] is process_queue for _, batch in self._workers.running()):
+                break
+            await asyncio.sleep(HAND_OVER_LOOK_S)
+        self._workers.collect()
         return True
 
     async def stop(self, timeout_s: float, caller: object) -> None:

@@ -21,6 +21,7 @@ class ConsumerConfig:
     strategy: Strategy = average  # allocateMessageQueueStrategy; the same in all members of a group
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after a pass that could not do everything
+    hand_over_pause_s: float = 0.2  # before a queue of a concurrent group is taken over: the one who gives it up commits first
     persist_period_s: float = 5.0  # persistConsumerOffsetInterval
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
     lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
@@ -39,8 +40,8 @@ class ConsumerConfig:
                 raise InvalidOption(f"{name} must be above zero")
         if not 0 < self.lock_renew_s < self.lock_lease_s:
             raise InvalidOption("lock_renew_s must be above zero and below lock_lease_s: a lock must be renewed before it runs out")
-        if self.await_termination_s < 0:
-            raise InvalidOption("await_termination_s must not be negative")
+        if min(self.await_termination_s, self.hand_over_pause_s) < 0:
+            raise InvalidOption("await_termination_s and hand_over_pause_s must not be negative")
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:

@@ -11,6 +11,8 @@ Behaviour
 Differs from Java
 - A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
 - All members ask the same broker who is there.
+- In a concurrent group the queue's offset is asked for a moment later, not at once: the last owner has just been told to give it up, and
+  commits what it has done. Without this every hand-over repeats what was consumed since the last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
 - A retry topic is always read from its beginning if the group has no offset there: no retry is skipped.
 """
@@ -107,7 +109,7 @@ class Rebalancer:
             log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
         given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
         released = await self._give_up(given_up)
-        added = await self._take_over(taken)
+        added = await self._take_over(taken, alone=len(members) == 1)
         if released or added:
             log.info(
                 "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
@@ -188,7 +190,7 @@ class Rebalancer:
 
     # --- taking over -------------------------------------------------------------------------------------------------
 
-    async def _take_over(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    async def _take_over(self, queues: Sequence[MessageQueue], *, alone: bool) -> list[MessageQueue]:
         """Those of *queues* that are ours now. A queue in which a call of an earlier time still runs has to wait for it."""
         self._leaving = {queue: process_queue for queue, process_queue in self._leaving.items() if process_queue.busy}
         queues = [queue for queue in queues if queue not in self._leaving]
@@ -202,6 +204,8 @@ class Rebalancer:
             except OgiveError as exc:
                 log.warning("queues of %s cannot be locked: %s", self._group.name, exc)
                 return []
+        elif not alone:
+            await asyncio.sleep(self._config.hand_over_pause_s)
         offsets = await asyncio.gather(*map(self._begin_offset, queues))
         added = [(queue, offset) for queue, offset in zip(queues, offsets, strict=True) if offset is not None]
         for queue, offset in added:

@@ -30,6 +30,10 @@ class Workers(Protocol[T]):
         """When each task that runs now was begun (the loop's time), and the task."""
         ...
 
+    def collect(self) -> None:
+        """Hand over the results that are there, without waiting for the loop's next turn."""
+        ...
+
     def forget_waiting(self) -> None:
         """Begin no more tasks."""
         ...
@@ -85,7 +89,7 @@ class ThreadWorkers(Generic[T, R]):
                     await self._gone.wait()
         except TimeoutError:
             log.warning("%d listener calls still run after %.1f s and are left behind", len(waited_for - self._left), timeout_s)
-        self._collect()
+        self.collect()
         for i in waited_for & self._left:
             self._threads[i].join()  # it has said goodbye: only its last instructions are left
         return len(waited_for - self._left)
@@ -102,7 +106,7 @@ class ThreadWorkers(Generic[T, R]):
             slots[index] = None
             if not self._told:
                 self._told = True
-                self._tell(self._collect)
+                self._tell(self.collect)
         self._tell(lambda: self._say_goodbye(index))
 
     def _tell(self, callback: Callable[[], None]) -> None:
@@ -113,7 +117,7 @@ class ThreadWorkers(Generic[T, R]):
 
     # --- on the loop -------------------------------------------------------------------------------------------------
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         self._told = False  # first: a result that comes while we collect tells again
         results = self._results
         batch = [results.popleft() for _ in range(len(results))]
@@ -177,7 +181,7 @@ class LoopWorkers(Generic[T, R]):
         if late:
             log.warning("%d listener calls still run after %.1f s and are cancelled", len(late), timeout_s)
             await asyncio.wait(late, timeout=1.0)
-        self._collect()
+        self.collect()
         return len(late)
 
     async def _work(self, index: int) -> None:
@@ -195,13 +199,13 @@ class LoopWorkers(Generic[T, R]):
             finally:
                 self._slots[index] = None
             if not self._results:
-                self._loop.call_soon(self._collect)
+                self._loop.call_soon(self.collect)
             self._results.append((task, result))
             done_in_a_row += 1
             if done_in_a_row % _RUN_BEFORE_YIELD == 0:
                 await asyncio.sleep(0)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         batch, self._results = self._results, []
         if batch:
             self._finished(batch)

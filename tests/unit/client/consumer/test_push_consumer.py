@@ -29,7 +29,13 @@ MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 RETRY = "%RETRY%billing"
 
 QUICK = ConsumerConfig(
-    rebalance_pause_s=0.01, pull_retry_s=0.01, persist_period_s=0.02, send_back_retry_s=0.02, await_termination_s=WAIT_S, pull_suspend_s=5.0
+    rebalance_pause_s=0.01,
+    hand_over_pause_s=0.01,
+    pull_retry_s=0.01,
+    persist_period_s=0.02,
+    send_back_retry_s=0.02,
+    await_termination_s=WAIT_S,
+    pull_suspend_s=5.0,
 )
 
 
@@ -390,7 +396,7 @@ async def test_a_full_queue_is_not_pulled_until_there_is_room(broker: FakeBroker
     async with consumer(broker, to(bill, threads=1), config=config) as running:
         await broker.until(lambda: any(r.ext_fields["queueOffset"] == "20" for r in broker.of(PULL)))
         await eventually(lambda: sum(p.count for m in running._members for p in m.assignment.values()) == 30)
-        pulled = len(broker.of(PULL))
+        pulled = orders_pulled()
         await asyncio.sleep(0.1)
         assert orders_pulled() == pulled
         free.set()
@@ -441,20 +447,47 @@ async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBr
 async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: FakeBroker) -> None:
     """Its progress belongs to the next owner."""
     free, seen = threading.Event(), Seen()
-    broker.put("Orders", b"x")
+    for i in range(20):
+        broker.put("Orders", b"%d" % i)
 
     def bill(message: MessageExt) -> None:
         seen(message)
         free.wait(WAIT_S)
 
-    async with consumer(broker, to(bill)) as running:
+    async with consumer(broker, to(bill, threads=1)) as running:
         await seen.wait(1)
         with_others(broker, "000")
         broker.notify("billing")
         await eventually(lambda: not running.assignment["billing"])
+        assert progress(broker) in (None, 0)
         broker.offsets["billing", "Orders", 0] = 77
         free.set()
     assert progress(broker) == 77
+    assert seen.bodies == [b"0"]
+
+
+async def test_calls_that_end_soon_still_count_at_a_hand_over_and_waiting_ones_never_begin(broker: FakeBroker) -> None:
+    """The next owner begins exactly behind the last message that was consumed here."""
+    step, seen = threading.Semaphore(0), Seen()
+    for i in range(20):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        step.acquire(timeout=WAIT_S)
+
+    async with consumer(broker, to(bill, threads=1)) as running:
+        await seen.wait(1)
+        for _ in range(3):
+            step.release()
+        await seen.wait(4)
+        with_others(broker, "000")
+        broker.notify("billing")
+        await eventually(lambda: any(not p.active for m in running._members for p in m.assignment.values()))
+        step.release()
+        await eventually(lambda: not running.assignment["billing"])
+    assert seen.bodies == [b"0", b"1", b"2", b"3"]
+    assert progress(broker) == 4
 
 
 async def test_members_that_cannot_be_learned_leave_the_assignment_as_it_is(broker: FakeBroker) -> None:
