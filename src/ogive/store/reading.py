@@ -10,6 +10,7 @@ from ogive.store.record import Record, store_timestamp
 
 _MIN_SCAN: Final = 800  # entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
 _MAX_READ: Final = 4096  # entries read at once
+_MAX_BYTES: Final = 128 * 1024 * 1024  # of one answer, whatever was asked for
 
 
 class QueueReader:
@@ -29,7 +30,7 @@ class QueueReader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        wanted, next_offset, gone = self._select(queue, offset, max_messages, max_bytes, tag_codes)
+        wanted, next_offset, gone = self._select(queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes)
         if next_offset == offset:
             after = min(high, offset - offset % queue.file_entries + queue.file_entries)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, after, low, high)

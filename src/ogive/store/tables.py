@@ -58,7 +58,9 @@ def make_lasting_dirs(fs: Fs, directory: Path) -> None:
 class JsonTable:
     """One JSON object in a file, and its ``.bak``, the version before. Not safe for two writers."""
 
-    def __init__(self, fs: Fs, path: Path, *, valid: Callable[[dict[str, Any]], bool] = bool, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, fs: Fs, path: Path, *, valid: Callable[[dict[str, Any]], bool] = lambda _: True, now: Callable[[], float] = time.time
+    ) -> None:
         """*valid* says whether an object that was read is this table at all, and not somebody else's JSON."""
         self._fs, self._path, self._valid, self._now = fs, path, valid, now
         self._backup = path.with_name(path.name + ".bak")

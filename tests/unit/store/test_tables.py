@@ -18,6 +18,12 @@ def test_saved_value_is_loaded_and_the_one_before_is_the_backup(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "config").iterdir()) == ["topics.json", "topics.json.bak"]
 
 
+def test_empty_object_is_a_value(tmp_path: Path) -> None:
+    path = tmp_path / "empty.json"
+    JsonTable(OsFs(), path).save({})
+    assert JsonTable(OsFs(), path).load() == {}
+
+
 def test_nothing_there_is_none(tmp_path: Path) -> None:
     assert table(tmp_path).load() is None
 
