@@ -5,6 +5,7 @@ and epoch minutes. So a mistake in either shows as a difference.
 """
 
 import csv
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field
@@ -48,7 +49,6 @@ class Truth:
     kinds: Counter[str] = field(default_factory=Counter)
     hours: dict[tuple[str, int], Figures] = field(default_factory=lambda: defaultdict(Figures))  # (airport, epoch ms of the hour, UTC)
     aircraft: set[str] = field(default_factory=set)
-    with_tail: int = 0  # events that belong to an aircraft
     schedule_reversals: int = 0  # departures of an aircraft whose scheduled time is before that of its departure before
     unidentified: Counter[str] = field(default_factory=Counter)  # airport to cancellations without a tail number
 
@@ -73,66 +73,68 @@ def add_up(hours: Mapping[tuple[str, int], Figures]) -> dict[str, Figures]:
     return sums
 
 
-class _Moment(NamedTuple):
-    """An event's place in event order."""
+class _Event(NamedTuple):
+    """Sorts into event order: by time, kind and line, which no two events share."""
 
     at: datetime
     rank: int
     line: int
+    kind: str
+    origin: str
+    tail: str | None
+    delay_min: int
+    scheduled: datetime  # when the flight came up on the board
 
 
 def compute(dataset: Dataset, limit: int | None = None) -> Truth:
     """The figures of the first *limit* events in event order, of all without a limit."""
-    last = None if limit is None else _last_of(dataset, limit)
+    events = _events(dataset)
     truth = Truth()
-    departures: defaultdict[str, list[tuple[_Moment, datetime]]] = defaultdict(list)
-    for row, moments in _lines(dataset):
-        for kind, moment in moments.items():
-            if last is not None and moment > last:
-                continue
-            _count(truth, row, kind, moment.at)
-            if kind == "departed":
-                departures[row["tailnum"]].append((moment, moments["scheduled"].at))
+    departures: defaultdict[str | None, list[_Event]] = defaultdict(list)
+    for event in events if limit is None else heapq.nsmallest(limit, events):
+        _count(truth, event)
+        if event.kind == "departed":
+            departures[event.tail].append(event)
     for flown in departures.values():
-        scheduled = [planned for _, planned in sorted(flown)]
-        truth.schedule_reversals += sum(later < earlier for earlier, later in pairwise(scheduled))
+        truth.schedule_reversals += sum(later.scheduled < earlier.scheduled for earlier, later in pairwise(sorted(flown)))
     return truth
 
 
-def _last_of(dataset: Dataset, limit: int) -> _Moment | None:
-    places = sorted(moment for _, moments in _lines(dataset) for moment in moments.values())
-    return places[limit - 1] if limit <= len(places) else None
-
-
-def _count(truth: Truth, row: dict[str, str], kind: str, at: datetime) -> None:
-    truth.kinds[kind] += 1
-    if row["tailnum"] not in MISSING:
-        truth.with_tail += 1
-        truth.aircraft.add(row["tailnum"])
-    elif kind == "cancelled":
-        truth.unidentified[row["origin"]] += 1
-    figures = truth.hours[row["origin"], int(at.timestamp()) // 3600 * 3_600_000]
-    match kind:
+def _count(truth: Truth, event: _Event) -> None:
+    truth.kinds[event.kind] += 1
+    if event.tail is not None:
+        truth.aircraft.add(event.tail)
+    elif event.kind == "cancelled":
+        truth.unidentified[event.origin] += 1
+    figures = truth.hours[event.origin, int(event.at.timestamp()) // 3600 * 3_600_000]
+    match event.kind:
         case "scheduled":
             figures.scheduled += 1
         case "departed":
-            delay = int(row["dep_delay"])
             figures.departed += 1
-            figures.on_time += delay <= ON_TIME_MAX_DELAY_MIN
-            figures.delay_min += delay
+            figures.on_time += event.delay_min <= ON_TIME_MAX_DELAY_MIN
+            figures.delay_min += event.delay_min
         case "arrived":
             figures.arrived += 1
-            figures.arrival_delay_min += 0 if row["arr_delay"] in MISSING else int(row["arr_delay"])
+            figures.arrival_delay_min += event.delay_min
         case "cancelled":
             figures.cancelled += 1
 
 
-def _lines(dataset: Dataset) -> Iterator[tuple[dict[str, str], dict[str, _Moment]]]:
-    """Each line of the table, with the moments of its events."""
+def _events(dataset: Dataset) -> Iterator[_Event]:
+    """Those of each line of the table, line by line."""
     zones = dataset.zones()
     with dataset.open_flights() as table:
-        for number, row in enumerate(csv.DictReader(table)):
-            yield row, {kind: _Moment(at, _RANK[kind], number) for kind, at in _moments(row, zones).items()}
+        for line, row in enumerate(csv.DictReader(table)):
+            origin, tail = row["origin"], None if row["tailnum"] in MISSING else row["tailnum"]
+            delays = {"departed": _delay(row["dep_delay"]), "arrived": _delay(row["arr_delay"])}
+            moments = _moments(row, zones)
+            for kind, at in moments.items():
+                yield _Event(at, _RANK[kind], line, kind, origin, tail, delays.get(kind, 0), moments["scheduled"])
+
+
+def _delay(minutes: str) -> int:
+    return 0 if minutes in MISSING else int(minutes)
 
 
 def _moments(row: dict[str, str], zones: dict[str, Zone]) -> dict[str, datetime]:

@@ -21,7 +21,6 @@ def test_figures_of_the_small_table(dataset: Dataset) -> None:
         "LGA": Figures(scheduled=1, cancelled=1),
     }
     assert figures.aircraft == {"N14228", "N804JB", "N18120", "N3759"}
-    assert figures.with_tail == 19
     assert figures.unidentified == {"LGA": 1}
 
 
