@@ -80,6 +80,18 @@ def test_error_reaches_every_waiting_put(tmp_path: Path) -> None:
     driver.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_bug_in_the_writer_answers_every_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of leaving them waiting for a thread that is gone."""
+    driver = Driver(small(tmp_path))
+    monkeypatch.setattr("ogive.store.writer.join_extents", lambda groups: 1 // 0)
+    with pytest.raises(StoreFailed, match="division"):
+        driver.put(message("x"))
+    with pytest.raises(StoreFailed):
+        driver.put(message("y"))
+    driver.close()
+
+
 def test_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
     """T10 in small: sends are refused with a store-full error, reads go on, nothing is torn, offsets have no gap afterwards."""
     now = [0.0]

@@ -128,7 +128,7 @@ class MessageStore:
         return cls(fs, config, lock, recovered, clock_ms, monotonic)
 
     def start(self, call_owner: Callable[[Callable[[], None]], object], *, threaded: bool = True) -> None:
-        """Accept puts. *call_owner*(fn) has fn() called on the owner thread soon; it is called from the writer thread, until close() returns.
+        """Accept puts. *call_owner*(fn) has fn() called on the owner thread soon; the writer thread calls it, until close() returns.
 
         threaded=False carries out every write inside submit(): one order of events, for tests.
         """

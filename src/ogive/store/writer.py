@@ -114,7 +114,7 @@ class GroupWriter:
                 if exc.errno not in NO_SPACE:  # a full disk is told to the next group
                     self._fail("making room in the commit log", exc, ())
 
-    def fail_by(self, doing: str, exc: OSError) -> None:
+    def fail_by(self, doing: str, exc: Exception) -> None:
         """A job beside the groups met an error that must not be passed over."""
         if self._failed is None:
             self._fail(doing, exc, ())
@@ -132,7 +132,7 @@ class GroupWriter:
         self._log.write(chunks)
         self._unsynced += size
 
-    def _fail(self, doing: str, exc: OSError, groups: Sequence[Group]) -> None:
+    def _fail(self, doing: str, exc: Exception, groups: Sequence[Group]) -> None:
         self._failed = StoreFailed(f"{doing} failed: {exc}; nothing more is written")
         self._complete(groups, self._failed)
 
@@ -189,6 +189,13 @@ class WriterThread:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._empty_inbox()
+        except Exception as exc:  # a bug: without this, every put from here on would wait for ever
+            self.work.fail_by("the store's writer", exc)
+            raise
+
+    def _empty_inbox(self) -> None:
         work, inbox = self.work, self._inbox
         while True:
             try:
