@@ -2,11 +2,20 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from ogive.broker.replies import Rejected
-from ogive.errors import ResponseCode
+from ogive.errors import InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import ConsumerData, SubscriptionData
+
+MAX_CLIENT_ID: Final = 255
+
+
+def check_client_id(client_id: str) -> None:
+    """Raises InvalidOption."""
+    if not 1 <= len(client_id) <= MAX_CLIENT_ID:
+        raise InvalidOption(f"client id of {len(client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed")
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,7 @@
 """Everything that can be set about a broker."""
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
@@ -9,6 +10,7 @@ from ogive.model import DelayLevels
 from ogive.transport.limits import ServerLimits
 
 MIB: Final = 1024 * 1024
+LOOPBACK: Final = "127.0.0.1"
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -17,7 +19,7 @@ class BrokerConfig:
     """Times in seconds, sizes in bytes. Behind each setting: its name in Apache's broker.conf, and the default there where it differs."""
 
     data: Path  # storePathRootDir
-    host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
+    host: str = LOOPBACK  # bindAddress, 0.0.0.0
     port: int = 10911  # listenPort; 0 takes a free one
     advertised_host: str | None = None  # brokerIP1; what clients connect to, needed when host is a wildcard
     name_servers: tuple[str, ...] = ()  # namesrvAddr
@@ -77,6 +79,8 @@ class BrokerConfig:
             raise InvalidOption(f"flush={self.flush!r}: sync or async is needed")
         if self.broker_id < 0:
             raise InvalidOption(f"broker_id={self.broker_id}: 0 or more is needed")
+        for host in filter(None, (self.host, self.advertised_host)):
+            ip_of(host)
         for name in ("cluster", "name", "region"):
             if not getattr(self, name):
                 raise InvalidOption(f"{name} must not be empty")
@@ -89,6 +93,14 @@ class BrokerConfig:
     @property
     def levels(self) -> DelayLevels:
         return DelayLevels.parse(self.delay_levels)
+
+
+def ip_of(host: str) -> str:
+    """*host*, which records hold as an IP address. Raises InvalidOption for any other name than localhost."""
+    try:
+        return LOOPBACK if host == "localhost" else str(ip_address(host))
+    except ValueError:
+        raise InvalidOption(f"host {host!r}: an IP address is needed, every record holds it") from None
 
 
 _POSITIVE: Final = (

@@ -42,3 +42,6 @@ async def _serve_later(connection: Connection, command: RemotingCommand, answer:
         reply(connection, command, await answer)
     except OgiveError as exc:
         refuse(connection, command, exc)
+    except BaseException:
+        connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
+        raise

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.clients import ClientTable
-from ogive.broker.config import BrokerConfig
+from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
 from ogive.broker.groups import GroupTable
@@ -154,8 +154,7 @@ class Broker:
 
     def _context(self, opened: _Opened) -> Context:
         config, loop = self.config, asyncio.get_running_loop()
-        host, _, port = self.address.rpartition(":")
-        store_host = encode_host(host.strip("[]"), int(port))
+        store_host = encode_host(ip_of(config.advertised_host or config.host), self._server.port)
         return Context(
             config=config,
             levels=config.levels,

@@ -15,7 +15,7 @@ Differs from Java
 
 from typing import Final
 
-from ogive.broker.clients import Client
+from ogive.broker.clients import Client, check_client_id
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, reply, success
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
@@ -33,7 +33,6 @@ from ogive.wire.headers import (
 )
 
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
-MAX_CLIENT_ID: Final = 255
 MAX_GROUPS_PER_HEARTBEAT: Final = 256
 
 
@@ -55,8 +54,7 @@ def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) ->
 
 
 def _check(data: HeartbeatData) -> None:
-    if not data.client_id or len(data.client_id) > MAX_CLIENT_ID:
-        raise InvalidOption(f"client id of {len(data.client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed")
+    check_client_id(data.client_id)
     if len(data.consumers) + len(data.producers) > MAX_GROUPS_PER_HEARTBEAT:
         raise InvalidOption(f"a heartbeat names more than {MAX_GROUPS_PER_HEARTBEAT} groups")
     for group in (*data.producers, *(consumer.group for consumer in data.consumers)):

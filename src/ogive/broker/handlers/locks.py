@@ -9,9 +9,9 @@ Differs from Java
 - Only queues that this broker has can be locked; the others are left out of the answer.
 """
 
+from ogive.broker.clients import check_client_id
 from ogive.broker.context import Context
-from ogive.broker.replies import Rejected, success
-from ogive.errors import ResponseCode
+from ogive.broker.replies import success
 from ogive.model import MessageQueue, validate_group
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
@@ -34,8 +34,7 @@ def unlock(ctx: Context, _connection: Connection, _header: UnlockBatchRequest, b
 def _decode(body: bytes) -> LockBatchBody:
     request = LockBatchBody.decode(body)
     validate_group(request.group)
-    if not request.client_id:
-        raise Rejected(ResponseCode.INVALID_PARAMETER, "a lock needs a client id")
+    check_client_id(request.client_id)
     return request
 
 
