@@ -7,7 +7,7 @@ public class Admins {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = in.readLine()) != null; ) {
-            System.out.println("### " + line);
+            System.out.println("\n### " + line); // some commands end without a line feed
             try {
                 MQAdminStartup.main0(line.trim().split("\\s+"), null);
             } catch (Throwable e) {
