@@ -7,7 +7,7 @@ at all. A failed run goes to the front again: nothing behind it can overtake. A 
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from ogive.client.config import ProducerConfig
@@ -165,19 +165,25 @@ def _may_share(outgoing: Outgoing) -> bool:
     return "DELAY\x01" not in outgoing.text and "WAIT\x01" not in outgoing.text
 
 
-def read_results(keys: list[str], answer: RemotingCommand, queue: MessageQueue) -> Iterable[SendResult]:
-    """One result for each of *keys*, which were stored together. Raises ProtocolError."""
+def read_result(key: str, answer: RemotingCommand, queue: MessageQueue) -> SendResult:
+    """The result of one message from a broker's answer that says it is stored. Raises ProtocolError."""
     ext = answer.ext_fields
     try:
-        queue_id, offset, offset_ids = int(ext["queueId"]), int(ext["queueOffset"]), ext["msgId"]
+        queue_id = int(ext["queueId"])
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        return SendResult(STORED[answer.code], key, ext["msgId"], queue, int(ext["queueOffset"]))
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"the broker stored the message, but its answer cannot be read: {exc}") from None
-    if queue_id != queue.queue_id:
-        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-    status = STORED[answer.code]
+
+
+def read_results(keys: list[str], answer: RemotingCommand, queue: MessageQueue) -> list[SendResult]:
+    """One result for each of *keys*, which were stored together. Raises ProtocolError."""
+    first = read_result(keys[0], answer, queue)
     if len(keys) == 1:
-        return (SendResult(status, keys[0], offset_ids, queue, offset),)
-    ids = offset_ids.split(",")
+        return [first]
+    ids = first.offset_id.split(",")
     if len(ids) != len(keys):
-        ids = [offset_ids] * len(keys)  # a topic that keeps batches whole has one id for all
-    return [SendResult(status, key, offset_id, queue, offset + i) for i, (key, offset_id) in enumerate(zip(keys, ids, strict=True))]
+        ids = [first.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
+    rows = enumerate(zip(keys, ids, strict=True))
+    return [SendResult(first.status, key, offset_id, first.queue, first.queue_offset + i) for i, (key, offset_id) in rows]

@@ -28,7 +28,7 @@ from typing import Any, Final
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.ordered import BATCH_PROPERTIES, STORED, OrderedQueue, read_results
+from ogive.client.ordered import BATCH_PROPERTIES, STORED, OrderedQueue, read_result
 from ogive.client.outgoing import Lane, Outgoing, Pump, Target, Topic
 from ogive.client.routes import auto_create_route, publish_queues
 from ogive.client.send_frame import SendFrames, with_unique_key
@@ -310,7 +310,7 @@ class Publisher:
             self._attempt_failed(outgoing, broker_error(answer.code, answer.remark, target.lane.address))
             return
         try:
-            (result,) = read_results([outgoing.key], answer, target.queue)
+            result = read_result(outgoing.key, answer, target.queue)
         except ProtocolError as exc:
             self._end(outgoing, exc)
             return
