@@ -281,45 +281,56 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
 def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
     """A pull answer's body: records back to back, bodies inflated. Raises ProtocolError where one is damaged."""
     messages: list[MessageExt] = []
-    queues: dict[tuple[str, int], MessageQueue] = {}
     at, end = 0, len(buffer)
     while at < end:
-        record = _decode_common(buffer, at, end) or decode_stored(buffer, at)
-        at += record.size
-        if check_crc and zlib.crc32(record.body) & 0x7FFFFFFF != record.body_crc:
-            raise ProtocolError(f"body of the message at commit-log offset {record.commitlog_offset} does not match its checksum")
-        key = (record.topic, record.queue_id)
-        queue = queues.get(key) or queues.setdefault(key, MessageQueue(record.topic, broker_name, record.queue_id))
-        messages.append(to_message(record, queue))
+        message = _decode_common(buffer, at, end, broker_name, check_crc) or _decode_any(buffer, at, broker_name, check_crc)
+        messages.append(message)
+        at += message.stored_bytes
     return messages
 
 
-def _decode_common(buffer: bytes, at: int, end: int) -> StoredMessage | None:
-    """What nearly every record is, whole and with IPv4 hosts, in one unpack; None for any other, which ``decode_stored`` judges."""
+def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool) -> MessageExt:
+    record = decode_stored(buffer, at)
+    if check_crc and body_crc(record.body) != record.body_crc:
+        raise ProtocolError(f"body of the message at commit-log offset {record.commitlog_offset} does not match its checksum")
+    return to_message(record, _queue(record.topic.encode(), broker_name, record.queue_id))
+
+
+def _decode_common(buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool) -> MessageExt | None:
+    """What nearly every record is, whole, plain and with IPv4 hosts, in one go; None for any other, which ``_decode_any`` judges."""
     if end - at < 91:
         return None
     (
         size, magic, crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born, born_host,
         store_timestamp, store_host, reconsume_times, prepared, body_length,
     ) = RECORD_V4.unpack_from(buffer, at)  # fmt: skip
-    body_end = at + 88 + body_length
+    body_at = at + 88
+    body_end = body_at + body_length
     stop = at + size
-    if magic != MAGIC_V1 or sys_flag & _V6_HOSTS or stop > end or not at + 88 <= body_end < stop - 2:
+    if magic != MAGIC_V1 or sys_flag & _UNCOMMON or stop > end or not body_at <= body_end < stop - 2:
         return None
     topic_end = body_end + 1 + buffer[body_end]
     if topic_end + 2 > stop or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop:
         return None
-    topic = _topic(buffer[body_end + 1 : topic_end])
-    return StoredMessage(
-        topic, buffer[at + 88 : body_end], buffer[topic_end + 2 : stop], queue_id, flag, queue_offset, commitlog_offset, sys_flag,
-        born, born_host, store_timestamp, store_host, reconsume_times, prepared, crc, size,
+    body = buffer[body_at:body_end]
+    if check_crc and zlib.crc32(body) & 0x7FFFFFFF != crc:
+        return None
+    queue = _queue(buffer[body_end + 1 : topic_end], broker_name, queue_id)
+    message = _Draft(
+        queue.topic, body, Properties(buffer[topic_end + 2 : stop]), queue, queue_offset, commitlog_offset, reconsume_times,
+        born, store_timestamp, decode_host(born_host), decode_host(store_host), flag, sys_flag, size, prepared,
     )  # fmt: skip
+    message.__class__ = MessageExt
+    return cast(MessageExt, message)
+
+
+_UNCOMMON: Final = _V6_HOSTS | SysFlag.COMPRESSED
 
 
 @functools.lru_cache(4096)
-def _topic(raw: bytes) -> str:
+def _queue(topic: bytes, broker_name: str, queue_id: int) -> MessageQueue:
     try:
-        return raw.decode()
+        return MessageQueue(topic.decode(), broker_name, queue_id)
     except UnicodeDecodeError as exc:
         raise ProtocolError(f"topic is no UTF-8: {exc.reason}") from None
 

@@ -15,6 +15,7 @@ Differs from Java
 import asyncio
 import enum
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -112,19 +113,20 @@ class ConcurrentService:
     # --- on the loop -------------------------------------------------------------------------------------------------
 
     def _finished(self, results: Sequence[tuple[Batch, Result]]) -> None:
-        finished: dict[ProcessQueue, list[int]] = {}
+        finished: defaultdict[ProcessQueue, list[int]] = defaultdict(list)
         for (process_queue, messages), failure in results:
-            if process_queue.dropped or failure is NOT_BEGUN:
-                continue  # its next owner counts, not we; and what was not begun is not done, also while the queue is being released
-            offsets = finished.setdefault(process_queue, [])
             if failure is None:
-                offsets += [message.queue_offset for message in messages]
-            else:
-                offsets += [message.queue_offset for message in messages[: failure.done]]
-                for message in messages[failure.done :]:
-                    self._send_back.give(process_queue, message, failure.delay_level)
+                finished[process_queue] += [message.queue_offset for message in messages]
+            elif failure is not NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
+                self._failed(process_queue, messages, failure, finished[process_queue])
         for process_queue, offsets in finished.items():
-            self._group.finish(process_queue, offsets)
+            if not process_queue.dropped:  # else its next owner counts, not we
+                self._group.finish(process_queue, offsets)
+
+    def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, finished: list[int]) -> None:
+        finished += [message.queue_offset for message in messages[: failure.done]]
+        for message in messages[failure.done :]:
+            self._send_back.give(process_queue, message, failure.delay_level)
 
     def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         if not process_queue.dropped:
