@@ -48,8 +48,11 @@ RETRY_WINDOW_S: Final = 30.0
 """How long one call is tried again while its broker is away. Longer outages end the task; Spark then tries the task again."""
 
 IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
-MAX_IN_FLIGHT: Final = 32
+MAX_IN_FLIGHT: Final = 32  # chunks, each of at most CHUNK_BYTES and one answer
+CHUNK_BYTES: Final = 4 * 1024 * 1024
 SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by bit
+
+_Fetched = tuple[list[bytes], int]  # answers, and the offset behind the last one
 
 _PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable)
 
@@ -145,21 +148,23 @@ class Cluster:
         """
         chunks = Chunks(ranges)
         reading = _Reading(self, chunks, group, subscription, fail_on_data_loss)
-        window: deque[tuple[MessageQueue, Future[list[bytes]]]] = deque()
-        depth = 4
+        window: deque[tuple[QueueRange, Future[_Fetched]]] = deque()
+        depth, largest = 4, 0
         try:
-            for chunk in chunks:
-                window.append((chunk.queue, self._start(reading.fetch(chunk))))
-                if len(window) >= depth:
-                    queue, answer = window.popleft()
-                    bodies = answer.result()
-                    depth = _depth(bodies, depth)
-                    for body in bodies:
-                        yield queue, body
-            while window:
-                queue, answer = window.popleft()
-                for body in answer.result():
-                    yield queue, body
+            while True:
+                while len(window) < depth and (chunk := next(chunks, None)) is not None:
+                    window.append((chunk, self._start(reading.fetch(chunk))))
+                if not window:
+                    return
+                chunk, answer = window.popleft()
+                bodies, at = answer.result()
+                largest = max(largest, sum(map(len, bodies)))
+                depth = max(2, min(MAX_IN_FLIGHT, IN_FLIGHT_BYTES // max(1, largest)))
+                if at < chunk.end:  # large messages: the rest comes before the next chunk
+                    rest = QueueRange(chunk.queue, at, chunk.end)
+                    window.appendleft((rest, self._start(reading.fetch(rest))))
+                for body in bodies:
+                    yield chunk.queue, body
         finally:
             for _, answer in window:
                 answer.cancel()
@@ -249,11 +254,11 @@ class _Reading:
         self._subscription = subscription
         self._fail_on_data_loss = fail_on_data_loss
 
-    async def fetch(self, chunk: QueueRange) -> list[bytes]:
-        """The messages of one chunk, by as many pulls as it takes."""
+    async def fetch(self, chunk: QueueRange) -> _Fetched:
+        """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are reached before."""
         bodies: list[bytes] = []
-        at = chunk.start
-        while at < chunk.end:
+        at, size = chunk.start, 0
+        while at < chunk.end and size < CHUNK_BYTES:
             wanted = QueueRange(chunk.queue, at, chunk.end)
             answer = await self._cluster.pull(self._group, wanted, self._subscription)
             following = min(max(answer.next_offset, at), chunk.end)
@@ -263,6 +268,7 @@ class _Reading:
                 body = until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
                 self._check_first(wanted, body)
                 bodies.append(body)
+                size += len(body)
             elif answer.status is PullStatus.NO_MATCHED_MSG and self._subscription != "*" and following > at:
                 pass  # the broker looked at these and none had the tag
             elif following > at:
@@ -270,7 +276,7 @@ class _Reading:
             else:
                 following = await self._settle(wanted)
             at = following
-        return bodies
+        return bodies, at
 
     def _check_first(self, wanted: QueueRange, body: bytes) -> None:
         """Without a filter the first message must be the one that was asked for."""
@@ -323,12 +329,6 @@ def until(body: bytes, end: int) -> bytes:
     while at < len(body) and int.from_bytes(body[at + 20 : at + 28]) < end:
         at += max(1, int.from_bytes(body[at : at + 4]))  # never 0: the decoder reports damage, here it must only not loop
     return body[:at]
-
-
-def _depth(bodies: Sequence[bytes], depth: int) -> int:
-    """How many chunks may be on their way, by the size of the last one."""
-    size = sum(map(len, bodies))
-    return depth if size == 0 else max(2, min(MAX_IN_FLIGHT, IN_FLIGHT_BYTES // size))
 
 
 def _master(addresses: Mapping[int, str]) -> str:

@@ -13,7 +13,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -197,8 +197,8 @@ async def _send(producer: Producer, rows: Sequence[Row], partition: int) -> None
             queue = _queue_of(row.message, queues[row.message.topic])
             groups.setdefault((row.message.topic, queue), []).append(row)
     work = [_send_group(producer, topic, queue, group, partition) for (topic, queue), group in groups.items()]
-    outcomes = await asyncio.gather(*work, _send_alone(producer, alone, partition), return_exceptions=True)
-    for outcome in outcomes:
+    work += [_send_alone(producer, row, partition) for row in alone]
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
 
@@ -226,16 +226,11 @@ async def _send_group(producer: Producer, topic: str, queue: MessageQueue | None
         raise _failure(exc, f"{span} of partition {partition} for topic {topic}") from exc
 
 
-async def _send_alone(producer: Producer, rows: Iterable[Row], partition: int) -> None:
-    """One message a request, many on their way; the producer bounds how many."""
-    waiting = [(row, await producer.submit(row.message)) for row in rows]
-    await asyncio.gather(*(future for _, future in waiting), return_exceptions=True)
-    for row, future in waiting:
-        failed = future.exception()
-        if isinstance(failed, OgiveError):
-            raise _failure(failed, f"row {row.number} of partition {partition} for topic {row.message.topic}") from failed
-        if failed is not None:
-            raise failed
+async def _send_alone(producer: Producer, row: Row, partition: int) -> None:
+    try:
+        await producer.send(row.message)
+    except OgiveError as exc:
+        raise _failure(exc, f"row {row.number} of partition {partition} for topic {row.message.topic}") from exc
 
 
 def _failure(cause: OgiveError, what: str) -> OgiveError:

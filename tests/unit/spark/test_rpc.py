@@ -52,7 +52,13 @@ class ScriptedQueue:
 async def read(queue: ScriptedQueue, start: int, end: int, subscription: str = "*", *, fail: bool = True) -> list[int]:
     chunks = Chunks([QueueRange(QUEUE, start, end)])
     reading = _Reading(cast(Cluster, queue), chunks, "g", subscription, fail)
-    return [message.queue_offset for chunk in chunks for body in await reading.fetch(chunk) for message in decode_messages(body)]
+    offsets: list[int] = []
+    for chunk in chunks:
+        at = chunk.start
+        while at < chunk.end:
+            bodies, at = await reading.fetch(QueueRange(QUEUE, at, chunk.end))
+            offsets += [message.queue_offset for body in bodies for message in decode_messages(body)]
+    return offsets
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +70,17 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("limit", [1, 7, 32, 10_000])
 async def test_a_range_is_read_whole_and_no_further(limit: int) -> None:
     assert await read(ScriptedQueue(0, 2000, limit), 100, 1500) == list(range(100, 1500))
+
+
+async def test_a_chunk_of_large_messages_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk is counted in messages, but what is held of it is bounded in bytes."""
+    monkeypatch.setattr(rpc, "CHUNK_BYTES", 500)
+    queue = QueueRange(QUEUE, 0, 256)
+    reading = _Reading(cast(Cluster, ScriptedQueue(0, 2000, 3)), Chunks([queue]), "g", "*", True)
+    bodies, at = await reading.fetch(queue)
+    assert 500 <= sum(map(len, bodies)) < 1000
+    assert [message.queue_offset for body in bodies for message in decode_messages(body)] == list(range(at))
+    assert await read(ScriptedQueue(0, 2000, 3), 100, 1500) == list(range(100, 1500))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 32, 10_000])
