@@ -98,8 +98,15 @@ class GroupCalls:
         return await self._master(queue, lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, timeout_s=self._timeout_s))
 
     async def update_offset(self, queue: MessageQueue, offset: int, *, checked: bool) -> None:
-        update = api.update_consumer_offset_checked if checked else api.update_consumer_offset
-        await self._master(queue, lambda a: update(self._pool, a, self.group, queue, offset))
+        """*checked* waits for the broker's answer; without it the request is one-way."""
+
+        async def update(address: str) -> None:
+            if checked:
+                await api.update_consumer_offset_checked(self._pool, address, self.group, queue, offset, timeout_s=self._timeout_s)
+            else:
+                await api.update_consumer_offset(self._pool, address, self.group, queue, offset)
+
+        await self._master(queue, update)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         return await self._master(queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s))

@@ -1,5 +1,6 @@
 """How far a group got in each queue, on its way to the broker."""
 
+import asyncio
 import logging
 from collections.abc import Collection
 from typing import Protocol
@@ -55,11 +56,11 @@ class RemoteOffsetStore:
 
         *checked* waits for the answers. A broker that fails is logged, the others get theirs.
         """
-        for queue in queues:
-            offset = self._offsets.get(queue)
-            if offset is None:
-                continue
-            try:
-                await self._calls.update_offset(queue, offset, checked=checked)
-            except OgiveError as exc:
-                log.warning("offset %d of %s was not persisted: %s", offset, queue, exc)
+        known = [(queue, offset) for queue in queues if (offset := self._offsets.get(queue)) is not None]
+        await asyncio.gather(*(self._persist(queue, offset, checked) for queue, offset in known))
+
+    async def _persist(self, queue: MessageQueue, offset: int, checked: bool) -> None:
+        try:
+            await self._calls.update_offset(queue, offset, checked=checked)
+        except OgiveError as exc:
+            log.warning("offset %d of %s was not persisted: %s", offset, queue, exc)

@@ -42,7 +42,6 @@ class ProcessQueue:
         "active",
         "busy",
         "leased_until",
-        "max_offset",
         "pull_offset",
         "queue",
         "state",
@@ -57,7 +56,6 @@ class ProcessQueue:
         self.active = True  # state is ACTIVE; read by other threads before each listener call
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.suggested_broker_id = 0
-        self.max_offset = 0  # the queue's end at the broker, as of the last pull
         # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find its first key.
         self._pending: OrderedDict[int, MessageExt] = OrderedDict()
         self._bytes = 0

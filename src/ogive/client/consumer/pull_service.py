@@ -49,6 +49,7 @@ class PullService:
         self._repair = repair
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._unwanted: set[str] = set()  # topics of which messages came that no tag wanted
         self._may_pull = asyncio.Event()
         self._may_pull.set()
 
@@ -139,13 +140,26 @@ class PullService:
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
         if result.next_offset < process_queue.pull_offset:
             log.warning("%s: the broker goes back from %d to %d", process_queue.queue, process_queue.pull_offset, result.next_offset)
-        process_queue.max_offset = result.max_offset
-        wanted = select(result.messages, self._subscriptions[process_queue.queue.topic])
+        subscription = self._subscriptions[process_queue.queue.topic]
+        wanted = select(result.messages, subscription)
+        if len(wanted) < len(result.messages):
+            self._report_unwanted(subscription)
         fresh = process_queue.put(wanted, result.next_offset)
         if fresh:
             self._deliver(process_queue, fresh)
         elif not process_queue.count:  # nothing of it was for us: that is progress too
             self._group.finish(process_queue, ())
+
+    def _report_unwanted(self, subscription: SubscriptionData) -> None:
+        level = logging.DEBUG if subscription.topic in self._unwanted else logging.WARNING  # once for each topic
+        self._unwanted.add(subscription.topic)
+        log.log(
+            level,
+            "the broker sends %s messages of %s that are not tagged %s: members of a group must subscribe alike, or messages are lost",
+            self._group.name,
+            subscription.topic,
+            subscription.expression,
+        )
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
         log.warning(

@@ -32,6 +32,7 @@ from ogive.model import RETRY_PREFIX, MessageQueue
 
 log = logging.getLogger(__name__)
 
+LEAVE_TIMEOUT_S: Final = 3.0  # for brokers that do not answer while the consumer closes
 HAND_OVER_WAIT_S: Final = 0.5  # for a running orderly call, in each pass
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
@@ -171,7 +172,11 @@ class Rebalancer:
     async def give_up_all(self) -> None:
         """At shutdown, after the last call has ended: progress to the brokers, locks back."""
         async with self._changing:
-            await self._let_go(list(self._group.held.values()), unlock=self._orderly)
+            try:
+                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                    await self._let_go(list(self._group.held.values()), unlock=self._orderly)
+            except TimeoutError:
+                log.warning("not every broker took the last progress of %s within %.0f s", self._group.name, LEAVE_TIMEOUT_S)
 
     def _drop(self, process_queue: ProcessQueue) -> None:
         """From here on nothing of the queue counts."""
@@ -239,13 +244,15 @@ class Rebalancer:
     async def go_to(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue a held queue at another offset, also a lower one. A running orderly call is waited for as at a hand-over."""
         group, queue = self._group, process_queue.queue
+        if group.held.get(queue) is not process_queue or process_queue.state is not QueueState.ACTIVE:
+            return
+        process_queue.move_to(QueueState.RELEASING)
+        group.store.repair(queue, offset)
+        await group.store.persist([queue], checked=True)
+        await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._loop.time()))
         async with self._changing:
-            if group.held.get(queue) is not process_queue or process_queue.state is not QueueState.ACTIVE:
-                return
-            process_queue.move_to(QueueState.RELEASING)
-            group.store.repair(queue, offset)
-            await group.store.persist([queue], checked=True)
-            await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._loop.time()))
+            if group.held.get(queue) is not process_queue:
+                return  # given up meanwhile
             self._drop(process_queue)
             group.store.forget(queue)
             if process_queue.busy:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer
+from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
-from ogive.errors import IllegalStateError, InvalidOption, ResponseCode
+from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.wire.bodies import HeartbeatData, consumer_ids_dumps
 from ogive.wire.codes import RequestCode
@@ -153,25 +155,28 @@ async def test_a_topic_that_comes_later_is_consumed_then(broker: FakeBroker) -> 
         assert await seen.wait(1) == [b"first"]
 
 
-async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broker: FakeBroker) -> None:
-    """A broker filters by hash; AaAa and BBBB have the same."""
+async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker filters by hash; AaAa and BBBB have the same. Members that subscribe differently show the same way, so the log says so."""
     seen = Seen()
     for tag in (b"AaAa", b"BBBB", b"AaAa", b"BBBB"):
         broker.put("Orders", tag, properties=b"TAGS\x01" + tag + b"\x02")
     async with consumer(broker, to(seen, tags="AaAa")):
         assert await seen.wait(2) == [b"AaAa", b"AaAa"]
         await broker.until(lambda: progress(broker) == 4)
+    assert caplog.text.count("members of a group must subscribe alike") == 1
 
 
 async def test_pulls_carry_the_progress(broker: FakeBroker) -> None:
+    """No pull waits for it: each carries what is finished when it leaves."""
     seen = Seen()
-    broker.put("Orders", b"a")
-    config = ConsumerConfig(rebalance_pause_s=0.01, persist_period_s=60)
+    config = replace(QUICK, persist_period_s=60)
     async with consumer(broker, to(seen), config=config):
-        await seen.wait(1)
-        await eventually(lambda: len(broker.of(PULL)) >= 2)
-        broker.put("Orders", b"b")
-        await broker.until(lambda: progress(broker) is not None)
+        for i in range(50):
+            broker.put("Orders", b"%d" % i)
+            await seen.wait(i + 1)
+            await asyncio.sleep(0.001)
+        assert progress(broker) is not None
+        assert broker.of(UPDATE) == []
 
 
 async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(broker: FakeBroker) -> None:
@@ -305,8 +310,6 @@ async def test_a_hung_listener_does_not_stop_the_other_topics(broker: FakeBroker
 @pytest.mark.parametrize("failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"])
 async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroker, failure: Any) -> None:
     """No pull and no commit until the query succeeds; then from the right place."""
-    from ogive.client.config import ClientConfig
-
     seen = Seen()
     for i in range(5):
         broker.put("Orders", b"%d" % i)
@@ -572,6 +575,20 @@ async def test_close_does_not_wait_for_ever(broker: FakeBroker, caplog: pytest.L
     assert progress(broker) in (None, 0)
 
 
+async def test_a_broker_that_does_not_answer_does_not_hold_up_the_close(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """One limit for all queues together."""
+    broker.topics["Orders"] = 8
+    seen = Seen()
+    for i in range(8):
+        broker.put("Orders", b"x", queue_id=i)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
+    async with PushConsumer(to(seen), client=client, config=replace(QUICK, persist_period_s=60)):
+        await seen.wait(8)
+        broker.on(UPDATE, SILENT)
+    assert len([r for r in broker.of(UPDATE) if r.ext_fields["topic"] == "Orders"]) == 8
+    assert "was not persisted" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_listener_may_close_its_consumer(broker: FakeBroker, kind: str) -> None:
     broker.put("Orders", b"last")
@@ -607,9 +624,6 @@ async def test_nothing_is_left_behind(broker: FakeBroker) -> None:
 
 
 async def test_a_start_without_a_name_server_fails_and_leaves_nothing() -> None:
-    from ogive.client.config import ClientConfig
-    from ogive.errors import NoNameServer
-
     threads, tasks = threading.active_count(), len(asyncio.all_tasks())
     client = ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.2)
     with pytest.raises(NoNameServer):
@@ -631,9 +645,6 @@ async def test_a_bug_in_the_background_stops_the_consumer_loudly(broker: FakeBro
 
 async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
     """Closing the consumer leaves the client, and nothing of the consumer in it."""
-    from ogive.client.config import ClientConfig
-    from ogive.client.instance import ClientInstance
-
     seen = Seen()
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
         tasks = len(asyncio.all_tasks())
