@@ -17,8 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: unit tests, then the others, then whatever is marked as slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Fast tests first: unit tests, then the others, then whatever is marked as slow. On Apache's broker only what asks for a broker."""
+    if config.getoption("--broker") == "apache":
+        elsewhere = [item for item in items if "flavour" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]
 
     def cost(item: pytest.Item) -> tuple[bool, bool, bool]:
         slow = item.get_closest_marker("slow") is not None
