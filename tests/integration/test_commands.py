@@ -70,6 +70,7 @@ def test_what_is_sent_is_what_tail_shows(running: Broker) -> None:
     assert place["status"] == "SEND_OK"
     ogive("send", "Orders", "--lines", *server, stdin=b"one\ntwo\n")
     shown = ogive("tail", "Orders", "--from", "earliest", "--count", "3", "--json", *server)
+    assert (shown.returncode, shown.stderr) == (0, b"")
     messages = [json.loads(line) for line in shown.stdout.splitlines()]
     assert sorted(message["body"] for message in messages) == ["2 x espresso", "one", "two"]
     (paid,) = [message for message in messages if message["tag"] == "paid"]

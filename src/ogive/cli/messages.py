@@ -3,22 +3,22 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 from ogive import aio
 from ogive.cli.output import print_json
 from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
-from ogive.errors import BrokerError, InvalidOption, TransportError
-from ogive.model import Message, MessageExt, MessageQueue, PullStatus
+from ogive.errors import BrokerError, InvalidOption, NoRoute, TransportError
+from ogive.model import Message, MessageExt, MessageQueue, PullResult
 from ogive.wire.bodies import SubscriptionData
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 
 TAIL_GROUP = "TOOLS_CONSUMER"  # built in at every broker, for tools that read without a group of their own
 RETRY_S = 1.0
-QUEUED_MESSAGES = 1000
 
 
 def send(options: argparse.Namespace) -> int:
@@ -74,56 +74,59 @@ async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
-    async with ClientInstance(ClientConfig(name_server=options.name_server)) as client:
-        async for message in _follow(client, options.topic, options.tag, options.start):
+    async with (
+        ClientInstance(ClientConfig(name_server=options.name_server)) as client,
+        aclosing(_follow(client, options.topic, options.tag, options.start)) as messages,
+    ):
+        async for message in messages:
             _print_message(message, as_json=options.json)
             if left is not None and (left := left - 1) == 0:
                 return 0
     return 0
 
 
-async def _follow(client: ClientInstance, topic: str, tags: str, start: str) -> AsyncIterator[MessageExt]:
-    """Messages of all queues as they come; a task a queue, and a bounded line between them and the printing."""
-    queues = await client.subscribe_queues(topic)
-    arrived: asyncio.Queue[MessageExt] = asyncio.Queue(QUEUED_MESSAGES)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_follow_queue(client, queue, tags, start, arrived)) for queue in queues]
-        try:
-            while True:
-                yield await arrived.get()
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
-async def _follow_queue(client: ClientInstance, queue: MessageQueue, tags: str, start: str, arrived: asyncio.Queue[MessageExt]) -> None:
+async def _follow(client: ClientInstance, topic: str, tags: str, start: str) -> AsyncGenerator[MessageExt, None]:
+    """Messages of all queues as they come; one pull of each queue is on its way, its next one when its messages are taken."""
     find = api.min_offset if start == "earliest" else api.max_offset
-    offset = await find(client.pool, client.broker_address(queue.broker_name), queue)
-    wanted = SubscriptionData.of_tags(queue.topic, tags).tags
+    wanted = SubscriptionData.of_tags(topic, tags).tags
+    pulls: dict[asyncio.Task[PullResult], MessageQueue] = {}
+    try:
+        for queue in await client.subscribe_queues(topic):
+            offset = await find(client.pool, client.broker_address(queue.broker_name), queue)
+            pulls[asyncio.create_task(_pull(client, queue, offset, tags))] = queue
+        while True:
+            answered, _ = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
+            for pull in answered:
+                queue, result = pulls.pop(pull), pull.result()
+                for message in result.messages:
+                    if not wanted or message.tag in wanted:  # brokers filter by hash, which other tags may share
+                        yield message
+                pulls[asyncio.create_task(_pull(client, queue, result.next_offset, tags))] = queue
+    finally:
+        for pull in pulls:
+            pull.cancel()
+
+
+async def _pull(client: ClientInstance, queue: MessageQueue, offset: int, tags: str) -> PullResult:
+    """The broker's answer, which it may hold for a while; what goes wrong is said and tried again."""
+    request = PullMessageRequest(
+        consumer_group=TAIL_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_ms=15_000,
+        subscription=tags,
+        expression_type="TAG",
+    )
     while True:
-        request = PullMessageRequest(
-            consumer_group=TAIL_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=32,
-            sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_ms=15_000,
-            subscription=tags,
-            expression_type="TAG",
-        )
         try:
-            result = await api.pull_message(client.pool, client.broker_address(queue.broker_name), request, broker_name=queue.broker_name)
-        except (TransportError, BrokerError) as exc:
+            return await api.pull_message(client.pool, client.broker_address(queue.broker_name), request, broker_name=queue.broker_name)
+        except (TransportError, BrokerError, NoRoute) as exc:
             print(f"ogive: {queue}: {exc}; trying again", file=sys.stderr)
             await asyncio.sleep(RETRY_S)
-            continue
-        offset = result.next_offset
-        if result.status is PullStatus.FOUND:
-            for message in result.messages:
-                if not wanted or message.tag in wanted:
-                    await arrived.put(message)
 
 
 def _print_message(message: MessageExt, *, as_json: bool) -> None:
