@@ -96,6 +96,7 @@ class Pipeline:
         for name in (names.SENT, names.IN_ORDER):
             self._show.expect(name, len(events))
         self._show.expect(names.CANCELLATIONS, events.kinds["cancelled"])
+        self._show.say(f"sending {len(events):,} events, while an orderly and a concurrent group consume")
         with self._phase("send and consume"):
             await self._send(events)
 
@@ -109,6 +110,7 @@ class Pipeline:
     async def compute(self) -> None:
         """Spark."""
         self._show.expect(names.SPARK, self._sent.total())
+        self._show.say("starting Spark, which reads the topic as a stream")
         with self._phase("Spark"):
             await self._run_spark()
         self.observed.lag = await _lags(self._name_server)
@@ -167,8 +169,8 @@ class Pipeline:
         spark = await self._child("Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)])
         result: dict[str, Any] = {}
         async for report in spark.reports():
-            if (rows := report.get("rows")) is not None:
-                self._count(names.SPARK, rows, report["at"])
+            if "rows" in report:
+                self._count(names.SPARK, report["rows"], report["at"])
             result |= report
         if "parquet" not in result:
             raise spark.failed("ended without a result")

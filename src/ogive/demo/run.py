@@ -83,9 +83,7 @@ async def _run(dataset: Dataset, limit: int | None, folder: Path, report: Path) 
         with progress() as show:
             async with pipeline(folder, show) as run:
                 children = run.children
-                loading = asyncio.create_task(asyncio.to_thread(EventStream, dataset, limit))
-                await run.start()
-                await run.send(await loading)
+                await _send(run, dataset, limit)
                 await run.consume()
                 expecting = asyncio.create_task(asyncio.to_thread(truth.compute, dataset, limit))
                 await run.compute()
@@ -95,6 +93,13 @@ async def _run(dataset: Dataset, limit: int | None, folder: Path, report: Path) 
         print(f"processes left running: {', '.join(map(str, left))}" if left else "all processes have ended, none is left", flush=True)
     checks = figures.compare(expected, run.observed)
     return conclude(checks, run, time.monotonic() - started, report)
+
+
+async def _send(run: Pipeline, dataset: Dataset, limit: int | None) -> None:
+    """Read the flights while the processes start, and let go of them after sending: Spark needs the memory."""
+    loading = asyncio.create_task(asyncio.to_thread(EventStream, dataset, limit))
+    await run.start()
+    await run.send(await loading)
 
 
 def conclude(checks: Sequence[Check], run: Pipeline, elapsed_s: float, report: Path) -> int:
