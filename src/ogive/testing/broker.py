@@ -22,8 +22,8 @@ STOP_S: Final = 15.0
 class Broker:
     """A durable broker with its name server. *data* None: a temporary folder that goes with it.
 
-    ``kill`` is kill -9, after which ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with what the process wrote, when it
-    does not become ready.
+    ``kill`` is kill -9, after which ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with what the
+    process wrote, when it does not become ready.
     """
 
     def __init__(

@@ -146,6 +146,7 @@ class Properties(Mapping[str, str]):
     def _all(self) -> dict[str, str]:
         if self._parsed is None:
             self._parsed = decode_properties(self.raw)
+            self._parsed.pop(PropertyName.RECORD_CRC, None)  # the store's own, about the record as it lay there
         return self._parsed
 
     def __getitem__(self, name: str) -> str:

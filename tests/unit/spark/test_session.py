@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
-from ogive.spark.session import find_java, without_incubator
+from ogive.spark.session import find_java, java_version, without_incubator
 
 
 def run(code: str) -> str:
@@ -55,6 +55,23 @@ def test_a_java_that_is_there_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     find_java()
     assert os.environ["JAVA_HOME"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "release"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)])
+def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path, version: str, release: int) -> None:
+    java = fake_java(tmp_path)
+    assert java_version(java) is None
+    (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    assert java_version(java) == release
+
+
+def test_a_java_that_is_too_old_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_java(tmp_path)
+    (tmp_path / "release").write_text('JAVA_VERSION="11.0.22"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(OgiveError, match="Java 17 or later"):
+        find_java()
 
 
 @pytest.mark.usefixtures("_no_java")
