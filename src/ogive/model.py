@@ -21,6 +21,17 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 AUTO_CREATE_TOPIC: Final = "TBW102"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+NO_SEND_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+)
+"""Only the broker itself writes to these. Source: TopicValidator.java, 5.3."""
+SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+"""The broker's own, as are those that begin with SYSTEM_TOPIC_PREFIX. Source: TopicValidator.java, 5.3."""
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""A group that every broker has: who only looks reads under it and leaves no trace. Source: MixAll.java, 5.3."""
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from ogive.broker.saving import Render, TableWriter
 from ogive.errors import InvalidOption, ProtocolError
-from ogive.model import validate_group
+from ogive.model import TOOLS_GROUP, validate_group
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import DataVersion, SubscriptionGroupConfig
 
 log = logging.getLogger(__name__)
 
 BUILT_IN: Final = (
-    "TOOLS_CONSUMER",
+    TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.errors import ProtocolError, StoreError
-from ogive.model import SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
 from ogive.store.model import Entry, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.bodies import DataVersion
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 BATCH: Final = 64  # messages of one level that are on their way at the same time
 RETRY_S: Final = 0.1
 _FILLER_SIZE: Final = 0x7FFFFFFF
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 
@@ -192,7 +191,7 @@ class _Level:
         if not topic or not queue.isdecimal():
             log.warning("delay level %d: the message at %d does not say where it belongs", self.level, entry.commitlog_offset)
             return None
-        if topic == _HALF_TOPIC:
+        if topic == HALF_TOPIC:
             return None  # a half message is never delayed: this is what Java does with one that is
         return NewMessage(
             topic, int(queue), stored.body, stored.properties, stored.sys_flag, stored.flag, stored.born_timestamp_ms, stored.born_host,

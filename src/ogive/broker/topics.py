@@ -11,7 +11,17 @@ from typing import Final
 
 from ogive.broker.saving import Render, TableWriter
 from ogive.errors import InvalidOption, ProtocolError
-from ogive.model import AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic, validate_topic
+from ogive.model import (
+    AUTO_CREATE_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    dlq_topic,
+    retry_topic,
+    validate_topic,
+)
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import MAX_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 
@@ -26,10 +36,9 @@ _FIXED: Final = {
     "OFFSET_MOVED_EVENT": 1,
     "BenchmarkTest": 1024,
     SCHEDULE_TOPIC: 18,
-    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+    HALF_TOPIC: 1,
+    OP_HALF_TOPIC: 1,
 }
-_RESERVED: Final = frozenset({*_FIXED, AUTO_CREATE_TOPIC, "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC"})
 
 
 class TopicTable:
@@ -56,7 +65,7 @@ class TopicTable:
         self._writer = TableWriter("topics", table, self._snapshot)
         self.changed: list[Callable[[], None]] = []
         reply_topic = f"{cluster}_REPLY_TOPIC"
-        self._system = _RESERVED | {cluster, broker_name, reply_topic}
+        self._system = SYSTEM_TOPICS | {cluster, broker_name, reply_topic}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
         built_in[cluster] = _topic(cluster, 16, READ_WRITE_INHERIT)
         built_in[broker_name] = _topic(broker_name, 1, READ_WRITE_INHERIT)
@@ -93,7 +102,7 @@ class TopicTable:
 
     def is_system(self, name: str) -> bool:
         """Whether *name* is the broker's own: no command creates, changes or deletes it."""
-        return name in self._system or name.startswith("rmq_sys_")
+        return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def system_topics(self) -> list[str]:
         return sorted(name for name in self._topics if self.is_system(name))

@@ -12,12 +12,11 @@ from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import BrokerError, InvalidOption, NoRoute, TransportError
-from ogive.model import Message, MessageExt, MessageQueue, PullResult
+from ogive.model import TOOLS_GROUP, Message, MessageExt, MessageQueue, PullResult
 from ogive.wire.bodies import SubscriptionData
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 
-TAIL_GROUP = "TOOLS_CONSUMER"  # built in at every broker, for tools that read without a group of their own
 RETRY_S = 1.0
 
 
@@ -110,7 +109,7 @@ async def _follow(client: ClientInstance, topic: str, tags: str, start: str) -> 
 async def _pull(client: ClientInstance, queue: MessageQueue, offset: int, tags: str) -> PullResult:
     """The broker's answer, which it may hold for a while; what goes wrong is said and tried again."""
     request = PullMessageRequest(
-        consumer_group=TAIL_GROUP,
+        consumer_group=TOOLS_GROUP,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,

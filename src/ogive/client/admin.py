@@ -11,21 +11,20 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import MASTER_ID
 from ogive.errors import ConsumerNotOnline, GroupNotExist, IllegalStateError, InvalidOption, NoRoute, TopicNotExist
-from ogive.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, retry_topic, validate_group, validate_topic
+from ogive.model import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    MessageQueue,
+    retry_topic,
+    validate_group,
+    validate_topic,
+)
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection, TopicConfig, TopicOffset, TopicRouteData
 
-_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "CID_RMQ_SYS_")
-_SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "DefaultHeartBeatSyncerTopic",
-    }
-)
+_HIDDEN_TOPICS = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
+_HIDDEN_PREFIXES = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", "CID_RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Admin:
         """All topics by name; with *system* also the brokers' own, retry and dead-letter topics."""
         names = await self.client.ask_name_server(api.topic_list)
         cluster_words = set() if system else await self._cluster_words()
-        wanted = [name for name in sorted(names) if system or not (_is_system(name) or name in cluster_words)]
+        wanted = [name for name in sorted(names) if system or not (_is_hidden(name) or name in cluster_words)]
         rows: list[TopicSummary] = []
         for name in wanted:
             try:
@@ -231,5 +230,5 @@ def _master_addresses(route: TopicRouteData) -> list[str]:
     return [broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses]
 
 
-def _is_system(topic: str) -> bool:
-    return topic in _SYSTEM_TOPICS or topic.startswith((*_SYSTEM_PREFIXES, RETRY_PREFIX, DLQ_PREFIX))
+def _is_hidden(topic: str) -> bool:
+    return topic in _HIDDEN_TOPICS or topic.startswith(_HIDDEN_PREFIXES)

@@ -24,13 +24,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ogive.errors import InvalidOption, OgiveError
-from ogive.model import MessageQueue
+from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, resolve, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, pack
-from ogive.spark.rpc import READ_ONLY_GROUP, SETTLE_S, Cluster, cluster, shrunk
+from ogive.spark.rpc import SETTLE_S, Cluster, cluster, shrunk
 from ogive.spark.schema import arrow_schema
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class _Reading:
         decoder = RecordDecoder(arrow_schema(self._schema), self._options.tags)
         answers = self._cluster.read(
             ranges,
-            group=self._options.consumer_group or READ_ONLY_GROUP,
+            group=self._options.consumer_group or TOOLS_GROUP,
             subscription=self._options.subscription,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )

@@ -27,7 +27,7 @@ from ogive.errors import (
     TopicNotExist,
     TransportError,
 )
-from ogive.model import MessageQueue, PullStatus
+from ogive.model import TOOLS_GROUP, MessageQueue, PullStatus
 from ogive.spark.ranges import Chunks, QueueRange
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import TopicOffset, TopicRouteData
@@ -37,9 +37,6 @@ from ogive.wire.headers import PullMessageRequest
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-READ_ONLY_GROUP: Final = "TOOLS_CONSUMER"
-"""A system group that every broker has: reading under it leaves no trace. Source: MixAll.java."""
 
 ROUTE_AGE_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 5.0
@@ -139,7 +136,7 @@ class Cluster:
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def read(
-        self, ranges: Sequence[QueueRange], *, group: str = READ_ONLY_GROUP, subscription: str = "*", fail_on_data_loss: bool = True
+        self, ranges: Sequence[QueueRange], *, group: str = TOOLS_GROUP, subscription: str = "*", fail_on_data_loss: bool = True
     ) -> Iterator[tuple[MessageQueue, bytes]]:
         """The stored messages of *ranges*, an answer at a time: range by range, each in offset order, nothing outside of the ranges.
 
@@ -336,4 +333,4 @@ def _master(addresses: Mapping[int, str]) -> str:
     return addresses.get(MASTER_ID) or addresses[min(addresses)]
 
 
-__all__ = ["READ_ONLY_GROUP", "SETTLE_S", "Cluster", "cluster", "data_loss", "shrunk"]
+__all__ = ["SETTLE_S", "Cluster", "cluster", "data_loss", "shrunk"]

@@ -26,7 +26,7 @@ from ogive.broker.context import Context
 from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
 from ogive.broker.schedule import delayed
 from ogive.errors import ProtocolError, ResponseCode, StoreError
-from ogive.model import RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
+from ogive.model import NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -35,16 +35,6 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageResponse
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, raw_property
 
-RESERVED_TOPICS: Final = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 
 _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
@@ -115,7 +105,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if sys_flag & ~_CLIENT_FLAGS or not (0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT):
         _refuse_numbers(sys_flag)
     config = ctx.topics.get(topic)
-    if config is None or topic in RESERVED_TOPICS:
+    if config is None or topic in NO_SEND_TOPICS:
         config = _make_topic(ctx, topic, ext, names)
     if not 0 <= queue_id < config.write_queues:
         queue_id = _check_queue(queue_id, config)
@@ -184,7 +174,7 @@ def _refuse_numbers(sys_flag: int) -> None:
 def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) -> TopicConfig:
     """The topic that a send asks for and that does not stand there yet. Raises Rejected or InvalidOption."""
     validate_topic(topic)
-    if topic in RESERVED_TOPICS:
+    if topic in NO_SEND_TOPICS:
         raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if topic.startswith(RETRY_PREFIX):
         return ctx.topics.ensure_retry(_retry_group(ctx, topic).name, 1)
