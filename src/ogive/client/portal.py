@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from ogive.errors import IllegalStateError, OgiveError
+from ogive.transport.loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = _new_event_loop()
+        self.loop = new_event_loop()
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._draining = False
         self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -127,15 +128,6 @@ def _forget() -> None:
     """In a forked child: another thread may have held the lock at that moment."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed (the extra "fast"), else the standard one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class SubmitFuture(concurrent.futures.Future[T]):
