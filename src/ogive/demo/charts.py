@@ -7,7 +7,7 @@ from html import escape
 
 from ogive.demo.timeline import Points
 
-_WIDTH, _HEIGHT = 960, 280
+_WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 34
 _CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
@@ -39,7 +39,7 @@ class HeatRow:
     details: Sequence[str]
 
 
-def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = ()) -> str:
+def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = (), *, height: int = 280) -> str:
     """Curves over the seconds of the run."""
     points = [point for line in lines for point in line.points]
     end_s = max([at for at, _ in points] + [band.end_s for band in bands], default=1.0) or 1.0
@@ -50,19 +50,19 @@ def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = ()) ->
         return _LEFT + at_s / end_s * (_WIDTH - _LEFT - _RIGHT)
 
     def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
+        return height - _BOTTOM - value / top * (height - _TOP - _BOTTOM)
 
-    parts = [_open(_WIDTH, _HEIGHT, title)]
+    parts = [_open(_WIDTH, height, title)]
     for index, band in enumerate(bands):
         left, right = x(band.start_s), x(band.end_s)
-        size = f'width="{right - left:.1f}" height="{_HEIGHT - _TOP - _BOTTOM}"'
+        size = f'width="{right - left:.1f}" height="{height - _TOP - _BOTTOM}"'
         parts.append(f'<rect class="band{index % 2}" x="{left:.1f}" y="{_TOP}" {size}/>')
         if right - left > 7 * len(band.label):
             parts.append(_text(left + 6, _TOP + 14, band.label, "phase", "start"))
     for value in y_ticks:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
-    parts += [_text(x(at_s), _HEIGHT - 12, f"{at_s:g} s", "tick") for at_s in x_ticks if at_s <= end_s]
+    parts += [_text(x(at_s), height - 12, f"{at_s:g} s", "tick") for at_s in x_ticks if at_s <= end_s]
     for line in lines:
         path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line.points)
         parts.append(f'<polyline class="curve {line.style}" points="{path}"><title>{escape(line.label)}</title></polyline>')

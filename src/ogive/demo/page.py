@@ -75,7 +75,7 @@ PAGE: Final = """<!doctype html>
 <div class="facts">{facts}</div>
 <section>
 <h2>Events per second</h2>
-<p>An event is on disk before it is acknowledged.</p>
+<p>An event is on disk before it is acknowledged. Spark's curve is its rate over each batch.</p>
 {rates}
 </section>
 <section>

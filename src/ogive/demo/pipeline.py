@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -73,10 +73,8 @@ class Pipeline:
         self._folder = folder
         self._show = show
         self._tasks = tasks
-        self._periodic = [
-            tasks.create_task(_repeat(self._sample, _SAMPLE_PERIOD_S)),
-            tasks.create_task(_repeat(self._weigh, _WEIGH_PERIOD_S)),
-        ]
+        self._sampling = tasks.create_task(_repeat(self._sample, _SAMPLE_PERIOD_S))
+        self._weighing = tasks.create_task(_repeat(self._weigh, _WEIGH_PERIOD_S))
         self._started = time.time()
         self._name_server = ""
         self._groups: Child | None = None
@@ -84,12 +82,13 @@ class Pipeline:
         self._unidentified = 0  # cancellations sent without a tail number
         self._failed: BaseException | None = None
 
-    async def start(self) -> None:
-        """The broker with its topics, and the two groups waiting for messages."""
+    async def start(self, loading: Awaitable[EventStream]) -> EventStream:
+        """The broker with its topics, the two groups waiting for messages, and the events, which are loaded meanwhile."""
         with self._phase("start"):
             await self._start_broker()
             await _create_topics(self._name_server)
             await self._start_groups()
+            return await loading
 
     async def send(self, events: EventStream) -> None:
         """All events in order, many in flight, while the groups consume; returns when the last is acknowledged."""
@@ -106,6 +105,7 @@ class Pipeline:
             await self._until("the groups have all messages", self._consumed)
             assert self._groups is not None
             self._groups.finish()
+        self._sampling.cancel()
 
     async def compute(self) -> None:
         """Spark."""
@@ -117,8 +117,8 @@ class Pipeline:
 
     async def stop(self) -> None:
         """End every process, the youngest first."""
-        for task in self._periodic:
-            task.cancel()
+        self._sampling.cancel()
+        self._weighing.cancel()
         for child in reversed(self.children):
             await child.stop()
 
@@ -169,7 +169,7 @@ class Pipeline:
         spark = await self._child("Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)])
         result: dict[str, Any] = {}
         async for report in spark.reports():
-            if "rows" in report:
+            if "rows" in report and report["rows"] != result.get("rows"):  # the first batch begins, or a batch has ended
                 self._count(names.SPARK, report["rows"], report["at"])
             result |= report
         if "parquet" not in result:

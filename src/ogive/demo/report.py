@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
+from ogive.demo import names
 from ogive.demo.charts import Band, HeatRow, Line, heat_map, line_chart
 from ogive.demo.dataset import NEW_YORK
 from ogive.demo.figures import Check, Hours
-from ogive.demo.names import CANCELLATIONS, IN_ORDER, SENT, SENT_CANCELLATIONS, SPARK
 from ogive.demo.page import PAGE, STYLE
 from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
@@ -51,20 +51,19 @@ def render(run: Run) -> str:
 
 
 def _rates(run: Run) -> str:
-    names = [(SENT, "sent and acknowledged"), (IN_ORDER, "orderly group"), (SPARK, "Spark stream")]
-    lines = [Line(label, f"c{index}", run.timeline.rates(name)) for index, (name, label) in enumerate(names)]
+    shown = [(names.SENT, "sent and acknowledged"), (names.IN_ORDER, "orderly group"), (names.SPARK, "Spark stream")]
+    lines = [Line(label, f"c{index}", run.timeline.rates(name)) for index, (name, label) in enumerate(shown)]
     return line_chart("events per second", lines, run.phases)
 
 
 def _lag(run: Run) -> str:
-    orderly = Line("orderly group, all events", "c1", run.timeline.lag(SENT, IN_ORDER))
-    spark = Line("Spark stream, all events", "c2", run.timeline.lag(SENT, SPARK))
-    concurrent = Line("concurrent group, cancellations", "c3", run.timeline.lag(SENT_CANCELLATIONS, CANCELLATIONS))
-    return (
-        line_chart("lag of the orderly group and of Spark", [orderly, spark], run.phases)
-        + "<h3>The same for the concurrent group, which takes cancellations only</h3>"
-        + line_chart("lag of the concurrent group", [concurrent], run.phases)
-    )
+    groups = [
+        ("orderly group, all events", "c1", names.SENT, names.IN_ORDER),
+        ("concurrent group, cancellations only", "c3", names.SENT_CANCELLATIONS, names.CANCELLATIONS),
+        ("Spark stream, all events", "c2", names.SENT, names.SPARK),
+    ]
+    lines = [Line(label, style, run.timeline.lag(produced, consumed)) for label, style, produced, consumed in groups]
+    return "".join(line_chart(f"lag of the {line.label}", [line], run.phases, height=190) for line in lines)
 
 
 def _heat(hours: Hours) -> str:

@@ -98,8 +98,7 @@ async def _run(dataset: Dataset, limit: int | None, folder: Path, report: Path) 
 async def _send(run: Pipeline, dataset: Dataset, limit: int | None) -> None:
     """Read the flights while the processes start, and let go of them after sending: Spark needs the memory."""
     loading = asyncio.create_task(asyncio.to_thread(EventStream, dataset, limit))
-    await run.start()
-    await run.send(await loading)
+    await run.send(await run.start(loading))
 
 
 def conclude(checks: Sequence[Check], run: Pipeline, elapsed_s: float, report: Path) -> int:
