@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ogive.testing import Broker
 from tests.interop import apache
-from tests.peers import DELAY_LEVELS, Ogive
+from tests.peers import DELAY_LEVELS, our_broker
 
 HERE = Path(__file__).parent
 
@@ -37,7 +38,7 @@ def apache_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache.A
 
 
 @pytest.fixture(scope="module")
-def ogive_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ogive]:
+def ogive_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Our name server and broker, as `ogive up` starts them."""
-    with Ogive(tmp_path_factory.mktemp("ogive")) as running:
+    with our_broker(tmp_path_factory.mktemp("ogive")) as running:
         yield running

@@ -2,13 +2,13 @@
 
 import re
 
+from ogive.testing import Broker
 from tests.interop import apache
-from tests.peers import Ogive
 
 MESSAGES = 20_000
 
 
-def test_no_send_of_the_benchmark_producer_fails(ogive_broker: Ogive) -> None:
+def test_no_send_of_the_benchmark_producer_fails(ogive_broker: Broker) -> None:
     name_server = ogive_broker.name_server
     apache.admin(name_server, "updateTopic -c DefaultCluster -t Bench -r 8 -w 8")
     load = ["-n", name_server, "-t", "Bench", "-w", "16", "-s", "1024", "-q", str(MESSAGES), "-ri", "1000"]

@@ -4,12 +4,12 @@ from collections import defaultdict
 
 import pytest
 
+from ogive.testing import Broker
 from tests.interop import cpp
-from tests.peers import Ogive
 
 
 @pytest.mark.parametrize("mode", ["concurrent", "orderly"])
-def test_what_it_sends_it_receives(ogive_broker: Ogive, topic: str, group: str, mode: str) -> None:
+def test_what_it_sends_it_receives(ogive_broker: Broker, topic: str, group: str, mode: str) -> None:
     sent = cpp.send(ogive_broker.name_server, topic, 20)
     received = cpp.consume(ogive_broker.name_server, topic, group, 20, mode)
     assert {result["status"] for result in sent} == {"OK"}
@@ -21,13 +21,13 @@ def test_what_it_sends_it_receives(ogive_broker: Ogive, topic: str, group: str, 
     }
 
 
-def test_one_way_messages_arrive(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_one_way_messages_arrive(ogive_broker: Broker, topic: str, group: str) -> None:
     cpp.send(ogive_broker.name_server, topic, 1)  # creates the topic: a one-way request cannot tell that it had to wait for that
     cpp.send(ogive_broker.name_server, topic, 20, "oneway")
     assert len(cpp.consume(ogive_broker.name_server, topic, group, 21)) == 21
 
 
-def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Broker, topic: str, group: str) -> None:
     cpp.send(ogive_broker.name_server, topic, 40, "orderly")
     queues = defaultdict(list)
     for line in cpp.consume(ogive_broker.name_server, topic, group, 40, "orderly"):

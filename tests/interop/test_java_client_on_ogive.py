@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from ogive.testing import Broker
 from tests.interop import apache
-from tests.peers import Ogive
 
 both_encodings = pytest.mark.parametrize("binary_headers", [False, True], ids=["json", "binary"])
 
@@ -18,7 +18,7 @@ def place(line: dict[str, Any]) -> tuple[int, int]:
 @both_encodings
 @pytest.mark.parametrize("mode", ["sync", "async", "orderly"])
 def test_a_message_is_delivered_from_the_place_that_the_send_reported(
-    ogive_broker: Ogive, topic: str, group: str, mode: str, binary_headers: bool
+    ogive_broker: Broker, topic: str, group: str, mode: str, binary_headers: bool
 ) -> None:
     sent = apache.send(ogive_broker.name_server, topic, 20, mode=mode, tags="a,b", binary_headers=binary_headers)
     received = apache.consume(ogive_broker.name_server, topic, group, 20, binary_headers=binary_headers)
@@ -33,7 +33,7 @@ def test_a_message_is_delivered_from_the_place_that_the_send_reported(
 @both_encodings
 @pytest.mark.parametrize(("mode", "results"), [("batch", 2), ("oneway", 0)])
 def test_batches_and_one_way_messages_arrive_once_each(
-    ogive_broker: Ogive, topic: str, group: str, mode: str, results: int, binary_headers: bool
+    ogive_broker: Broker, topic: str, group: str, mode: str, results: int, binary_headers: bool
 ) -> None:
     sent = apache.send(ogive_broker.name_server, topic, 20, mode=mode, binary_headers=binary_headers)
     received = apache.consume(ogive_broker.name_server, topic, group, 20, binary_headers=binary_headers)
@@ -41,20 +41,20 @@ def test_batches_and_one_way_messages_arrive_once_each(
     assert sorted(line["body"] for line in received) == sorted(f"message {index}" for index in range(20))
 
 
-def test_a_body_that_the_client_compresses_arrives_whole(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_a_body_that_the_client_compresses_arrives_whole(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 3, size=100_000)
     bodies = {line["body"] for line in apache.consume(ogive_broker.name_server, topic, group, 3)}
     assert bodies == {f"message {index}".ljust(100_000, ".") for index in range(3)}
 
 
-def test_only_subscribed_tags_are_delivered(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_only_subscribed_tags_are_delivered(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 30, tags="red,green,blue")
     received = apache.consume(ogive_broker.name_server, topic, group, 20, expression="red||blue")
     assert sorted(line["tags"] for line in received) == ["blue"] * 10 + ["red"] * 10
 
 
 @both_encodings
-def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Ogive, topic: str, group: str, binary_headers: bool) -> None:
+def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Broker, topic: str, group: str, binary_headers: bool) -> None:
     apache.send(ogive_broker.name_server, topic, 40, mode="orderly", shards=4, binary_headers=binary_headers)
     received = apache.consume(ogive_broker.name_server, topic, group, 40, mode="orderly", binary_headers=binary_headers)
     queues = defaultdict(list)
@@ -63,7 +63,7 @@ def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Ogive, topic
     assert dict(queues) == {queue: [(offset, f"message {4 * offset + queue}") for offset in range(10)] for queue in range(4)}
 
 
-def test_an_orderly_consumer_repeats_a_failed_message_before_it_goes_on(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_an_orderly_consumer_repeats_a_failed_message_before_it_goes_on(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 3, mode="orderly", shards=1)
     received = apache.consume(ogive_broker.name_server, topic, group, 9, mode="orderly", failures=2)
     assert [(line["queueOffset"], line["reconsumeTimes"]) for line in received] == [
@@ -72,7 +72,7 @@ def test_an_orderly_consumer_repeats_a_failed_message_before_it_goes_on(ogive_br
 
 
 @both_encodings
-def test_a_message_that_always_fails_is_retried_and_then_dead(ogive_broker: Ogive, topic: str, group: str, binary_headers: bool) -> None:
+def test_a_message_that_always_fails_is_retried_and_then_dead(ogive_broker: Broker, topic: str, group: str, binary_headers: bool) -> None:
     apache.send(ogive_broker.name_server, topic, 3)
     tries = apache.consume(ogive_broker.name_server, topic, group, 9, failures=100, maxReconsume=2, binary_headers=binary_headers)
     assert sorted((line["body"], line["reconsumeTimes"]) for line in tries) == [
@@ -84,7 +84,7 @@ def test_a_message_that_always_fails_is_retried_and_then_dead(ogive_broker: Ogiv
     assert {line["properties"]["RETRY_TOPIC"] for line in dead} == {topic}
 
 
-def test_an_orderly_message_that_always_fails_is_dead_and_the_queue_goes_on(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_an_orderly_message_that_always_fails_is_dead_and_the_queue_goes_on(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 2, mode="orderly", shards=1)
     tries = apache.consume(ogive_broker.name_server, topic, group, 6, mode="orderly", failures=100, maxReconsume=2)
     assert [line["queueOffset"] for line in tries] == [0, 0, 0, 1, 1, 1]
@@ -92,13 +92,13 @@ def test_an_orderly_message_that_always_fails_is_dead_and_the_queue_goes_on(ogiv
     assert dead[0]["body"] == "message 0"
 
 
-def test_delayed_messages_arrive(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_delayed_messages_arrive(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 4, delay=2)
     received = apache.consume(ogive_broker.name_server, topic, group, 4)
     assert sorted(line["body"] for line in received) == [f"message {index}" for index in range(4)]
 
 
-def test_two_members_of_a_group_share_the_work(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_two_members_of_a_group_share_the_work(ogive_broker: Broker, topic: str, group: str) -> None:
     """Both take part once each holds some of the four queues; every message reaches one of them."""
     name_server = ogive_broker.name_server
     apache.send(name_server, topic, 1)
@@ -119,7 +119,7 @@ def test_two_members_of_a_group_share_the_work(ogive_broker: Ogive, topic: str, 
     assert len(set(seen[0]) | set(seen[1])) == len(seen[0]) + len(seen[1])
 
 
-def test_progress_survives_a_restart_of_the_consumer(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_progress_survives_a_restart_of_the_consumer(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 8)
     apache.consume(ogive_broker.name_server, topic, group, 8)
     apache.send(ogive_broker.name_server, topic, 4, first=8)

@@ -2,11 +2,11 @@
 
 import json
 
+from ogive.testing import Broker
 from tests.interop import apache
-from tests.peers import Ogive
 
 
-def test_the_commands_that_operators_use_show_the_right_figures(ogive_broker: Ogive, topic: str, group: str) -> None:
+def test_the_commands_that_operators_use_show_the_right_figures(ogive_broker: Broker, topic: str, group: str) -> None:
     """20 messages in 4 queues, consumed; then 4 more, which is the lag."""
     name_server = ogive_broker.name_server
     apache.send(name_server, topic, 20, mode="orderly", shards=4)
@@ -39,13 +39,13 @@ def test_the_commands_that_operators_use_show_the_right_figures(ogive_broker: Og
     assert "Consume Diff Total: 4" in progress
 
 
-def test_a_topic_made_with_mqadmin_has_the_queues_that_were_asked_for(ogive_broker: Ogive, topic: str) -> None:
+def test_a_topic_made_with_mqadmin_has_the_queues_that_were_asked_for(ogive_broker: Broker, topic: str) -> None:
     created, route = apache.admin(ogive_broker.name_server, f"updateTopic -c DefaultCluster -t {topic} -r 6 -w 6", f"topicRoute -t {topic}")
     assert "Exception" not in created
     assert apache.route(route)["queueDatas"][0]["writeQueueNums"] == 6
 
 
-def test_topics_json_is_written_as_apache_writes_it(ogive_broker: Ogive, topic: str) -> None:
+def test_topics_json_is_written_as_apache_writes_it(ogive_broker: Broker, topic: str) -> None:
     apache.send(ogive_broker.name_server, topic, 1)
     table = json.loads((ogive_broker.data / "config" / "topics.json").read_text())
     assert table["topicConfigTable"][topic]["writeQueueNums"] == 4

@@ -1,6 +1,7 @@
 """A store that one broker wrote opens in the other: every message is served from its place, and groups go on where they were."""
 
-import signal
+from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 
 from tests.interop import apache
 from tests.interop.apache import Apache
-from tests.peers import DELAY_LEVELS, Ogive
+from tests.peers import DELAY_LEVELS, RunningBroker, our_broker
 
-ends = pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
 
 def fill(name_server: str) -> None:
@@ -43,30 +44,30 @@ def new_apache(folder: Path) -> Apache:
 
 
 @ends
-def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, sign: signal.Signals) -> None:
-    with Ogive(tmp_path) as ours:
+def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
+    with our_broker(tmp_path) as ours:
         fill(ours.name_server)
         written = everything(ours.name_server, "ours")
-        ours.stop(sign)
+        end(ours)
     with new_apache(tmp_path) as theirs:
         assert everything(theirs.name_server, "theirs") == written
         assert continued(theirs.name_server) == {f"message {index}" for index in range(50, 60)}
         apache.send(theirs.name_server, "Plain", 4, first=60)
-        theirs.stop(sign)
-    with Ogive(tmp_path) as again:
+        end(theirs)
+    with our_broker(tmp_path) as again:
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64
 
 
 @ends
-def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, sign: signal.Signals) -> None:
+def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
     with new_apache(tmp_path) as theirs:
         fill(theirs.name_server)
         written = everything(theirs.name_server, "theirs")
-        theirs.stop(sign)
-    with Ogive(tmp_path) as ours:
+        end(theirs)
+    with our_broker(tmp_path) as ours:
         assert everything(ours.name_server, "ours") == written
         assert continued(ours.name_server) == {f"message {index}" for index in range(50, 60)}
         apache.send(ours.name_server, "Plain", 4, first=60)
-        ours.stop(sign)
+        end(ours)
     with new_apache(tmp_path) as again:
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64

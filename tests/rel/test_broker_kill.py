@@ -13,7 +13,7 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.errors import OgiveError
-from tests.peers import Ogive
+from tests.peers import our_broker
 
 TOPIC = "Ledger"
 PRODUCERS = 4
@@ -86,7 +86,7 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> No
     seed, kills = 20130101, 10
     chance = random.Random(seed)
     ledger = Ledger()
-    broker = Ogive(tmp_path, flush="sync" if flush == "sync" else "async")
+    broker = our_broker(tmp_path, flush="sync" if flush == "sync" else "async")
 
     async def concurrent(message: ogive.MessageExt) -> None:
         ledger.receive("concurrent", message)

@@ -15,7 +15,7 @@ from typing import IO, Final, Literal, Self
 from ogive.errors import IllegalStateError
 
 READY: Final = "ready name-server="
-START_S: Final = 30.0
+START_S: Final = 60.0
 STOP_S: Final = 15.0
 
 
@@ -46,9 +46,11 @@ class Broker:
         self._errors: IO[str] | None = None
 
     @property
-    def pid(self) -> int | None:
-        """Of the running process; None before ``start`` and after ``stop``."""
-        return self._process.pid if self._process is not None else None
+    def pid(self) -> int:
+        """The process. Raises IllegalStateError before ``start`` and after ``stop``."""
+        if self._process is None:
+            raise IllegalStateError("this broker does not run: start it, or use it in a `with` block")
+        return self._process.pid
 
     def start(self) -> Self:
         """Start, and return when it serves."""
@@ -107,7 +109,11 @@ class Broker:
                 stream.close()
 
     def __enter__(self) -> Self:
-        return self.start() if self._process is None else self
+        try:
+            return self.start() if self._process is None else self
+        except BaseException:
+            self.stop()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.stop()
