@@ -43,19 +43,19 @@ def measure(peer: str, flush: Flush, scale: int, out: Figures) -> None:
 
             note("time to ready (s)", ready_s)
             note("resident when idle (MiB)", resident_mib(pid))
-            for topic in ("Theirs", "Ours", "Backlog", "Latency"):
+            for topic in ("Theirs", "Ours", "Backlog", "Sends", "Listener"):
                 load.create_topic(server, topic, 8)
-            rate = load.their_producer(server, pid, "Theirs", threads=64, size=1024, seconds=max(6, 24 // scale))
+            rate = load.their_producer(server, pid, "Theirs", threads=64, size=1024, seconds=max(15, 25 // scale))
             note("their Producer, 64 threads, 1 KiB (messages/s)", rate.per_s)
             note("their Producer, broker CPU a message (us)", rate.broker_cpu_us)
             note("their Producer, failed sends", rate.failed)
             rate = load.our_producer(server, pid, "Ours", count=300_000 // scale)
             note("our pipelined producer, 1 KiB (messages/s)", rate.per_s)
             note("our pipelined producer, broker CPU a message (us)", rate.broker_cpu_us)
-            p50, p99 = load.send_latency_ms(server, "Latency", count=2_000 // scale)
+            p50, p99 = load.send_latency_ms(server, "Sends", count=2_000 // scale)
             note("one synchronous send, p50 (ms)", p50)
             note("one synchronous send, p99 (ms)", p99)
-            p50, p99 = load.latency_ms(server, "Latency", f"latency-{flush}", count=2_000 // scale)
+            p50, p99 = load.latency_ms(server, "Listener", "listener", count=2_000 // scale)
             note("send to listener, p50 (ms)", p50)
             note("send to listener, p99 (ms)", p99)
             if flush == "async":
@@ -67,7 +67,7 @@ def measure(peer: str, flush: Flush, scale: int, out: Figures) -> None:
 
 def _backlog(server: str, pid: int, count: int, note: load.Note) -> None:
     load.our_producer(server, pid, "Backlog", count=count - 1)
-    rate = load.their_consumer(server, pid, "Backlog", "theirs", count=count, seconds=max(12, count // 40_000))
+    rate = load.their_consumer(server, pid, "Backlog", "theirs", count=count, limit_s=120.0)
     note("their consumer over a backlog (messages/s)", rate.per_s)
     rate = load.our_consumer(server, pid, "Backlog", "ours", count=count, limit_s=120.0)
     note("our consumer over a backlog (messages/s)", rate.per_s)

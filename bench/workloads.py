@@ -7,7 +7,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 import ogive
 from bench.processes import measured
 from tests.interop.apache import java_command
-from tests.processes import stop, tail
+from tests.processes import stop
 
 Note = Callable[[str, float], None]
 
@@ -39,48 +40,49 @@ def create_topic(name_server: str, topic: str, queues: int) -> None:
 
 
 def their_producer(name_server: str, pid: int, topic: str, *, threads: int, size: int, seconds: int) -> Rate:
-    """Synchronous sends of Apache's benchmark Producer; the median second behind a warm-up of a third."""
+    """Synchronous sends of Apache's benchmark Producer. It prints a rate each second, the first after ten: the warm-up."""
     options = ["-n", name_server, "-t", topic, "-w", str(threads), "-s", str(size), "-ri", "1000"]
-    output, use, total = _run_theirs("Producer", options, pid, topic, name_server, seconds)
+    with ogive.Admin(name_server) as admin, measured(pid) as use:
+        before = sum(row.max_offset for row in admin.offsets(topic))
+        with _their_program("Producer", options) as log:
+            time.sleep(seconds)
+            output = log.read_text("utf-8", "replace")
+        stored = sum(row.max_offset for row in admin.offsets(topic)) - before
     per_second = [int(tps) for tps in re.findall(r"Send TPS: (\d+)", output)]
     failed = max((int(n) for n in re.findall(r"Send Failed: (\d+)", output)), default=-1)
-    return Rate(_steady(per_second), use / total * 1e6 if total else float("nan"), failed)
+    if not per_second:
+        raise RuntimeError(f"their Producer printed no rate within {seconds} s:\n{output[-2000:]}")
+    return Rate(statistics.median(per_second), use.cpu_s / stored * 1e6, failed)
 
 
-def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, seconds: int) -> Rate:
-    """Apache's benchmark Consumer over a backlog: the median of its full seconds."""
-    options = ["-n", name_server, "-t", topic, "-g", group, "-p", "false", "-ri", "1000"]
-    output, use, _ = _run_theirs("Consumer", options, pid, topic, name_server, seconds)
-    per_second = [int(tps) for tps in re.findall(r"TPS: (\d+)", output)]
-    return Rate(_steady([tps for tps in per_second if tps]), use / count * 1e6)
+def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float) -> Rate:
+    """Apache's benchmark Consumer over a backlog, from its first progress at the broker to its last; each pull carries the progress."""
+    options = ["-n", name_server, "-t", topic, "-g", group, "-p", "false"]
+    first = last = 0.0
+    at_first = done = 0
+    with ogive.Admin(name_server) as admin, _their_program("Consumer", options), measured(pid) as use:
+        give_up = time.perf_counter() + limit_s
+        while done < count and time.perf_counter() < give_up:
+            time.sleep(0.1)
+            done = sum(max(0, row.consumer_offset) for row in admin.lag(group, topic))
+            last = time.perf_counter()
+            if done and not first:
+                first, at_first = last, done
+    return Rate((done - at_first) / (last - first) if first else float("nan"), use.cpu_s / max(done, 1) * 1e6)
 
 
-def _run_theirs(program: str, options: list[str], pid: int, topic: str, name_server: str, seconds: int) -> tuple[str, float, int]:
-    """Output, CPU seconds of process *pid*, and how many messages the topic grew by while the program ran for *seconds*."""
-
-    with tempfile.TemporaryDirectory() as home, ogive.Admin(name_server) as admin:
+@contextmanager
+def _their_program(program: str, options: list[str]) -> Iterator[Path]:
+    """A benchmark program of Apache's, running inside the block; the file that its output goes to."""
+    with tempfile.TemporaryDirectory() as home:
         log = Path(home, "output")
-        before = sum(row.max_offset for row in admin.offsets(topic))
-        with log.open("wb") as out, measured(pid) as use:
+        with log.open("wb") as out:
             command = java_command(_BENCHMARK + program, *options, home=Path(home), jvm=_CLIENT_JVM)
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                stop(process)
-        grown = sum(row.max_offset for row in admin.offsets(topic)) - before
-        output = log.read_text("utf-8", "replace")
-        if "TPS" not in output:
-            raise RuntimeError(f"their {program} printed no rate:\n{tail(log)}")
-        return output, use.cpu_s, grown
-
-
-def _steady(per_second: list[int]) -> float:
-    """Median behind the warm-up."""
-    steady = per_second[len(per_second) // 3 :]
-    return statistics.median(steady) if steady else float("nan")
+        try:
+            yield log
+        finally:
+            stop(process)
 
 
 def our_producer(name_server: str, pid: int, topic: str, *, count: int, body: bytes = BODY) -> Rate:
