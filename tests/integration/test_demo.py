@@ -90,3 +90,33 @@ def test_ctrl_c_leaves_no_process_and_says_so(folder: dict[str, str], tmp_path: 
         assert demo.wait(60) == 130
     assert "all processes have ended, none is left" in rest
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+def test_a_broker_that_dies_ends_the_run_with_a_sentence(folder: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ogive", "demo", "--report", str(tmp_path / "report.html")]
+    with subprocess.Popen(command, env=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert demo.stderr is not None
+        for line in demo.stdout:
+            if "sent" in line:
+                break
+        os.kill(child_of(demo.pid, "up"), signal.SIGKILL)
+        output, errors = demo.communicate(timeout=60)
+        assert demo.returncode == 1
+    assert "ogive: broker: ended with code -9" in errors
+    assert "Traceback" not in errors
+    assert "all processes have ended, none is left" in output
+
+
+def child_of(parent: int, argument: str) -> int:
+    """The process that *parent* started with *argument* on its command line."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            owner = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if owner == parent and argument.encode() in arguments:
+            return int(process.name)
+    raise AssertionError(f"{parent} has no child with {argument}")

@@ -15,7 +15,6 @@ _LINE_LIMIT_BYTES: Final = 1 << 20
 _STOP_S: Final = 20.0
 _KILL_S: Final = 5.0
 _POLL_S: Final = 0.01
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PROC: Final = Path("/proc")
 
 
@@ -106,8 +105,8 @@ def members(session: int) -> list[int]:
 
 
 def resident_bytes(sessions: Sequence[int]) -> int:
-    """Resident memory of this process and of all in *sessions*; shared pages count each time, so this is never too low."""
-    return sum(_resident(pid) for pid in _pids() if pid == os.getpid() or _session_of(pid) in sessions)
+    """Resident memory of this process and of all in *sessions*, with what they share counted once. 0 where the system has no /proc."""
+    return sum(_proportional_bytes(pid) for pid in _pids() if pid == os.getpid() or _session_of(pid) in sessions)
 
 
 def _pids() -> list[int]:
@@ -123,11 +122,13 @@ def _session_of(pid: int) -> int | None:
     return None if state in "ZX" else int(session)
 
 
-def _resident(pid: int) -> int:
+def _proportional_bytes(pid: int) -> int:
+    """A page that n processes share counts as an n-th; so a process that is just forking does not count twice."""
     try:
-        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
-    except (FileNotFoundError, ProcessLookupError):
+        rollup = (_PROC / str(pid) / "smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

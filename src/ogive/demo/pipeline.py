@@ -26,7 +26,7 @@ from ogive.model import dlq_topic
 _SAMPLE_PERIOD_S: Final = 0.25
 _WEIGH_PERIOD_S: Final = 1.0
 _STALL_S: Final = 60.0
-_SEND_TIMEOUT_S: Final = 30.0  # a busy machine is no failure
+_SEND_TIMEOUT_S: Final = 10.0  # a busy machine is no failure
 _READY: Final = "ready "
 
 
@@ -74,7 +74,7 @@ class Pipeline:
         self._show = show
         self._tasks = tasks
         self._sampling = tasks.create_task(_repeat(self._sample, _SAMPLE_PERIOD_S))
-        self._weighing = tasks.create_task(_repeat(self._weigh, _WEIGH_PERIOD_S))
+        self._weighing = tasks.create_task(self._weigh())
         self._started = time.time()
         self._name_server = ""
         self._groups: Child | None = None
@@ -240,8 +240,11 @@ class Pipeline:
         if self._unidentified:
             self._show.expect(names.RETRIES, names.MAX_RETRIES * self._unidentified)
 
-    def _weigh(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, resident_bytes([child.session for child in self.children]))
+    async def _weigh(self) -> NoReturn:
+        while True:
+            sessions = [child.session for child in self.children]
+            self.peak_bytes = max(self.peak_bytes, await asyncio.to_thread(resident_bytes, sessions))
+            await asyncio.sleep(_WEIGH_PERIOD_S)
 
     @contextmanager
     def _phase(self, label: str) -> Iterator[None]:
