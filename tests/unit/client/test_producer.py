@@ -24,6 +24,7 @@ from ogive.errors import (
     SendTimeout,
 )
 from ogive.model import Message, MessageQueue, SendStatus
+from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode, SerializeType, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageRequestV2, decode_header
@@ -411,6 +412,26 @@ async def test_messages_that_may_go_anywhere_leave_a_broker_that_is_gone() -> No
         async with asyncio.timeout(WAIT_S):
             while (await producer.send("Orders", b"")).queue.broker_name != "broker-b":
                 await asyncio.sleep(0.01)
+
+
+async def test_an_address_that_swallows_connections_holds_up_only_what_must_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No refusal comes, only silence: messages that may go anywhere leave after a third of the usual budget."""
+    config = ProducerConfig(send_timeout_s=0.6)
+    async with producing("Orders", brokers=2, config=config) as (producer, brokers):
+        pool = producer.client.pool
+        get = pool.get
+
+        async def swallow(address: str) -> Connection:
+            return await (asyncio.Event().wait() if address == brokers[1].address else get(address))  # type: ignore[return-value]
+
+        monkeypatch.setattr(pool, "get", swallow)
+        free = [await producer.submit("Orders", b"free", timeout_s=WAIT_S) for _ in range(10)]
+        bound = await producer.submit("Orders", b"bound", queue=MessageQueue("Orders", "broker-b", 0))
+        await (await producer.submit("Orders", b"good", queue=MessageQueue("Orders", "broker-a", 0)))
+        assert not bound.done()
+        assert {result.queue.broker_name for result in await asyncio.gather(*free)} == {"broker-a"}
+        with pytest.raises(SendFailed, match=rf"was not sent within 0\.6 s: no connection to {brokers[1].address} yet"):
+            await bound
 
 
 async def test_an_answer_without_a_position_is_a_protocol_error() -> None:
