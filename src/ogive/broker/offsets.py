@@ -60,6 +60,21 @@ class OffsetTable:
             self._count -= len(self._queues.pop(key))
             self.version += 1
 
+    def cut(self, end: Callable[[str, int], int]) -> int:
+        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how often that was needed.
+
+        After a power cut with flush=async the last messages are gone, and the next ones get their offsets: they would be passed over.
+        """
+        beyond = [
+            (queues, queue, last)
+            for (topic, _), queues in self._queues.items()
+            for queue, at in queues.items()
+            if at > (last := end(topic, queue))
+        ]
+        for queues, queue, last in beyond:
+            queues[queue] = last
+        return len(beyond)
+
     def __len__(self) -> int:
         return self._count
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ogive.broker.clients import ClientTable
 from ogive.broker.config import BrokerConfig, ip_of
@@ -24,6 +24,7 @@ from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
 from ogive.errors import IllegalStateError, OgiveError, StoreError
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import OsFs
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
@@ -51,7 +52,7 @@ class _Opened:
     offsets: OffsetTable
     offsets_file: JsonTable
     delays_file: JsonTable
-    delays: dict[str, object]
+    delays: dict[str, Any]
 
 
 def _open(config: BrokerConfig) -> _Opened:
@@ -80,12 +81,37 @@ def _open(config: BrokerConfig) -> _Opened:
         offsets.load(offsets_file.load() or {})
         delays_file = JsonTable(fs, folder / "delayOffset.json")
         delays = delays_file.load() or {}
-    except BaseException:
+        _cut_progress(store, offsets, offsets_file, delays, delays_file)
+    except BaseException as exc:
         store.close()
+        if isinstance(exc, OSError):
+            raise StoreError(f"cannot read or save the tables in {folder}: {exc}") from exc
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays
     )
+
+
+def _cut_progress(
+    store: MessageStore, offsets: OffsetTable, offsets_file: JsonTable, delays: dict[str, Any], delays_file: JsonTable
+) -> None:
+    """Nothing may stand beyond the end of its queue; written down before the first new message makes the queue grow past it."""
+    cut = offsets.cut(store.max_offset)
+    if cut:
+        log.warning("%d offsets of groups were beyond the end of their queue and are set to it", cut)
+        offsets_file.save(offsets.snapshot()())
+    table = delays.get("offsetTable")
+    if not isinstance(table, dict):
+        return
+    beyond = {
+        level: end
+        for level, at in table.items()
+        if level.isdecimal() and isinstance(at, int) and at > (end := store.max_offset(SCHEDULE_TOPIC, int(level) - 1))
+    }
+    if beyond:
+        log.warning("the progress of delay levels %s was beyond the end of their queues and is set to it", ", ".join(beyond))
+        delays_file.save(delays | {"offsetTable": table | beyond})
+        table |= beyond
 
 
 class Broker:

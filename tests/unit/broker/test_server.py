@@ -34,6 +34,22 @@ async def test_everything_outlives_a_restart(start_broker: StartBroker) -> None:
         assert server.context.topics.get("%RETRY%G") is not None
 
 
+async def test_progress_beyond_the_end_of_a_queue_is_cut_before_the_queue_grows_past_it(start_broker: StartBroker) -> None:
+    """What a power cut leaves with flush=async: progress that is durable, about messages that are not."""
+    server = await start_broker()
+    folder = server.config.data / "config"
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"kept")
+        await client.heartbeat("c1", "G", "T")
+    await server.stop()
+    (folder / "consumerOffset.json").write_text('{"offsetTable":{"T@G":{"0":50,"7":9}}}')
+    (folder / "delayOffset.json").write_text('{"offsetTable":{"1":70}}')
+    server = await start_broker(delay_levels="1s 1h")
+    assert server.context.offsets.queues_of("G", "T") == {0: 1, 7: 0}
+    assert '"T@G":{"0":1,"7":0}' in (folder / "consumerOffset.json").read_text()
+    assert '"1":0' in (folder / "delayOffset.json").read_text()
+
+
 async def test_stopping_answers_what_is_in_flight_and_stores_it(start_broker: StartBroker) -> None:
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
