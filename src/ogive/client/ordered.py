@@ -85,10 +85,10 @@ class OrderedQueue:
     def _next_run(self) -> list[Outgoing]:
         run: list[Outgoing] = []
         total, limit = 0, self._engine.config.max_batch_bytes
-        waiting = self._waiting
+        waiting, now = self._waiting, self._loop.time()
         while waiting and len(run) < MAX_RUN:
             outgoing = waiting[0]
-            if not outgoing.finished:
+            if not outgoing.finished and outgoing.deadline > now:  # one whose time is up ends by its deadline
                 total += outgoing.size
                 if run and (total > limit or not _may_share(outgoing)):
                     break
