@@ -42,7 +42,7 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "pyspark": {"spark", "demo"},
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
-    "uvloop": {"transport", "demo"},
+    "uvloop": {"transport"},
 }
 FACING_THE_NETWORK = {"broker", "namesrv", "store", "transport", "wire"}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}

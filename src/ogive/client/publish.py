@@ -89,10 +89,6 @@ class Publisher:
         """Messages accepted and without an outcome. Any thread may look."""
         return len(self._in_flight)
 
-    @property
-    def in_flight_bytes(self) -> int:
-        return self._bytes
-
     def has_room(self, size: int) -> bool:
         """Whether a message of *size* may be accepted at once, without passing others that wait."""
         return not self._waiting and not self._granted and self._fits(size)

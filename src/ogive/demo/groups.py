@@ -13,8 +13,8 @@ import ogive
 from ogive import aio
 from ogive.client.listener import AnyListener, ConsumeResult
 from ogive.demo import names
-from ogive.demo.children import loop_factory
 from ogive.demo.listening import CancellationDesk, OrderCheck
+from ogive.transport.loop import new_event_loop
 
 _REPORT_PERIOD_S = 0.25
 
@@ -57,5 +57,5 @@ async def _end_of_input() -> None:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(run(sys.argv[1]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.demo import figures, truth
-from ogive.demo.children import Child, loop_factory, members
+from ogive.demo.children import Child, members
 from ogive.demo.dataset import Dataset
 from ogive.demo.figures import Check
 from ogive.demo.flights import EventStream
@@ -21,6 +21,7 @@ from ogive.demo.pipeline import Pipeline, pipeline
 from ogive.demo.progress import progress
 from ogive.demo.report import Fact, Run, number, render
 from ogive.errors import InvalidOption, OgiveError
+from ogive.transport.loop import new_event_loop
 
 EXIT_DIFFERENT: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -40,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="ogive-demo-"))
     try:
         _check_prerequisites(folder)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_until_stopped(dataset, options.events, folder, Path(options.report)))
     finally:
         if options.keep:

@@ -36,10 +36,6 @@ class RemotingCommand:
     serialize_type: int = _JSON
 
     @property
-    def is_response(self) -> bool:
-        return bool(self.flag & Flag.RESPONSE)
-
-    @property
     def is_oneway(self) -> bool:
         return bool(self.flag & Flag.ONEWAY)
 

@@ -31,7 +31,6 @@ TAIL: Final = struct.Struct(">iq")
 RECORD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqi")
 """The whole fixed part with IPv4 hosts: HEAD, born host, store timestamp, store host, TAIL, body length (88 bytes)"""
 
-SYS_FLAG_AT: Final = 36
 _V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
@@ -434,8 +433,3 @@ def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[Ba
         items.append(BatchItem(flag, body[at + 20 : properties_at - 2], body[properties_at : at + size]))
         at += size
     return items
-
-
-def unique_key_of(properties: bytes) -> str | None:
-    raw = raw_property(properties, PropertyName.UNIQ_KEY.encode())
-    return raw.decode() if raw else None
