@@ -26,13 +26,13 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes. 0 after a clean stop, 74 when the store failed."""
     logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    check_host(options.host, options.insecure_listen)
+    check_host(options.host, options.insecure_listen, options.advertised_host)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(options))
 
 
-def check_host(host: str, insecure_listen: bool) -> None:
-    """Raises InvalidOption for an address that others reach, unless that was asked for in so many words."""
+def check_host(host: str, insecure_listen: bool, advertised_host: str | None = None) -> None:
+    """Raises InvalidOption for an address that others reach, unless that was asked for in so many words; and for a wildcard alone."""
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -42,6 +42,8 @@ def check_host(host: str, insecure_listen: bool) -> None:
             f"--host {host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
             "add --insecure-listen if that is meant"
         )
+    if host in ("0.0.0.0", "::") and advertised_host is None:
+        raise InvalidOption(f"--host {host} is every address of this machine: say with --advertised-host at which clients reach it")
 
 
 async def serve(options: argparse.Namespace) -> int:
@@ -50,7 +52,7 @@ async def serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    name_server = NameServer(NameServerConfig(host=options.host, port=options.name_server_port))
+    name_server = NameServer(NameServerConfig(host=options.host, port=options.name_server_port, advertised_host=options.advertised_host))
     await name_server.start()
     try:
         broker = Broker(broker_config(options, name_server.address))
@@ -82,6 +84,7 @@ def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig
     return BrokerConfig(
         data=Path(options.data),
         host=options.host,
+        advertised_host=options.advertised_host,
         port=options.broker_port,
         name_servers=(name_server,),
         name=options.broker_name,

@@ -37,7 +37,7 @@ def test_loopback_needs_no_permission(host: str) -> None:
 def test_any_other_address_is_refused_unless_asked_for_in_so_many_words(host: str) -> None:
     with pytest.raises(InvalidOption, match="--insecure-listen"):
         check_host(host, insecure_listen=False)
-    check_host(host, insecure_listen=True)
+    check_host(host, insecure_listen=True, advertised_host="192.168.1.5")
 
 
 def test_a_host_name_is_refused_with_a_reason() -> None:
@@ -45,13 +45,33 @@ def test_a_host_name_is_refused_with_a_reason() -> None:
         check_host("broker.example", insecure_listen=True)
 
 
+def test_every_address_is_refused_without_the_one_that_clients_use() -> None:
+    with pytest.raises(InvalidOption, match="--advertised-host"):
+        check_host("0.0.0.0", insecure_listen=True)
+    check_host("0.0.0.0", insecure_listen=True, advertised_host="192.0.2.1")
+
+
 def test_options_reach_the_broker() -> None:
     options = build_parser().parse_args(
-        ["up", "--data", "d", "--flush", "async", "--delay-levels", "1s 2s", "--broker-name", "b", "--no-auto-create-topics"]
+        [
+            "up",
+            "--data",
+            "d",
+            "--flush",
+            "async",
+            "--delay-levels",
+            "1s 2s",
+            "--broker-name",
+            "b",
+            "--no-auto-create-topics",
+            "--advertised-host",
+            "192.0.2.1",
+        ]
     )
     config = broker_config(options, "127.0.0.1:1")
     assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
     assert config.levels.delays_ms == (1000, 2000)
+    assert config.advertised_host == "192.0.2.1"
     assert config.name_servers == ("127.0.0.1:1",)
 
 
