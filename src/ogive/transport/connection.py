@@ -233,6 +233,8 @@ class Connection(asyncio.Protocol):
                     call[0](command)
             else:
                 self._take_request(command)
+                if self.closed:  # by its handling: nobody is there for the others any more
+                    return
         if fault is not None:
             self._end(f"{self.remote_address} sent what is no frame: {fault}")
 

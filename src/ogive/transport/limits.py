@@ -33,6 +33,8 @@ class ServerLimits:
     frame_bytes_per_s: int = 1024  # a frame that has been arriving for longer than first_frame_s must come at least this fast
     max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it the peer counts as slow ...
     slow_reader_s: float = 60.0  # ... and is closed after this time
+    max_unsent_bytes: int = 64 * 1024 * 1024  # over it at once
+    linger_s: float = 10.0  # for a peer to take its last answers once its connection is closed here
 
     def __post_init__(self) -> None:
         if min(self.max_connections, self.max_connections_per_address, self.max_read_buffer_bytes, self.max_write_buffer_bytes) <= 0:

@@ -25,6 +25,7 @@ class ServerConnection(Connection):
         self._counted_bytes = 0
         self.frame_started_at: float | None = None
         self.slow_since: float | None = None
+        self.closing_since: float | None = None
 
     @property
     def peer_host(self) -> str:
@@ -38,6 +39,8 @@ class ServerConnection(Connection):
     def data_received(self, data: bytes) -> None:
         frames_before = self.received_frames
         super().data_received(data)
+        if self.closed:
+            return  # what it holds does not count any more
         buffered = self.buffered_bytes
         if buffered != self._counted_bytes:
             self._server._read_buffer_bytes += buffered - self._counted_bytes
@@ -49,11 +52,27 @@ class ServerConnection(Connection):
         elif self.frame_started_at is None or self.received_frames != frames_before:
             self.frame_started_at = self.received_at
 
+    def write(self, frame: bytes) -> None:
+        super().write(frame)
+        self._check_unsent(self._unsent_bytes)
+
+    def _flush(self) -> None:
+        super()._flush()
+        self._check_unsent(self.unsent_bytes)
+
+    def _check_unsent(self, unsent: int) -> None:
+        if unsent > self._server.limits.max_unsent_bytes and not self.closed:
+            self.abort(f"{self.remote_address} is cut off: {unsent} bytes wait for it to read")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._server._closed(self)
+
     def _finish(self, reason: str) -> None:
         if not self.closed:
             self._server._read_buffer_bytes -= self._counted_bytes
             self._counted_bytes = 0
-            self._server._closed(self)
+            self.closing_since = self._loop.time()
         super()._finish(reason)
 
 
@@ -137,6 +156,7 @@ class Server:
             self._on_open(connection)
 
     def _closed(self, connection: ServerConnection) -> None:
+        """The socket is gone; until then the connection counts, also one that is closed and does not take its last answers."""
         self._connections.discard(connection)
         host = connection.peer_host
         self._per_host[host] -= 1
@@ -155,6 +175,8 @@ class Server:
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         """Why the connection must go, if it must."""
         limits = self.limits
+        if connection.closing_since is not None:
+            return "it does not take its last answers" if now - connection.closing_since > limits.linger_s else None
         if not connection.received_frames and now - connection.opened_at > limits.first_frame_s:
             return f"no whole frame within {limits.first_frame_s:g} s"
         if connection.frame_started_at is not None:

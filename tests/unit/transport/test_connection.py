@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
@@ -216,6 +217,19 @@ async def test_half_frames_of_all_connections_share_one_budget(caplog: pytest.Lo
     await server.stop()
 
 
+async def test_a_connection_that_ends_inside_a_read_leaves_nothing_in_the_budget_of_half_frames(server: Server) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    no_header = (5).to_bytes(4) + b"\0\0\0\x01x"
+    writer.write(no_header + (1000).to_bytes(4) + bytes(500))
+    async with asyncio.timeout(5):
+        while not server.connections:
+            await asyncio.sleep(0)
+        while server.connections:
+            await asyncio.sleep(0)
+    assert server._read_buffer_bytes == 0
+    writer.close()
+
+
 async def test_connections_per_address_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(echo, limits=ServerLimits(max_connections_per_address=1))
     await server.start()
@@ -226,6 +240,55 @@ async def test_connections_per_address_are_limited(caplog: pytest.LogCaptureFixt
     assert (await first.call(RemotingCommand(1), 5.0)).code == ResponseCode.SUCCESS
     first.close()
     await server.stop()
+
+
+def large_answers(connection: Connection, command: RemotingCommand) -> None:
+    """To each request one MiB, like a broker that is asked for stored messages or all its topics."""
+    HELD.append((connection, command.opaque))
+    connection.reply(answer(command, bytes(1024 * 1024)))
+
+
+async def deaf_peer(server: Server, requests: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Sends *requests* and reads no answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+    cast(asyncio.Transport, writer.transport).pause_reading()
+    writer.write(requests)
+    return reader, writer
+
+
+async def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_the_rest_is_not_handled(caplog: pytest.LogCaptureFixture) -> None:
+    HELD.clear()
+    server = Server(large_answers, limits=ServerLimits(max_unsent_bytes=16 * 1024 * 1024))
+    await server.start()
+    _, writer = await deaf_peer(server, b"".join(encode_command(RemotingCommand(1, opaque=i)) for i in range(1000)))
+    async with asyncio.timeout(5):
+        while not HELD or server.connections:
+            await asyncio.sleep(0.01)
+    assert len(HELD) < 50
+    assert "bytes wait for it to read" in caplog.text
+    writer.transport.abort()
+    await server.stop(grace_s=0.05)
+
+
+async def test_a_closed_connection_counts_until_its_socket_is_gone_and_goes_after_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a peer that makes itself be closed, and never reads, holds sockets and memory that nobody counts."""
+    monkeypatch.setattr("ogive.transport.server.SWEEP_S", 0.01)
+    HELD.clear()
+    server = Server(large_answers, limits=ServerLimits(linger_s=0.3))
+    await server.start()
+    requests = b"".join(encode_command(RemotingCommand(1, opaque=i)) for i in range(12))
+    _, writer = await deaf_peer(server, requests + b"no frame at all!")
+    async with asyncio.timeout(5):
+        while not HELD or not HELD[0][0].closed:
+            await asyncio.sleep(0)
+        assert len(server.connections) == 1
+        while server.connections:
+            await asyncio.sleep(0.01)
+    assert "does not take its last answers" in caplog.text
+    writer.transport.abort()
+    await server.stop(grace_s=0.05)
 
 
 async def test_stop_answers_what_is_in_flight(server: Server) -> None:
