@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from ogive.client.config import DEFAULT_NAME_SERVER
 from ogive.errors import InvalidOption
 from ogive.model import validate_group, validate_topic
 
@@ -19,7 +20,6 @@ QueueOffsets = dict[str, dict[str, dict[int, int]]]
 
 Bound = Literal["earliest", "latest", "group"] | QueueOffsets
 
-DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 
 _COMMON: Final = ("nameServer",)
