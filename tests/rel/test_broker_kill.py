@@ -1,4 +1,4 @@
-"""T1: a broker killed again and again under load loses nothing that it acknowledged. Source: docs/reliability.md."""
+"""A broker killed again and again under load loses nothing that it acknowledged. Source: docs/reliability.md."""
 
 import asyncio
 import json
@@ -124,7 +124,7 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> No
     assert not ledger.reused
     assert not ledger.disordered
     figures = {"acknowledged": len(ledger.acknowledged), "attempted": len(ledger.attempted), "duplicates": ledger.duplicates}
-    print(json.dumps({"test": "T1", "seed": seed, "flush": flush, "kills": kills, "lost": 0, "phantom": 0, "damaged": 0, **figures}))
+    print(json.dumps({"test": "kills", "seed": seed, "flush": flush, "kills": kills, "lost": 0, "phantom": 0, "damaged": 0, **figures}))
 
 
 async def wait_until_received(ledger: Ledger, limit_s: float) -> None:

@@ -1,4 +1,4 @@
-"""T5, T6 in small, T7: torn tails, damage in the middle of the log, and derived files that are missing or wrong."""
+"""Torn tails, damage in the middle of the log, and derived files that are missing or wrong."""
 
 import json
 import logging
@@ -68,7 +68,7 @@ TAILS: dict[str, Callable[[bytearray, int, int], None]] = {
 
 @pytest.mark.parametrize(("tail", "step"), [("zeros", 8), ("garbage", 32), ("old page", 32), ("wrong checksum", 32)])
 def test_torn_tail_costs_exactly_the_torn_records(tail: str, step: int) -> None:
-    """T5: a cut at any of the last 4,096 bytes of the log; the next message lands right behind the last whole record."""
+    """A cut at any of the last 4,096 bytes of the log; the next message lands right behind the last whole record."""
     fs, records = filled(30, close=False)
     end = max(offset + len(record) for offset, record in records.items())
     path = ROOT / "commitlog" / f"{0:020d}"
@@ -84,7 +84,7 @@ def test_torn_tail_costs_exactly_the_torn_records(tail: str, step: int) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_one_flipped_bit_costs_at_most_its_record(clean: bool) -> None:
-    """T6: never a wrong byte, never more than the record that was hit, in whatever segment it stands."""
+    """Never a wrong byte, never more than the record that was hit, in whatever segment it stands."""
     fs, records = filled(150, close=clean)
     bodies = {offset: decode_stored(record).body for offset, record in records.items()}
     rng = random.Random(5)
@@ -129,7 +129,7 @@ def made_ahead(path: Path, data: bytes) -> bool:
 
 
 def test_derived_files_are_made_again_from_the_log(tmp_path: Path) -> None:
-    """T7: any subset of consume queues, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was."""
+    """Any subset of consume queues, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was."""
     root, rng = tmp_path / "original", random.Random(11)
     with Driver(small(root)) as driver:
         for i in range(200):
@@ -154,4 +154,4 @@ def test_derived_files_are_made_again_from_the_log(tmp_path: Path) -> None:
         differing = [path for path in original if rebuilt.get(path) != original[path] and not made_ahead(path, original[path])]
         assert not differing, (trial, differing)
         shutil.rmtree(spoiled)
-    print(json.dumps({"test": "T7", "trials": 30, "files": len(original)}))
+    print(json.dumps({"test": "derived files", "trials": 30, "files": len(original)}))

@@ -1,4 +1,4 @@
-"""T9, T10 in small, T11, T12: disks that fail or fill, syncs that take long, and two processes that want one store."""
+"""Disks that fail or fill, syncs that take long, and two processes that want one store."""
 
 import errno
 import json
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.rel, pytest.mark.quick]
     ],
 )
 def test_after_the_first_io_error_nothing_is_acknowledged(tmp_path: Path, call: str, part: str, times: int) -> None:
-    """T9: whatever fails, and however often: everything waiting and later gets the error; a restart finds what was acknowledged."""
+    """Whatever fails, and however often: everything waiting and later gets the error; a restart finds what was acknowledged."""
     fault = FailFrom(call, part, nth=3, times=times)
     failures: list[StoreError] = []
     acked: list[bytes] = []
@@ -93,7 +93,7 @@ def test_bug_in_the_writer_answers_every_put(tmp_path: Path, monkeypatch: pytest
 
 
 def test_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
-    """T10 in small: sends are refused with a store-full error, reads go on, nothing is torn, offsets have no gap afterwards."""
+    """Sends are refused with a store-full error, reads go on, nothing is torn, offsets have no gap afterwards."""
     now = [0.0]
     fault = FailFrom("zero", "commitlog", nth=0, times=10**9, code=errno.ENOSPC)
     driver = Driver(small(tmp_path, segment_bytes=4096, ahead_bytes=0), FaultyFs(fault))
@@ -178,7 +178,7 @@ def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = Message
 
 
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
-    """T11: while a sync takes its time, no pull, offset, entry or wake-up shows the messages that it carries."""
+    """While a sync takes its time, no pull, offset, entry or wake-up shows the messages that it carries."""
     assert seen_before_durable(tmp_path) == 0
 
 
@@ -209,7 +209,7 @@ HOLDER = """
 
 
 def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
-    """T12: one plain sentence, the first unharmed; after kill -9 nobody has to remove anything."""
+    """One plain sentence, the first unharmed; after kill -9 nobody has to remove anything."""
     holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdin is not None
     assert holder.stdout is not None
@@ -262,7 +262,7 @@ def test_a_path_that_is_no_store_is_refused_with_one_sentence(tmp_path: Path, ki
 
 
 def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
-    """T1 without a broker: a process that stores and prints each answer is killed; every printed one is there afterwards."""
+    """A process that stores and prints each answer is killed; every printed one is there afterwards."""
     script = """
         import sys, queue
         from pathlib import Path
@@ -285,4 +285,4 @@ def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
             bodies = driver.bodies()
         assert [int(body.split()[0]) for body in bodies] == list(range(len(bodies)))
         assert len(bodies) >= acked
-    print(json.dumps({"test": "T1 store", "kills": 8, "acked": acked}))
+    print(json.dumps({"test": "store kills", "kills": 8, "acked": acked}))

@@ -1,4 +1,4 @@
-"""T3 and T8: power loss, by every kind of disk image that unsynced writes can leave; and proof that the judgement can fail."""
+"""Power loss, by every kind of disk image that unsynced writes can leave; and proof that the judgement can fail."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ def test_power_cut_loses_nothing_that_was_acknowledged(flush: Any) -> None:
             verdict = judge(image, acked, history, flush)
             if verdict.alarms or table:
                 alarms.append(f"seed {seed}, {len(acked)} acknowledged: {verdict} {table}"[:600])
-    print(json.dumps({"test": "T3", "flush": flush, "images": count, "alarms": len(alarms)}))
+    print(json.dumps({"test": "power loss", "flush": flush, "images": count, "alarms": len(alarms)}))
     assert not alarms, alarms[0]
 
 
@@ -87,7 +87,7 @@ def table_alarms() -> int:
 
 
 def test_table_is_old_or_new_after_a_power_cut() -> None:
-    """T8: never a mixture, never empty, never older than what was saved."""
+    """Never a mixture, never empty, never older than what was saved."""
     assert table_alarms() == 0
 
 

@@ -30,7 +30,7 @@ def test_nothing_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"null", b"[]", b'{"other":1}', b"\xff\x00", b'{"topics":' + b"[" * 10_000])
 def test_damaged_file_is_kept_aside_and_the_backup_counts(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """T8: empty, half, null, somebody else's JSON: one warning, nothing deleted, and the next save goes on from the backup."""
+    """Empty, half, null, somebody else's JSON: one warning, nothing deleted, and the next save goes on from the backup."""
     table(tmp_path).save({"topics": [1]})
     table(tmp_path).save({"topics": [2]})
     live = tmp_path / "config" / "topics.json"
