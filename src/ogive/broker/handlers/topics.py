@@ -60,6 +60,8 @@ async def delete(ctx: Context, connection: Connection, header: DeleteTopicReques
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     if ctx.topics.delete(header.topic):
         await ctx.topics.saved()  # first: queues without a topic are unseen, a topic that lost its queues would start anew
+        if header.topic in ctx.topics:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"topic {header.topic} was made again while it was deleted: its messages stay")
         ctx.store.delete_topic(header.topic)
         ctx.offsets.remove_topic(header.topic)
     return success()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.topics import TopicTable
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
@@ -83,6 +84,23 @@ async def test_a_topic_that_makes_no_sense_is_an_invalid_parameter(client: RawCl
     answer = await create(client, topic, **changed)
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert answer.remark
+
+
+async def test_a_send_that_makes_a_topic_again_while_it_is_deleted_loses_nothing(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send("T", b"before")
+    saved = server.context.topics.saved
+
+    async def send_meanwhile(_: TopicTable) -> None:
+        monkeypatch.undo()
+        await another.send("T", b"acknowledged")
+        await saved()
+
+    monkeypatch.setattr(TopicTable, "saved", send_meanwhile)
+    answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert server.context.store.max_offset("T", 0) == 2
 
 
 async def test_a_deleted_topic_takes_its_queues_and_everybody_s_offsets_with_it(server: Broker, client: RawClient) -> None:
