@@ -184,7 +184,7 @@ class MessageStore:
         keys = [key for key in self._queues if key[0] == topic]
         directories = [self._queues.pop(key).directory for key in keys]
         if keys and self.failed is None and self._writer is not None:
-            self._flusher.forget(topic, self._appender.end)
+            self._flusher.forget(topic, self._visible_end)  # not behind: a full disk may take back what waits, and its place
             self.submit()
             self._writer.post(functools.partial(self._remove, directories))
             self._flush(checkpoint=True)

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import logging
 from pathlib import Path
@@ -5,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt
+from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull
 from ogive.store import GetStatus, MessageStore, NewMessage, PutResult, StoreConfig
 from ogive.wire.message import decode_stored, java_hash
 from tests.chaos.recorder import MemoryFs
@@ -279,6 +280,30 @@ def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as rebuilt:
         assert rebuilt.bodies("Old") == [b"new"]
         assert len(rebuilt.bodies("Kept")) == 40
+
+
+def test_what_comes_after_a_deletion_is_kept_also_where_a_full_disk_had_taken_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(end: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with Driver(small(tmp_path)) as driver:
+        driver.put(message("old", topic="T"))
+        with monkeypatch.context() as full:
+            full.setattr(driver.store._log_writer, "prepare", no_room)
+            refused = driver.post(message("refused" * 20, topic="T"))
+            driver.store.delete_topic("T")
+            driver.wait(refused)
+        assert isinstance(refused[0], StoreFull)
+        driver.settle()
+        monkeypatch.setattr(driver.store, "_full_until", 0.0)
+        driver.put(message("new", topic="T"))
+    for path in (tmp_path / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.unlink()
+    with Driver(small(tmp_path)) as rebuilt:
+        assert rebuilt.bodies("T") == [b"new"]
 
 
 def test_ten_thousand_queues_need_few_open_files(tmp_path: Path) -> None:
