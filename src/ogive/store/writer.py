@@ -131,6 +131,9 @@ class GroupWriter:
             self._sync_due = self._monotonic() + self._window_s
         self._log.write(chunks)
         self._unsynced += size
+        if size > self._window_bytes:  # more than may be at risk in one write: safe before it is answered
+            self._log.sync()
+            self._unsynced = 0
 
     def _fail(self, doing: str, exc: Exception, groups: Sequence[Group]) -> None:
         self._failed = StoreFailed(f"{doing} failed: {exc}; nothing more is written")

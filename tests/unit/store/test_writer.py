@@ -65,6 +65,14 @@ def test_async_mode_never_has_more_than_the_window_unsynced() -> None:
     assert len(recorded.outcomes) == 50
 
 
+def test_async_mode_answers_a_write_larger_than_the_window_after_its_sync() -> None:
+    recorded = Recorded("async")
+    recorded.commit(300)
+    recorded.commit(2500)
+    assert recorded.unsynced == 0
+    assert len(recorded.outcomes) == 2
+
+
 def test_async_mode_syncs_half_a_second_after_the_first_unsynced_byte() -> None:
     """Also on a topic that goes quiet."""
     recorded = Recorded("async")
