@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.errors import ProtocolError, StoreError
-from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, DelayLevels, PropertyName
 from ogive.store.model import Entry, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.bodies import DataVersion
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 BATCH: Final = 64  # messages of one level that are on their way at the same time
 RETRY_S: Final = 0.1
 _FILLER_SIZE: Final = 0x7FFFFFFF
+_QUEUE_DIGITS: Final = 9  # more fit no record
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 
@@ -188,7 +189,7 @@ class _Level:
         stored = decode_stored(record)
         properties = decode_properties(stored.properties)
         topic, queue = properties.get(PropertyName.REAL_TOPIC), properties.get(PropertyName.REAL_QUEUE_ID, "")
-        if not topic or not queue.isdecimal():
+        if not topic or not queue.isdecimal() or len(queue) > _QUEUE_DIGITS or len(topic) > MAX_RESOURCE_LENGTH:
             log.warning("delay level %d: the message at %d does not say where it belongs", self.level, entry.commitlog_offset)
             return None
         if topic == HALF_TOPIC:

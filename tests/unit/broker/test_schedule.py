@@ -155,7 +155,13 @@ async def test_nobody_waits_for_a_clock_that_was_set_back(bench: Bench) -> None:
 
 
 async def test_a_message_that_does_not_say_where_it_belongs_is_passed_over(bench: Bench) -> None:
-    for real in ({}, {"REAL_TOPIC": "T", "REAL_QID": "x"}, {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"}):
+    for real in (
+        {},
+        {"REAL_TOPIC": "T", "REAL_QID": "x"},
+        {"REAL_TOPIC": "T", "REAL_QID": "99999999999"},
+        {"REAL_TOPIC": "T" * 300, "REAL_QID": "0"},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
+    ):
         properties = {"DELAY": "1"} | real
         bench.store.put([NewMessage(SCHEDULE_TOPIC, 0, b"lost", encode_properties(properties))], lambda _: None)
     bench.send(b"a", 1)
