@@ -62,6 +62,14 @@ class Context:
             self._submit_due = True
             self.loop.call_soon(self._submit)
 
+    async def synced(self) -> None:
+        """Return when everything put before is on stable storage. Raises StoreError."""
+        done = asyncio.Event()
+        self.store.sync(done.set)
+        await done.wait()
+        if self.store.failed is not None:
+            raise self.store.failed
+
     def _submit(self) -> None:
         self._submit_due = False
         self.store.submit()

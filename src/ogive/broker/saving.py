@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from ogive.errors import StoreError
 from ogive.store.tables import JsonTable
@@ -69,3 +69,38 @@ class TableWriter:
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.error("cannot save %s: %s", self._name, exc)
+
+
+class Counted(Protocol):
+    """A table that changes all the time. *version* grows with every change."""
+
+    @property
+    def version(self) -> int: ...
+
+    def snapshot(self) -> Render: ...
+
+
+class Progress:
+    """Saves a table now and then, and never ahead of the log.
+
+    What the table says is written down only after everything that was put before has been synced: a power cut must not leave progress that
+    counts messages which it took. Matters for flush=async; with flush=sync the log is there already.
+    """
+
+    def __init__(self, name: str, table: Counted, file: JsonTable, synced: Callable[[], Awaitable[None]]) -> None:
+        self._table = table
+        self._synced = synced
+        self._render: Render = dict
+        self._saved = 0
+        self._writer = TableWriter(name, file, lambda: self._render)
+
+    async def save(self) -> None:
+        """Raises StoreError."""
+        version = self._table.version
+        if version == self._saved:
+            return
+        self._render = self._table.snapshot()
+        await self._synced()
+        self._writer.mark()
+        await self._writer.saved()
+        self._saved = version

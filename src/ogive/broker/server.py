@@ -19,7 +19,7 @@ from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Registration
-from ogive.broker.saving import TableWriter
+from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
@@ -126,9 +126,10 @@ class Broker:
         self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
-        self._writers: list[_Progress] = []
+        self._writers: list[Progress] = []
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
+        self._stopping = False
 
     @property
     def address(self) -> str:
@@ -158,11 +159,8 @@ class Broker:
         self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
         self._schedule.load(opened.delays)
         self._writers = [
-            _Progress(lambda: ctx.offsets.version, TableWriter("consumer offsets", opened.offsets_file, ctx.offsets.snapshot)),
-            _Progress(
-                lambda: self._schedule.version if self._schedule else 0,
-                TableWriter("delay offsets", opened.delays_file, self._schedule.snapshot),
-            ),
+            Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced),
+            Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced),
         ]
         ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
         ctx.store.on_failure = self._store_failed
@@ -233,12 +231,14 @@ class Broker:
 
     async def stop(self) -> None:
         """Take leave of the name servers, answer what is in flight, save everything, close the store. A second call does nothing."""
-        ctx, self._ctx = self._ctx, None
-        if ctx is None:
+        ctx = self._ctx
+        if ctx is None or self._stopping:
             return
+        self._stopping = True
         await ctx.registration.stop()
         ctx.holds.close()
         await self._server.stop(self.config.stop_grace_s)
+        self._ctx = None
         if self._schedule is not None:
             await self._schedule.stop()
         for job in self._jobs:
@@ -289,23 +289,6 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
-
-
-@dataclass(slots=True)
-class _Progress:
-    """A table that changes all the time and is saved now and then."""
-
-    version: Callable[[], int]
-    writer: TableWriter
-    _saved: int = 0
-
-    async def save(self) -> None:
-        """Raises StoreError."""
-        version = self.version()
-        if version != self._saved:
-            self.writer.mark()
-            await self.writer.saved()
-            self._saved = version
 
 
 def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:

@@ -179,6 +179,23 @@ class MessageStore:
         if group is not None and self._writer is not None:
             self._writer.post(group)
 
+    def sync(self, done: Callable[[], None]) -> None:
+        """Have everything that was put synced, also with flush=async; then *done* is called on the owner thread.
+
+        It is called after a failure too: *failed* tells. Raises the error in *failed*, and IllegalStateError outside start() .. close().
+        """
+        if self.failed is not None:
+            raise self.failed
+        if self._writer is None or self._closed:
+            raise IllegalStateError("the store is not running")
+        self.submit()
+        self._writer.post(functools.partial(self._sync_job, done))
+
+    def _sync_job(self, done: Callable[[], None]) -> None:
+        """Writer thread."""
+        self._work.sync_now()
+        self._on_owner(done)
+
     def delete_topic(self, topic: str) -> None:
         """Forget every queue of *topic*. Its records stay in the log, unseen."""
         keys = [key for key in self._queues if key[0] == topic]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ogive.broker.saving import TableWriter
+from ogive.broker.saving import Progress, TableWriter
 from ogive.errors import StoreError
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -117,3 +117,45 @@ async def test_a_cancelled_waiter_does_not_stop_the_write(tmp_path: Path) -> Non
     table.go.set()
     await writer.saved()
     assert table.saved == [{"n": 2}]
+
+
+class Steps:
+    """A table that counts."""
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def snapshot(self) -> Any:
+        version = self.version
+        return lambda: {"n": version}
+
+
+async def test_progress_is_written_only_after_the_log_was_synced_and_as_it_stood_before(tmp_path: Path) -> None:
+    """What comes in during the sync may not be durable yet: it is left to the next save."""
+    table, steps = SlowTable(tmp_path), Steps()
+    events: list[str] = []
+
+    async def synced() -> None:
+        events.append(f"sync, {len(table.saved)} saved")
+        steps.version += 1
+
+    progress = Progress("steps", steps, table, synced)
+    await progress.save()
+    assert events == []
+    steps.version = 5
+    await progress.save()
+    assert (events, table.saved) == (["sync, 0 saved"], [{"n": 5}])
+    await progress.save()
+    assert table.saved == [{"n": 5}, {"n": 6}]
+
+
+async def test_progress_is_not_written_when_the_log_cannot_be_synced(tmp_path: Path) -> None:
+    table, steps = SlowTable(tmp_path), Steps()
+
+    async def synced() -> None:
+        raise StoreError("syncing the commit log failed")
+
+    steps.version = 1
+    with pytest.raises(StoreError):
+        await Progress("steps", steps, table, synced).save()
+    assert table.saved == []

@@ -9,7 +9,7 @@ import pytest
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull
 from ogive.store import GetStatus, MessageStore, NewMessage, PutResult, StoreConfig
 from ogive.wire.message import decode_stored, java_hash
-from tests.chaos.recorder import MemoryFs
+from tests.chaos.recorder import MemoryFs, RecorderFs, Sync
 from tests.stores import Clock, Driver, crash, message, small
 
 ROOT = Path("/store")
@@ -371,3 +371,14 @@ def test_configuration_is_checked() -> None:
 
 def test_new_message_defaults() -> None:
     assert NewMessage("T", 0, b"x").born_host == bytes(8)
+
+
+def test_sync_makes_everything_put_before_durable_also_in_async_mode() -> None:
+    """The window of asynchronous flushing is far away; the sync is not waited for by anybody else."""
+    fs = RecorderFs()
+    with Driver(small(ROOT, flush="async", async_window_s=3600.0), fs, threaded=False) as driver:
+        driver.put(message(b"kept"))
+        syncs = sum(isinstance(operation, Sync) for operation in fs.operations)
+        called: list[int] = []
+        driver.store.sync(lambda: called.append(sum(isinstance(operation, Sync) for operation in fs.operations)))
+        assert called == [syncs + 1]
