@@ -10,12 +10,22 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 
 MAX_CLIENT_ID: Final = 255
+MAX_EXPRESSION: Final = 4096  # characters
+MAX_TAGS: Final = 1000  # of one subscription
 
 
 def check_client_id(client_id: str) -> None:
     """Raises InvalidOption."""
     if not 1 <= len(client_id) <= MAX_CLIENT_ID:
         raise InvalidOption(f"client id of {len(client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed")
+
+
+def check_subscription(data: SubscriptionData) -> None:
+    """Raises InvalidOption for one that is longer than any filter needs to be."""
+    longest = max(len(data.expression), len(data.tags) and max(map(len, data.tags)))
+    if longest > MAX_EXPRESSION or max(len(data.tags), len(data.codes)) > MAX_TAGS:
+        limits = f"{MAX_EXPRESSION} characters and {MAX_TAGS} tags are the limits"
+        raise InvalidOption(f"the subscription to {data.topic[:80]} is too long: {limits}")
 
 
 @dataclass(slots=True, eq=False)

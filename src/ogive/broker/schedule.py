@@ -119,7 +119,12 @@ class _Level:
             return
         self._cancel_timer()
         self.offset = max(self.offset, self._store.min_offset(*self.key))
-        due, wait_ms = self._due()
+        try:
+            due, wait_ms = self._due()
+        except StoreError as exc:
+            log.warning("delay level %d cannot be read, next try in %.1f s: %s", self.level, RETRY_S, exc)
+            self._timer = self._loop.call_later(RETRY_S, self.wake)
+            return
         if due:
             self._deliver(due)
         elif wait_ms:
@@ -150,12 +155,13 @@ class _Level:
         self._batch_end, self._redo_from = self.offset + len(due), None
         self._on_the_way = 1  # this loop itself
         for offset, entry in enumerate(due, self.offset):
-            message = self._message(entry)
-            if message is None:
-                continue
             self._on_the_way += 1
             try:
-                self._put((message,), partial(self._stored, offset))
+                message = self._message(entry)
+                if message is None:
+                    self._on_the_way -= 1
+                else:
+                    self._put((message,), partial(self._stored, offset))
             except StoreError as exc:
                 self._stored(offset, exc)
                 break

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from ogive.errors import StoreError
 from ogive.store.fs import Fs
 from ogive.store.record import Record, read_record
 from ogive.store.segments import Handles, segment_path
@@ -174,13 +175,15 @@ class LogReader:
         return data[at : at + record.size] if record is not None else None
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of one segment; fewer at its end, none where no segment is."""
+        """Bytes of one segment; fewer at its end, none where no segment is. Raises StoreError when the disk cannot be read."""
         start = offset - offset % self._segment_bytes
         try:
             handle = self._handles.get(segment_path(self._directory, start))
+            return self._fs.pread(handle, min(size, start + self._segment_bytes - offset), offset - start)
         except FileNotFoundError:
             return b""
-        return self._fs.pread(handle, min(size, start + self._segment_bytes - offset), offset - start)
+        except OSError as exc:
+            raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
     def close(self) -> None:
         self._handles.close()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from ogive.errors import StoreError
 from ogive.store.commitlog import LogReader
 from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER_SIZE, ConsumeQueue, QueueFiles
 from ogive.store.model import GetResult, GetStatus, QueueKey
@@ -52,6 +53,8 @@ class QueueReader:
             return self._files.read(queue, offset, min(count, queue.written - offset))
         except FileNotFoundError:
             return b""
+        except OSError as exc:
+            raise StoreError(f"the consume queue in {queue.directory} cannot be read: {exc}") from exc
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
         if not queue.min_offset <= offset < queue.max_offset:

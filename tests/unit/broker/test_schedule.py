@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.schedule import BATCH, Schedule, delayed
-from ogive.errors import ProtocolError, StoreBusy
+from ogive.errors import ProtocolError, StoreBusy, StoreError
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
@@ -191,3 +191,17 @@ def test_where_a_message_waits(properties: dict[str, str], expected: tuple[str, 
 def test_a_level_that_is_no_number_is_refused() -> None:
     with pytest.raises(ProtocolError, match="soon"):
         delayed(LEVELS, "T", 0, {"DELAY": "soon"})
+
+
+async def test_a_level_that_cannot_be_read_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.send(b"a", 1)
+    bench.send(b"b", 1)
+
+    def unreadable(*_: object) -> None:
+        raise StoreError("the commit log cannot be read at 0: Input/output error")
+
+    for method in ("entries", "record_at"):
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.store, method, unreadable)
+            assert await bench.at(1_010_000) == []
+    assert await bench.at(1_010_000) == [b"a", b"b"]

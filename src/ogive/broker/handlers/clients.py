@@ -15,7 +15,7 @@ Differs from Java
 
 from typing import Final
 
-from ogive.broker.clients import Client, check_client_id
+from ogive.broker.clients import Client, check_client_id, check_subscription
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, reply, success
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
@@ -62,6 +62,7 @@ def _check(data: HeartbeatData) -> None:
     for consumer in data.consumers:
         for subscription in consumer.subscriptions:
             validate_topic(subscription.topic)
+            check_subscription(subscription)
 
 
 def _register_consumer(ctx: Context, consumer: ConsumerData, client: Client, data: HeartbeatData) -> bool:

@@ -22,18 +22,17 @@ Differs from Java
 import functools
 from typing import Final
 
-from ogive.broker.clients import ConsumerGroup, tag_codes
+from ogive.broker.clients import MAX_EXPRESSION, ConsumerGroup, tag_codes
 from ogive.broker.context import Context
-from ogive.broker.replies import ONEWAY, Rejected
-from ogive.errors import ResponseCode
+from ogive.broker.replies import ONEWAY, Rejected, refuse
+from ogive.errors import ResponseCode, StoreError
 from ogive.store.model import GetResult, GetStatus
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_READ, SubscriptionData, SubscriptionGroupConfig
-from ogive.wire.codes import VERSION, PullSysFlag
+from ogive.wire.codes import VERSION, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageRequest, decode_header
 
-MAX_EXPRESSION: Final = 4096
 """Characters of a subscription expression in a request."""
 MAX_SUSPEND_S: Final = 120.0
 
@@ -98,10 +97,14 @@ class Pull:
         if self._ctx.slow_readers.must_wait(self.connection):
             self._ctx.slow_readers.put(self)
             return True
-        result = self.read()
-        while result.status is GetStatus.NO_MATCHED_MESSAGE:
-            self.offset = result.next_offset
+        try:
             result = self.read()
+            while result.status is GetStatus.NO_MATCHED_MESSAGE:
+                self.offset = result.next_offset
+                result = self.read()
+        except StoreError as exc:
+            self._refuse(exc)
+            return True
         if self.is_unanswered(result):
             return False
         self.reply(result)
@@ -109,7 +112,13 @@ class Pull:
 
     def answer(self) -> None:
         """Whatever there is now."""
-        self.reply(self.read())
+        try:
+            self.reply(self.read())
+        except StoreError as exc:
+            self._refuse(exc)
+
+    def _refuse(self, error: StoreError) -> None:
+        refuse(self.connection, RemotingCommand(RequestCode.PULL_MESSAGE, opaque=self._opaque), error)
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:

@@ -122,6 +122,12 @@ async def test_a_heartbeat_may_leave_known_subscriptions_out(server: Broker, cli
         HeartbeatData(client_id="c", producers=tuple(f"P{n}" for n in range(300))),
         HeartbeatData(client_id="c", consumers=(ConsumerData(group="../up"),)),
         HeartbeatData(client_id="c", consumers=(ConsumerData(group="G", subscriptions=(SubscriptionData(topic="a@b"),)),)),
+        HeartbeatData(
+            client_id="c", consumers=(ConsumerData(group="G", subscriptions=(SubscriptionData(topic="T", expression="x" * 4097),)),)
+        ),
+        HeartbeatData(
+            client_id="c", consumers=(ConsumerData(group="G", subscriptions=(SubscriptionData(topic="T", tags=("t",) * 1001),)),)
+        ),
         HeartbeatData(client_id="x" * (1 << 20), producers=("P",)),
     ],
 )

@@ -2,11 +2,13 @@
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 
 from ogive.broker import Broker
-from ogive.errors import ResponseCode
+from ogive.errors import ResponseCode, StoreError
+from ogive.store.model import GetResult
 from ogive.transport.limits import ServerLimits
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
@@ -301,3 +303,28 @@ async def test_a_client_that_does_not_read_gets_no_further_bodies_until_it_does(
         for pull in pulls:
             assert len(messages(await pull)) == 64
         assert not server.context.slow_readers.must_wait(connection)
+
+
+async def test_a_disk_that_cannot_be_read_is_an_answer_also_to_a_held_pull(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulls of other queues are answered as ever."""
+    for topic in ("T", "U"):
+        await another.send(topic)
+    held = client.start_pull("G", "T", 1, suspend_ms=20_000)
+    other = client.start_pull("G", "U", 1, suspend_ms=20_000)
+    await until_held(server, 2)
+    read = server.context.store.get
+
+    def get(topic: str, *rest: Any) -> GetResult:
+        if topic == "T":
+            raise StoreError("the commit log cannot be read at 0: Input/output error")
+        return read(topic, *rest)
+
+    monkeypatch.setattr(server.context.store, "get", get)
+    await another.send("T", b"unreadable")
+    await another.send("U", b"readable")
+    answer = await held
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "Input/output error" in (answer.remark or "")
+    assert [message.body for message in messages(await other)] == [b"readable"]
