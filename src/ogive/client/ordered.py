@@ -55,6 +55,11 @@ class OrderedQueue:
         self._run: list[Outgoing] | None = None  # on its way
         self._pausing = False
 
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, and nothing is on its way."""
+        return self._run is None and not self._waiting
+
     def put(self, outgoing: Outgoing) -> None:
         self._waiting.append(outgoing)
         if self._run is None:

@@ -96,6 +96,8 @@ class Lane:
 class Pump(Protocol):
     """The part of an ordered queue that its lane needs."""
 
+    @property
+    def idle(self) -> bool: ...
     def pump(self) -> None: ...
     def drop_finished(self) -> None: ...
     def put(self, outgoing: Outgoing) -> None: ...
@@ -125,3 +127,8 @@ class Topic:
         self.backlog: deque[Outgoing] = deque()
         self.next = time.monotonic_ns() & 0xFFFF  # round robin begins anywhere: many producers must not begin with the same queue
         self.resolving = False
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits here, and nothing that must keep its order is on its way: the topic can be forgotten and made again."""
+        return not self.backlog and all(target.ordered is None or target.ordered.idle for target in self.by_queue.values())

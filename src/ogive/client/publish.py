@@ -165,7 +165,7 @@ class Publisher:
 
     def _add_topic(self, name: str) -> Topic:
         if len(self._topics) >= MAX_TOPICS:
-            for old in [topic.name for topic in self._topics.values() if not topic.backlog][: MAX_TOPICS // 10]:
+            for old in [topic.name for topic in self._topics.values() if topic.idle][: MAX_TOPICS // 10]:
                 del self._topics[old]
         topic = self._topics[name] = Topic(name)
         return topic
