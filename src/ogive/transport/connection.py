@@ -319,7 +319,7 @@ async def connect(
     except UnicodeError:
         raise ConnectError(f"no connection to {address}: {host[:80]!r} is no host name", address) from None
     except OSError as exc:
-        reason = os.strerror(exc.errno).lower() if exc.errno else str(exc)
+        reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or exc  # below 0: a name, not a socket
         raise ConnectError(f"no connection to {address}: {reason}", address) from None
     connection.remote_address = address
     return connection

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import ssl as tls
 from collections import Counter
 from collections.abc import Callable
@@ -119,7 +120,8 @@ class Server:
                 lambda: ServerConnection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=handshake_s, backlog=1024
             )
         except OSError as exc:
-            raise ConnectError(f"cannot listen on {self.address}: {exc.strerror or exc}", self.address) from None
+            reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or exc
+            raise ConnectError(f"cannot listen on {self.address}: {reason}", self.address) from None
         self.port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
 
