@@ -5,6 +5,7 @@ Objects may be used from any thread of the process that made them. They are neve
 
 import concurrent.futures
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -28,17 +29,17 @@ MAX_POSTED: Final = 256  # messages on their way to the loop, beside those in fl
 POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
 
 
-class Facade:
+class Facade(ABC):
     """What all blocking objects share: the portal they live on, from ``start`` to ``close``."""
 
     def __init__(self) -> None:
         self._portal: Portal | None = None
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> None: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         self.start()
