@@ -15,6 +15,8 @@ import pytest
 
 import ogive
 from ogive import aio
+from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.listener import AnyListener
 from ogive.errors import BrokerBusy
 from ogive.model import MessageExt, MessageQueue, dlq_topic
@@ -187,6 +189,27 @@ async def test_an_orderly_group_keeps_the_order_while_members_come_and_go(
     for _, message in seen:
         offsets[message.queue.queue_id].append(message.queue_offset)
     assert dict(offsets) == {i: list(range(500)) for i in range(4)}
+
+
+async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Apache's broker may apply two updates of one connection the other way round: no two of a queue are on their way together."""
+    async with consumer(broker, ogive.listener(topic, group=group)(print)):
+        pass  # now the broker has the group
+    queues = list(await orders.client.publish_queues(topic))
+    store = RemoteOffsetStore(GroupCalls(orders.client, group))
+    for offset in range(1, 200):
+        for queue in queues:
+            store.update(queue, 2 * offset)
+        periodic = asyncio.create_task(store.persist(queues))
+        for _ in range(5):  # turns of the loop until the requests are on their way
+            await asyncio.sleep(0)
+        for queue in queues:
+            store.update(queue, 2 * offset + 1)
+        await store.persist(queues, again=True)
+        await periodic
+        assert [await store.fetch(queue) for queue in queues] == [2 * offset + 1] * len(queues)
 
 
 async def test_an_orderly_listener_gives_up_in_order(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:

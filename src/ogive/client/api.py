@@ -271,16 +271,10 @@ async def query_consumer_offset(
         return None
 
 
-async def update_consumer_offset(pool: ConnectionPool, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-    """Tell the broker where *group* stands. One-way: nothing says whether it arrived."""
-    header = h.UpdateConsumerOffsetRequest(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset)
-    await pool.send(address, request(header))
-
-
-async def update_consumer_offset_checked(
+async def update_consumer_offset(
     pool: ConnectionPool, address: str, group: str, queue: MessageQueue, offset: int, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> None:
-    """The same, waiting for the broker's answer: for a last commit at shutdown, and for tools."""
+    """Tell the broker where *group* stands. Differs from Java: the broker's answer is awaited."""
     header = h.UpdateConsumerOffsetRequest(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset)
     await _ask(pool, address, header, timeout_s)
 

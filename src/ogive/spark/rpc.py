@@ -127,11 +127,11 @@ class Cluster:
         for queue, offset in offsets.items():
             address = await self._address(queue)
             try:
-                await api.update_consumer_offset_checked(self._pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+                await api.update_consumer_offset(self._pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
             except GroupNotExist:
                 # a pull makes a broker create the group, where it creates groups at all
                 await self._pull(group, QueueRange(queue, offset, offset + 1), "*")
-                await api.update_consumer_offset_checked(self._pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+                await api.update_consumer_offset(self._pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

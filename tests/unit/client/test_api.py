@@ -148,12 +148,15 @@ async def test_only_the_brokers_word_makes_an_offset_unknown(broker: FakeBroker,
         await api.query_consumer_offset(pool, broker.address, "billing", QUEUE)
 
 
-async def test_offsets_are_stored_one_way_or_with_an_answer(broker: FakeBroker, pool: ConnectionPool) -> None:
-    await api.update_consumer_offset_checked(pool, broker.address, "billing", QUEUE, 4)
+async def test_offsets_are_stored_and_the_answer_is_awaited(broker: FakeBroker, pool: ConnectionPool) -> None:
+    await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 4)
     assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False) == 4
     await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 5)
     assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) == 5
-    assert [request.is_oneway for request in broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == [False, True]
+    assert [request.is_oneway for request in broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == [False, False]
+    broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, error(ResponseCode.SYSTEM_ERROR))
+    with pytest.raises(BrokerInternalError):
+        await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 6)
     assert [r.ext_fields.get("setZeroIfNotFound") for r in broker.of(RequestCode.QUERY_CONSUMER_OFFSET)] == ["false", None]
 
 

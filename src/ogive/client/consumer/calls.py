@@ -6,7 +6,6 @@ from typing import Final, TypeVar
 
 from ogive.client import api
 from ogive.client.instance import ClientInstance
-from ogive.client.routes import MASTER_ID
 from ogive.errors import OgiveError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, retry_topic
 from ogive.wire.codes import PullSysFlag
@@ -97,16 +96,8 @@ class GroupCalls:
     async def query_offset(self, queue: MessageQueue) -> int | None:
         return await self._master(queue, lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, timeout_s=self._timeout_s))
 
-    async def update_offset(self, queue: MessageQueue, offset: int, *, checked: bool) -> None:
-        """*checked* waits for the broker's answer; without it the request is one-way."""
-
-        async def update(address: str) -> None:
-            if checked:
-                await api.update_consumer_offset_checked(self._pool, address, self.group, queue, offset, timeout_s=self._timeout_s)
-            else:
-                await api.update_consumer_offset(self._pool, address, self.group, queue, offset)
-
-        await self._master(queue, update)
+    async def update_offset(self, queue: MessageQueue, offset: int) -> None:
+        await self._master(queue, lambda a: api.update_consumer_offset(self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         return await self._master(queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s))
@@ -125,25 +116,23 @@ class GroupCalls:
         queue: MessageQueue,
         offset: int,
         *,
-        commit_offset: int | None,
         broker_id: int,
         max_messages: int,
         max_bytes: int,
         sub_version: int,
         suspend_s: float,
     ) -> PullResult:
-        """A long poll that carries the group's progress along. A broker that is a slave takes no progress."""
+        """A long poll. Differs from Java: it carries no progress along, see RemoteOffsetStore."""
         try:
-            address, answering_id = self._instance.readable_broker(queue.broker_name, broker_id)
-            commit = commit_offset if answering_id == MASTER_ID else None
+            address, _ = self._instance.readable_broker(queue.broker_name, broker_id)
             header = PullMessageRequest(
                 consumer_group=self.group,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=offset,
                 max_msg_nums=max_messages,
-                sys_flag=PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commit else 0),
-                commit_offset=commit or 0,
+                sys_flag=PullSysFlag.SUSPEND,
+                commit_offset=0,
                 suspend_timeout_ms=int(suspend_s * 1000),
                 sub_version=sub_version,
                 expression_type="TAG",

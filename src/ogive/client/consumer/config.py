@@ -22,7 +22,8 @@ class ConsumerConfig:
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after a pass that could not do everything
     hand_over_pause_s: float = 0.2  # before a queue of a concurrent group is taken over: the one who gives it up commits first
-    persist_period_s: float = 5.0  # persistConsumerOffsetInterval
+    persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5 there; how much work is repeated after a crash
+    persist_again_s: float = 30.0  # unchanged progress is told again, in case the broker lost it in a crash
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
     lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
     send_back_retry_s: float = 5.0  # how long a message waits here that could not be sent back
@@ -35,9 +36,11 @@ class ConsumerConfig:
         _within("max_span", self.max_span, 1, 65_535)
         _within("max_cached_bytes", self.max_cached_bytes, 1, 1 << 40)
         _within("max_total_bytes", self.max_total_bytes, 1, 1 << 40)
-        for name in ("pull_suspend_s", "pull_retry_s", "rebalance_period_s", "rebalance_pause_s", "persist_period_s", "send_back_retry_s"):
+        for name in ("pull_suspend_s", "pull_retry_s", "rebalance_period_s", "rebalance_pause_s", "send_back_retry_s"):
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name} must be above zero")
+        if not 0 < self.persist_period_s <= self.persist_again_s:
+            raise InvalidOption("persist_period_s must be above zero, and persist_again_s not below it")
         if not 0 < self.lock_renew_s < self.lock_lease_s:
             raise InvalidOption("lock_renew_s must be above zero and below lock_lease_s: a lock must be renewed before it runs out")
         if min(self.await_termination_s, self.hand_over_pause_s) < 0:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ogive.client.consumer.calls import GroupCalls
@@ -57,6 +58,7 @@ class Member:
             group, config, self._pulls, starts={**starts, self._retry_topic: "earliest"}, orderly=self._orderly, quiet=self._quiet
         )
         self._jobs: list[asyncio.Task[Any]] = []
+        self._persisting: list[asyncio.Task[Any]] = []
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -72,9 +74,10 @@ class Member:
         for service in self._services.values():
             service.start()
         await group.instance.heartbeat_now()
-        self._jobs = [
-            group.spawn(self._rebalancer.run(), "rebalance"),
-            self._every(config.persist_period_s, self._persist, "persist offsets"),
+        self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
+        self._persisting = [
+            self._every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
+            self._every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
         ]
         if self._orderly:
             self._jobs.append(self._every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks"))
@@ -82,12 +85,10 @@ class Member:
 
     async def stop(self, caller: object = None) -> None:
         """Leave the group: running listener calls end first, progress goes to the brokers last. *caller*: see Workers.stop."""
-        for job in self._jobs:
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
-        await self._pulls.stop_all()
-        await asyncio.gather(*(service.stop(self._config.await_termination_s, caller) for service in self._services.values()))
+        ending = (service.stop(self._config.await_termination_s, caller) for service in self._services.values())
+        await asyncio.gather(self._stop_fetching(), *ending)
         await self._rebalancer.give_up_all()
+        await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
         await self._context.instance.unregister_consumer(self.group)
 
     def suspend(self) -> None:
@@ -155,11 +156,16 @@ class Member:
     def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
         return self._context.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
 
+    async def _stop_fetching(self) -> None:
+        await self._rebalancer.settle()
+        await _cancel(self._jobs)
+        await self._pulls.stop_all()
+
     async def _go_to(self, process_queue: ProcessQueue, offset: int) -> None:
         await self._rebalancer.go_to(process_queue, offset)
 
-    async def _persist(self) -> None:
-        await self._context.store.persist(list(self._context.held))
+    async def _persist(self, *, again: bool) -> None:
+        await self._context.store.persist(list(self._context.held), again=again)
 
     async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
         return all(await asyncio.gather(*(service.quiet(process_queue, timeout_s) for service in self._services.values())))
@@ -184,6 +190,12 @@ class Member:
                     "%d retries of %s, which %s does not listen to, go to its listener of %s", len(ours), topic, self.group, fallback
                 )
             self._services.get(topic, self._services[fallback]).submit(process_queue, ours)
+
+
+async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:
+    for job in jobs:
+        job.cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
 
 
 def check_one_group(settings: Sequence[ListenerConfig]) -> None:

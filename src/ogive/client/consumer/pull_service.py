@@ -1,7 +1,7 @@
 """One pull in flight for each queue, for as long as the queue is held. Source: DefaultMQPushConsumerImpl.java pullMessage, 5.3.
 
 Behaviour
-- A pull waits up to 15 s at the broker for a message (long poll), and carries the group's progress along.
+- A pull waits up to 15 s at the broker for a message (long poll).
 - A queue is not pulled while too much of it is unfinished: count, bytes, or distance from the lowest to the highest message; nor while
   the consumer is suspended.
 - Brokers filter tags by hash; what they let through is filtered again by the tag itself. Filtered messages count as finished.
@@ -9,6 +9,7 @@ Behaviour
 - An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
 
 Differs from Java
+- A pull carries no progress along: see RemoteOffsetStore.
 - A slave's word that an offset is not there is not believed: it may only be behind. The master is asked instead.
 - A queue that is full waits for its consumers, not for the next look 50 ms later.
 """
@@ -120,7 +121,6 @@ class PullService:
         result = await self._group.calls.pull(
             queue,
             offset,
-            commit_offset=self._group.store.read(queue),
             broker_id=process_queue.suggested_broker_id,
             max_messages=config.pull_batch_size,
             max_bytes=config.pull_batch_bytes,

@@ -85,6 +85,14 @@ class Rebalancer:
             balanced = self._pulls.suspended or await self.rebalance()
             await asyncio.sleep(config.rebalance_pause_s)
 
+    async def settle(self) -> None:
+        """Wait for the pass under way: one that is cut off may have dropped a queue and not yet told how far it got."""
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S), self._changing:
+                pass
+        except TimeoutError:
+            log.warning("a rebalance of %s is cut off: it did not end within %.0f s", self._group.name, LEAVE_TIMEOUT_S)
+
     async def rebalance(self) -> bool:
         """One pass over all topics; False if something is left to do."""
         async with self._changing:
@@ -157,7 +165,7 @@ class Rebalancer:
         queues = [process_queue.queue for process_queue in process_queues]
         for process_queue in process_queues:
             self._drop(process_queue)
-        await self._group.store.persist(queues, checked=True)
+        await self._group.store.persist(queues, again=True)
         for queue in queues:
             self._group.store.forget(queue)
         if unlock:
@@ -248,7 +256,7 @@ class Rebalancer:
             return
         process_queue.move_to(QueueState.RELEASING)
         group.store.repair(queue, offset)
-        await group.store.persist([queue], checked=True)
+        await group.store.persist([queue], again=True)
         await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._loop.time()))
         async with self._changing:
             if group.held.get(queue) is not process_queue:

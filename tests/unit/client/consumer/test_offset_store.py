@@ -1,5 +1,7 @@
 """How far a group got, on its way to the broker."""
 
+import asyncio
+
 import pytest
 
 from ogive.client.consumer.offset_store import RemoteOffsetStore
@@ -15,17 +17,20 @@ class Broker:
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
         self.failing: set[MessageQueue] = set()
-        self.updates = 0
+        self.asked: list[tuple[MessageQueue, int]] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def query_offset(self, queue: MessageQueue) -> int | None:
         if queue in self.failing:
             raise ConnectError("away")
         return self.offsets.get(queue)
 
-    async def update_offset(self, queue: MessageQueue, offset: int, *, checked: bool) -> None:
+    async def update_offset(self, queue: MessageQueue, offset: int) -> None:
         if queue in self.failing:
             raise ConnectError("away")
-        self.updates += 1
+        self.asked.append((queue, offset))
+        await self.answers.wait()
         self.offsets[queue] = offset
 
 
@@ -69,14 +74,42 @@ async def test_one_broken_broker_does_not_keep_the_others_from_their_offsets() -
     assert broker.offsets == {B: 20}
 
 
-async def test_unchanged_offsets_are_sent_again() -> None:
-    """A broker that crashed may have lost them."""
+async def test_unchanged_offsets_are_sent_again_only_where_asked() -> None:
+    """A broker that crashed may have lost them; what was refused was never acknowledged."""
     broker = Broker()
     store = RemoteOffsetStore(broker)
     store.update(A, 10)
+    broker.failing.add(A)
+    await store.persist([A])
+    broker.failing.clear()
     await store.persist([A])
     await store.persist([A])
-    assert broker.updates == 2
+    assert len(broker.asked) == 1
+    await store.persist([A], again=True)
+    assert len(broker.asked) == 2
+
+
+async def test_one_update_of_a_queue_is_on_its_way_at_a_time() -> None:
+    """A broker with several threads may apply two of them the other way round; another queue does not wait."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.update(A, 10)
+    store.update(B, 20)
+    broker.answers.clear()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(store.persist([A]))
+        while not broker.asked:
+            await asyncio.sleep(0)
+        store.update(A, 11)
+        group.create_task(store.persist([A], again=True))
+        store.update(A, 12)
+        group.create_task(store.persist([B]))
+        while len(broker.asked) < 2:
+            await asyncio.sleep(0)
+        assert broker.asked == [(A, 10), (B, 20)]
+        broker.answers.set()
+    assert broker.asked == [(A, 10), (B, 20), (A, 12)]
+    assert broker.offsets == {A: 12, B: 20}
 
 
 async def test_a_failed_query_is_never_no_offset() -> None:
