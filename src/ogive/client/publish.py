@@ -30,6 +30,7 @@ from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.ordered import BATCH_PROPERTIES, STORED, OrderedQueue, read_result
 from ogive.client.outgoing import Lane, Outgoing, Pump, Target, Topic
+from ogive.client.room import Room
 from ogive.client.routes import auto_create_route, publish_queues
 from ogive.client.send_frame import SendFrames, with_unique_key
 from ogive.errors import (
@@ -72,10 +73,7 @@ class Publisher:
         self._topics: dict[str, Topic] = {}
         self._lanes: dict[str, Lane] = {}
         self._in_flight: set[Outgoing] = set()
-        self._bytes = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()  # callers that wait for room, first come first served
-        self._granted = 0  # callers that were given room and have not come back for it yet
-        self._granted_bytes = 0
+        self._room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self._deadlines = Deadlines(self._loop, self._expire)
         self._numbers = itertools.count()
         self._watched: dict[int, Outgoing] = {}  # by number
@@ -91,43 +89,23 @@ class Publisher:
 
     def has_room(self, size: int) -> bool:
         """Whether a message of *size* may be accepted at once, without passing others that wait."""
-        return not self._waiting and not self._granted and self._fits(size)
-
-    def _fits(self, size: int) -> bool:
-        count, total = len(self._in_flight) + self._granted, self._bytes + self._granted_bytes + size
-        return count < self.config.max_in_flight and (total <= self.config.max_in_flight_bytes or count == 0)
+        return self._room.has(size)
 
     async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing."""
-        started = self._loop.time()
-        if not self.has_room(outgoing.size):
-            await self._wait_for_room(outgoing.size, timeout_s)
-        self.take(outgoing, timeout_s - (self._loop.time() - started))
-
-    async def _wait_for_room(self, size: int, timeout_s: float) -> None:
-        """Returns when it is the caller's turn; the caller must ``take`` before it gives up control."""
-        turn: asyncio.Future[None] = self._loop.create_future()
-        entry = (turn, size)
-        self._waiting.append(entry)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await turn
-        except TimeoutError:
-            raise SendFailed(
-                f"not sent: {len(self._in_flight)} messages of {self._bytes} bytes were in flight for {timeout_s:.1f} s, "
-                f"and no more are allowed (max_in_flight, max_in_flight_bytes)"
-            ) from None
-        finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._granted -= 1
-                self._granted_bytes -= size
-            if self._waiting:
-                self._loop.call_soon(self._grant)
+        if self._room.has(outgoing.size):
+            self.take(outgoing, timeout_s)
+        else:
+            started = self._loop.time()
+            await self._room.wait(outgoing.size, timeout_s)
+            self._begin(outgoing, timeout_s - (self._loop.time() - started))
 
     def take(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Accept without asking for room. Every way from here ends in the message's future."""
+        self._room.take(outgoing.size)
+        self._begin(outgoing, timeout_s)
+
+    def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
         now_ms = int(time.time() * 1000)
         if outgoing.batch is None:
             outgoing.key = key = self._keys.next(now_ms)
@@ -138,7 +116,6 @@ class Publisher:
         outgoing.started = self._loop.time()
         outgoing.deadline = outgoing.started + timeout_s
         self._in_flight.add(outgoing)
-        self._bytes += outgoing.size
         topic = self._topics.get(outgoing.topic) or self._add_topic(outgoing.topic)
         if topic.targets is None or topic.backlog:
             self._park_for_route(topic, outgoing)
@@ -152,14 +129,6 @@ class Publisher:
         outgoing.body = encode_batch(BatchItem(flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
         outgoing.key = ",".join(keys)
         outgoing.properties = BATCH_PROPERTIES
-
-    def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            turn, size = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                self._granted += 1
-                self._granted_bytes += size
 
     # --- routes ------------------------------------------------------------------------------------------------------
 
@@ -482,9 +451,7 @@ class Publisher:
         if outgoing.number >= 0:
             self._unwatch(outgoing)
         self._in_flight.discard(outgoing)
-        self._bytes -= outgoing.size
-        if self._waiting:
-            self._grant()
+        self._room.give_back(outgoing.size)
         for waiting, flushed in self._flushes:
             waiting.discard(outgoing)
             if not waiting and not flushed.done():
@@ -544,10 +511,7 @@ class Publisher:
         self._client.on_route_change.remove(self._route_changed)
         self._deadlines.clear()
         closed = IllegalStateError("the producer was closed before the message had an outcome")
-        while self._waiting:
-            turn, _ = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(closed)
+        self._room.close(closed)
         for outgoing in list(self._in_flight):
             self._end(outgoing, closed)
 

@@ -1,0 +1,73 @@
+"""The bound on what a producer has in flight. Source: DefaultMQProducerImpl.java, backPressureForAsyncSendNum and -Size, 5.3."""
+
+import asyncio
+from collections import deque
+
+from ogive.errors import OgiveError, SendFailed
+
+
+class Room:
+    """Counts messages and bytes in flight; callers that find no room wait their turn, first come first served.
+
+    A message larger than all room still goes, alone.
+    """
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._count = self._bytes = 0  # in flight, or given to a caller who has not come back for it yet
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._loop = asyncio.get_running_loop()
+
+    def has(self, size: int) -> bool:
+        """Whether *size* bytes more may go at once, without passing others that wait."""
+        return not self._waiting and self._fits(size)
+
+    def take(self, size: int) -> None:
+        self._count += 1
+        self._bytes += size
+
+    def give_back(self, size: int) -> None:
+        self._count -= 1
+        self._bytes -= size
+        if self._waiting:
+            self._let_in()
+
+    async def wait(self, size: int, timeout_s: float) -> None:
+        """Take room when it is the caller's turn. Raises SendFailed if that takes too long; a cancelled wait takes nothing."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        entry = (turn, size)
+        self._waiting.append(entry)
+        came = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn
+            came = True
+        except TimeoutError:
+            raise SendFailed(
+                f"not sent: {self._count} messages of {self._bytes} bytes were in flight for {timeout_s:.1f} s, "
+                f"and no more are allowed (max_in_flight, max_in_flight_bytes)"
+            ) from None
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                self._let_in()
+            elif not came and not turn.cancelled() and turn.exception() is None:
+                self.give_back(size)  # let in, and gone in the same moment
+
+    def close(self, error: OgiveError) -> None:
+        """End every wait with *error*."""
+        while self._waiting:
+            turn, _ = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error)
+
+    def _fits(self, size: int) -> bool:
+        return self._count < self._max_count and (self._bytes + size <= self._max_bytes or self._count == 0)
+
+    def _let_in(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][1]):
+            turn, size = self._waiting.popleft()
+            if not turn.done():
+                self.take(size)
+                turn.set_result(None)
