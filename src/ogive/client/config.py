@@ -50,6 +50,8 @@ class ProducerConfig:
     group: str = "ogive-producer"  # producerGroup
     send_timeout_s: float = 3.0  # sendMsgTimeout; the whole call: waiting for room, route, connection and every try
     retries: int = 2  # retryTimesWhenSendFailed
+    retry_when_not_stored_ok: bool = False  # retryAnotherBrokerWhenNotStoreOK; a status other than SEND_OK counts as a failed try
+    avoid_slow_brokers: bool = False  # sendLatencyFaultEnable; a broker that was slow or failed is passed over for a while
     compress_over_bytes: int | None = 4096  # compressMsgBodyOverHowmuch; None: never
     compress_level: int = 5  # rocketmq.message.compressLevel
     max_in_flight: int = 1024  # backPressureForAsyncSendNum

@@ -10,6 +10,14 @@ from ogive.model import MessageQueue, SendResult
 from ogive.transport.connection import Connection
 
 OVERHEAD_BYTES: Final = 512  # what a message in flight holds besides its body and properties
+FAILED_S: Final = 10.0  # a failed try counts as this slow
+
+# From this latency on a broker is avoided for so long, seconds. Source: MQFaultStrategy.java, 5.3.
+_AVOIDANCE_S: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
+
+
+def avoidance_s(latency_s: float) -> float:
+    return next((pause for slow, pause in _AVOIDANCE_S if latency_s >= slow), 0.0)
 
 
 class Result(Protocol):
@@ -25,8 +33,8 @@ class Outgoing:
 
     __slots__ = (
         "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "on_way",
-        "pinned", "properties", "queue", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic", "tried",
-        "tries", "unknown",
+        "pinned", "properties", "queue", "result", "sent_at", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
+        "tried", "tries", "unknown",
     )  # fmt: skip
 
     future: Result
@@ -63,6 +71,8 @@ class Outgoing:
         self.number = -1  # among those whose deadline the publisher watches
         self.target: Target | None = None
         self.tries = 0
+        self.sent_at = 0.0  # the try that is under way
+        self.result: SendResult | None = None  # stored, with a weaker guarantee than wished for
         self.finished = False
         self.unknown = False
         self.error: OgiveError | None = None
@@ -72,7 +82,7 @@ class Outgoing:
 class Lane:
     """One broker's connection, and what waits for it: messages, and queues whose messages must keep their order."""
 
-    __slots__ = ("address", "backlog", "broker_name", "connection", "down", "opening", "stalled")
+    __slots__ = ("address", "avoid_until", "backlog", "broker_name", "connection", "down", "opening", "stalled")
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
@@ -82,6 +92,13 @@ class Lane:
         self.stalled: dict[Pump, None] = {}  # a set that keeps its order
         self.opening = False
         self.down: OgiveError | None = None  # why the last attempt to connect failed
+        self.avoid_until = 0.0  # it was slow, or failed; only where that is watched
+
+    def note(self, latency_s: float, now: float) -> None:
+        """Remember how long an answer took. What was noted before is not shortened."""
+        pause = avoidance_s(latency_s)
+        if pause:
+            self.avoid_until = max(self.avoid_until, now + pause)
 
     def ready(self) -> Connection | None:
         """The connection, if it is open and nothing waits to go first."""

@@ -29,7 +29,7 @@ from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.ordered import BATCH_PROPERTIES, STORED, OrderedQueue, read_result
-from ogive.client.outgoing import Lane, Outgoing, Pump, Target, Topic
+from ogive.client.outgoing import FAILED_S, Lane, Outgoing, Pump, Target, Topic
 from ogive.client.room import Room
 from ogive.client.routes import auto_create_route, publish_queues
 from ogive.client.send_frame import SendFrames, with_unique_key
@@ -48,7 +48,7 @@ from ogive.errors import (
     TransportError,
     broker_error,
 )
-from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult
+from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult, SendStatus
 from ogive.transport.connection import Connection
 from ogive.transport.deadlines import Deadlines
 from ogive.wire.command import RemotingCommand
@@ -241,27 +241,30 @@ class Publisher:
         return topic.targets[abs(java_hash(outgoing.sharding_key)) % len(topic.targets)]  # SelectMessageQueueByHash.java
 
     def _next_target(self, topic: Topic, avoid: Lane | None = None) -> Target:
-        """Round robin over the queues of brokers that can be reached, other brokers than *avoid* first."""
+        """Round robin over the queues of brokers that can be reached and are not slow, other brokers than *avoid* first."""
         targets = topic.targets
         assert targets is not None
         count, start = len(targets), topic.next
         topic.next = start + 1
         target = targets[start % count]
-        if target.lane.down is None and target.lane is not avoid:
+        if target.lane.down is None and not target.lane.avoid_until and target.lane is not avoid:
             return target
+        now = self._loop.time()
         ahead = [targets[(start + i) % count] for i in range(count)]
-        reachable = [target for target in ahead if target.lane.down is None] or ahead
-        return next((target for target in reachable if target.lane is not avoid), reachable[0])
+        ahead = [target for target in ahead if target.lane.down is None] or ahead
+        ahead = [target for target in ahead if target.lane is not avoid] or ahead
+        return next((target for target in ahead if target.lane.avoid_until <= now), ahead[0])
 
     def _transmit(self, outgoing: Outgoing, target: Target, connection: Connection) -> None:
         outgoing.tries += 1
+        outgoing.sent_at = self._loop.time()
         opaque = connection.next_opaque()
         if outgoing.batch is None:
             frame = target.frames.single(opaque, outgoing.born_ms, outgoing.properties, outgoing.body, outgoing.sys_flag, outgoing.flag)
         else:
             frame = target.frames.batch(opaque, outgoing.born_ms, outgoing.properties, outgoing.body)
         try:
-            connection.start_frame(opaque, frame, partial(self._answered, outgoing), outgoing.deadline - self._loop.time())
+            connection.start_frame(opaque, frame, partial(self._answered, outgoing), outgoing.deadline - outgoing.sent_at)
         except TransportError as exc:
             self._attempt_failed(outgoing, exc)
 
@@ -278,6 +281,13 @@ class Publisher:
             result = read_result(outgoing.key, answer, target.queue)
         except ProtocolError as exc:
             self._end(outgoing, exc)
+            return
+        if self.config.avoid_slow_brokers:
+            now = self._loop.time()
+            target.lane.note(now - outgoing.sent_at, now)
+        if result.status is not SendStatus.SEND_OK and self.config.retry_when_not_stored_ok:
+            outgoing.result = result
+            self._attempt_failed(outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}"))
             return
         self.succeed(outgoing, result)
 
@@ -367,6 +377,8 @@ class Publisher:
         outgoing.tried = (outgoing.tried or set()) | ({f"{lane.broker_name} ({lane.address})"} if lane is not None else set())
         if isinstance(error, ProtocolError) or (isinstance(error, BrokerError) and not error.retry_other_broker):
             return False
+        if lane is not None and self.config.avoid_slow_brokers:
+            lane.note(FAILED_S, self._loop.time())
         allowed = self.config.retries > 0 if isinstance(error, BrokerBusy) else outgoing.tries <= self.config.retries
         return allowed and self._loop.time() < outgoing.deadline
 
@@ -436,8 +448,11 @@ class Publisher:
             outgoing.future.set_result(result)
 
     def fail(self, outgoing: Outgoing) -> None:
-        """End it with the error that its tries amount to."""
-        self._end(outgoing, self._outcome(outgoing))
+        """End it with what its tries amount to: an error, unless one of them stored it."""
+        if outgoing.result is not None:
+            self.succeed(outgoing, outgoing.result)
+        else:
+            self._end(outgoing, self._outcome(outgoing))
 
     def _end(self, outgoing: Outgoing, error: OgiveError) -> None:
         self._finish(outgoing)

@@ -10,6 +10,7 @@ import pytest
 
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import FAILED_S, Lane
 from ogive.client.producer import Producer
 from ogive.errors import (
     BrokerBusy,
@@ -35,6 +36,10 @@ SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
 BUSY = error(ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy")
 CONFIG = ProducerConfig()
+
+
+def stored(code: ResponseCode) -> RemotingCommand:
+    return RemotingCommand(code, {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"})
 
 
 @asynccontextmanager
@@ -327,6 +332,40 @@ async def test_without_retries_a_busy_broker_is_not_asked_again() -> None:
         with pytest.raises(BrokerBusy):
             await producer.send("Orders", b"")
         assert len(broker.of(SEND)) == 1
+
+
+@pytest.mark.parametrize("wished", [True, False])
+async def test_a_weaker_guarantee_is_tried_elsewhere_where_that_is_wished(wished: bool) -> None:
+    """All brokers alike, it is still no error: the message is stored."""
+    async with producing("Orders", brokers=2, config=ProducerConfig(retry_when_not_stored_ok=wished)) as (producer, brokers):
+        for broker in brokers:
+            broker.script(SEND, stored(ResponseCode.FLUSH_DISK_TIMEOUT))
+        sent = [await producer.send("Orders", b"x") for _ in range(2)]
+        assert [one.status for one in sent] == [SendStatus.SEND_OK if wished else SendStatus.FLUSH_DISK_TIMEOUT] * 2
+        for broker in brokers:
+            broker.on(SEND, stored(ResponseCode.SLAVE_NOT_AVAILABLE))
+        assert (await producer.send("Orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
+        assert sum(len(broker.of(SEND)) for broker in brokers) == (2 + 2 + 3 if wished else 3)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_broker_that_failed_is_avoided_for_a_while_where_that_is_wished(watched: bool) -> None:
+    async with producing("Orders", brokers=2, config=ProducerConfig(avoid_slow_brokers=watched)) as (producer, brokers):
+        brokers[0].script(SEND, BUSY)
+        for _ in range(10):
+            await producer.send("Orders", b"x")
+        assert len(brokers[0].of(SEND)) in ([1] if watched else [5, 6])
+        brokers[1].on(SEND, BUSY)
+        assert (await producer.send("Orders", b"x")).queue.broker_name == "broker-a"  # all are avoided: none is
+
+
+@pytest.mark.parametrize(("latency_s", "pause_s"), [(0.0, 0), (0.549, 0), (0.55, 2), (1.8, 5), (3.0, 6), (FAILED_S, 10), (60.0, 30)])
+def test_the_slower_an_answer_the_longer_its_broker_is_avoided(latency_s: float, pause_s: float) -> None:
+    lane = Lane("broker-a")
+    lane.note(latency_s, 100.0)
+    assert lane.avoid_until == (100.0 + pause_s if pause_s else 0.0)
+    lane.note(0.6, 90.0)
+    assert lane.avoid_until == (100.0 + pause_s if pause_s else 92.0)
 
 
 async def test_an_answer_that_no_retry_can_change_is_raised_at_once() -> None:
