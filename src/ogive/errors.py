@@ -101,6 +101,10 @@ class ProtocolError(OgiveError):
     """Bytes that are no valid frame, header, body or record. Decoders raise this and nothing else."""
 
 
+class CompressionUnavailable(OgiveError):
+    """A compression whose library is not installed."""
+
+
 # --- transport -------------------------------------------------------------------------------------------------------
 
 

@@ -242,6 +242,14 @@ class MessageExt:
         return self.properties.get(PropertyName.SHARDING_KEY)
 
     @property
+    def is_compressed(self) -> bool:
+        """The body is as stored, because it is damaged or in a compression that cannot be read here.
+
+        Listeners get no such message: it goes to the dead-letter topic.
+        """
+        return bool(self.sys_flag & 1)  # MessageSysFlag.COMPRESSED_FLAG
+
+    @property
     def delay_level(self) -> int:
         """The level of the delay that this delivery went through; 0 for none."""
         text = self.properties.get(PropertyName.DELAY, "0")

@@ -11,6 +11,7 @@ from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.errors import NoRoute
 from ogive.model import MessageExt, MessageQueue, PullStatus, SendStatus
+from ogive.wire.compression import CompressionType
 from ogive.wire.headers import PullMessageRequest
 from tests.peers import Flavour, RunningBroker
 
@@ -70,6 +71,16 @@ async def test_bodies_of_every_length_arrive_whole(broker: RunningBroker, topic:
             await producer.send(topic, body, sharding_key="one")
         [stored] = [rows for rows in (await read_all(producer.client, topic, len(sizes))).values() if rows]
         assert [message.body for message in stored] == bodies
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+async def test_compressed_bodies_arrive_whole(broker: RunningBroker, topic: str, kind: CompressionType) -> None:
+    body = b"4711: 2 x espresso " * 1000
+    async with aio.Producer(broker.name_server, config=ogive.ProducerConfig(compression=kind)) as producer:
+        sent = await producer.send(topic, body)
+        [message] = (await read_all(producer.client, topic, 1))[sent.queue]
+    assert message.body == body
+    assert message.stored_bytes < 1000
 
 
 async def test_a_pipeline_keeps_the_order_of_each_key(broker: RunningBroker, topic: str) -> None:

@@ -1,19 +1,21 @@
 """Whatever bytes come: frames do not depend on how the stream is cut, and decoders raise ProtocolError or nothing."""
 
 import contextlib
+import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.errors import ProtocolError
+from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.wire import bodies, headers, java_json
 from ogive.wire.codes import LanguageCode, SerializeType
 from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
+from ogive.wire.compression import CompressionType, compress, decompress
 from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
 from ogive.wire.message import (
     BatchItem,
@@ -204,11 +206,54 @@ def test_batch_count_is_limited() -> None:
         decode_batch(raw, max_messages=4)
 
 
-def test_inflating_stops_at_the_limit() -> None:
-    """64 MiB of zeros are 64 KiB compressed."""
+def test_a_bomb_stays_as_it_is() -> None:
+    """64 MiB of zeros are 64 KiB compressed. The messages around it are read."""
     bomb = zlib.compress(bytes(64 * 1024 * 1024))
+    plain = encode_stored(StoredMessage("T", b"plain"))
+    messages = decode_messages(plain + encode_stored(StoredMessage("T", bomb, sys_flag=0x301)) + plain)
+    assert [message.is_compressed for message in messages] == [False, True, False]
+    assert messages[1].body == bomb
+
+
+kinds: st.SearchStrategy[CompressionType] = st.sampled_from(get_args(CompressionType))
+
+
+@given(body=st.binary(max_size=5000), kind=kinds, level=st.integers(0, 9))
+def test_what_is_compressed_is_inflated(body: bytes, kind: CompressionType, level: int) -> None:
+    packed, flags = compress(body, kind, level)
+    assert decompress(packed, flags, len(body)) == body
+
+
+@given(body=st.binary(min_size=1, max_size=5000), kind=kinds, data=st.data())
+def test_what_is_cut_or_too_long_is_an_error(body: bytes, kind: CompressionType, data: st.DataObject) -> None:
+    packed, flags = compress(body, kind)
+    with pytest.raises(ProtocolError):
+        decompress(packed[: data.draw(st.integers(0, len(packed) - 1))], flags)
     with pytest.raises(ProtocolError, match="inflates to more than"):
-        decode_messages(encode_stored(StoredMessage("T", bomb, sys_flag=0x301)))
+        decompress(packed, flags, len(body) - 1)
+
+
+@given(garbage=st.binary(max_size=200), flags=st.integers(0, 7).map(lambda kind: kind << 8 | 1))
+def test_garbage_is_inflated_to_nothing_but_an_error(garbage: bytes, flags: int) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert len(decompress(garbage, flags, 1000)) <= 1000
+
+
+@pytest.mark.parametrize("kind", ["lz4", "zstd"])
+def test_bombs_of_every_kind_end_at_the_limit(kind: CompressionType) -> None:
+    bomb, flags = compress(bytes(64 * 1024 * 1024), kind)
+    with pytest.raises(ProtocolError, match="inflates to more than 1000 bytes"):
+        decompress(bomb, flags, 1000)
+
+
+@pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])
+def test_a_missing_library_is_named(kind: CompressionType, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, flags = compress(b"x", kind)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(CompressionUnavailable, match=r"pip install 'ogive\[compression\]'"):
+        decompress(packed, flags)
+    (message,) = decode_messages(encode_stored(StoredMessage("T", packed, sys_flag=flags)))
+    assert message.is_compressed
 
 
 json_values = st.recursive(

@@ -2,10 +2,12 @@
 
 import ssl as tls
 from dataclasses import dataclass
+from typing import get_args
 
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
+from ogive.wire.compression import CompressionType, require
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
@@ -53,7 +55,8 @@ class ProducerConfig:
     retry_when_not_stored_ok: bool = False  # retryAnotherBrokerWhenNotStoreOK; a status other than SEND_OK counts as a failed try
     avoid_slow_brokers: bool = False  # sendLatencyFaultEnable; a broker that was slow or failed is passed over for a while
     compress_over_bytes: int | None = 4096  # compressMsgBodyOverHowmuch; None: never
-    compress_level: int = 5  # rocketmq.message.compressLevel
+    compression: CompressionType = "zlib"  # compressType; lz4 and zstd need ogive[compression], and consumers from 5.0 on
+    compress_level: int = 5  # rocketmq.message.compressLevel; lz4 has none
     max_in_flight: int = 1024  # backPressureForAsyncSendNum
     max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
@@ -65,6 +68,9 @@ class ProducerConfig:
             raise InvalidOption("send_timeout_s must be above zero")
         if self.retries < 0:
             raise InvalidOption("retries must not be negative")
+        if self.compression not in get_args(CompressionType):
+            raise InvalidOption(f"compression {self.compression!r} is none of {', '.join(get_args(CompressionType))}")
+        require(self.compression)
         if not 0 <= self.compress_level <= 9:
             raise InvalidOption(f"compress_level {self.compress_level} is outside 0..9")
         if min(self.max_in_flight, self.max_in_flight_bytes, self.default_topic_queues) < 1:

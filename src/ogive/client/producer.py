@@ -17,7 +17,8 @@ from ogive.client.routes import split_by_size
 from ogive.client.send_frame import message_property_text, property_text
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
-from ogive.wire.message import MAX_BATCH_MESSAGES, compress, java_hash
+from ogive.wire.compression import compress
+from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
 _BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
 
@@ -271,7 +272,7 @@ class Producer:
         sys_flag = 0
         threshold = self.config.compress_over_bytes
         if threshold is not None and len(body) >= threshold:
-            packed, bits = compress(body, self.config.compress_level)
+            packed, bits = compress(body, self.config.compression, self.config.compress_level)
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
         return Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue, PropertyName
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import MAGIC_V1, RECORD_V4, decode_stored, decompress
+from ogive.wire.compression import decompress
+from ogive.wire.message import MAGIC_V1, RECORD_V4, decode_stored
 
 _FIXED: Final = struct.Struct(">II28xI44xI")  # size, magic, sysFlag, body length of a record with IPv4 hosts
 _FIXED_BYTES: Final = RECORD_V4.size

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ogive.errors import ProtocolError
+from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.wire.codes import SysFlag
+from ogive.wire.compression import decompress
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -21,7 +22,6 @@ MAGIC_BLANK: Final = 0xCBD43194
 """End of a commit-log file: int32 of the room left, this magic, then anything."""
 
 MAX_PROPERTIES_BYTES: Final = 32767
-MAX_INFLATED_BYTES: Final = 32 * 1024 * 1024
 MAX_BATCH_MESSAGES: Final = 4096
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
@@ -340,11 +340,14 @@ _Draft: Final[Any] = dataclasses.make_dataclass("_Draft", [field.name for field 
 
 
 def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
-    """The record as an application sees it."""
+    """The record as an application sees it. A body that cannot be decompressed stays as it is, marked by its flag."""
     sys_flag, body = record.sys_flag, record.body
     if sys_flag & SysFlag.COMPRESSED:
-        body = decompress(body, sys_flag)
-        sys_flag &= ~SysFlag.COMPRESSED
+        try:
+            body = decompress(body, sys_flag)
+            sys_flag &= ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+        except (ProtocolError, CompressionUnavailable):
+            pass  # what becomes of it is the reader's decision: MessageExt.is_compressed
     message = _Draft(
         record.topic,
         body,
@@ -364,32 +367,6 @@ def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
     )
     message.__class__ = MessageExt
     return cast(MessageExt, message)
-
-
-# --- compression -----------------------------------------------------------------------------------------------------
-
-
-def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
-    """The zlib form of *body*, and the sysFlag bits that mark it."""
-    return zlib.compress(body, level), SysFlag.COMPRESSED | SysFlag.ZLIB
-
-
-def decompress(body: bytes, sys_flag: int, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """Inflate a body of at most *limit* bytes. Raises ProtocolError. No type bits means zlib: all clients before 5.0."""
-    kind = sys_flag & SysFlag.COMPRESSION_MASK
-    if kind not in (0, SysFlag.ZLIB):
-        name = {SysFlag.LZ4: "LZ4", SysFlag.ZSTD: "ZSTD"}.get(kind, f"type {kind:#x}")
-        raise ProtocolError(f"body is compressed with {name}, which this release does not read")
-    inflater = zlib.decompressobj()
-    try:
-        plain = inflater.decompress(body, limit)
-    except zlib.error as exc:
-        raise ProtocolError(f"body is no zlib stream: {exc}") from None
-    if inflater.unconsumed_tail:
-        raise ProtocolError(f"body inflates to more than {limit} bytes")
-    if not inflater.eof:
-        raise ProtocolError("compressed body ends in the middle")
-    return plain
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------

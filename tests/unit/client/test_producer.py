@@ -28,8 +28,9 @@ from ogive.model import Message, MessageQueue, SendStatus
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode, SerializeType, SysFlag
 from ogive.wire.command import RemotingCommand
+from ogive.wire.compression import CompressionType, decompress
 from ogive.wire.headers import SendMessageRequestV2, decode_header
-from ogive.wire.message import decode_batch, decode_properties, decompress, java_hash
+from ogive.wire.message import decode_batch, decode_properties, java_hash
 from tests.unit.client.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -124,6 +125,15 @@ async def test_long_bodies_are_compressed_where_that_makes_them_shorter() -> Non
     assert decompress(long.body, header_of(long).sys_flag) == b"x" * 4096
     assert (header_of(short).sys_flag, short.body) == (0, b"x" * 4095)
     assert decompress(odd.body, header_of(odd).sys_flag) == noise[::-1] if header_of(odd).sys_flag else odd.body == noise[::-1]
+
+
+@pytest.mark.parametrize(("kind", "flag"), [("zlib", SysFlag.ZLIB), ("lz4", SysFlag.LZ4), ("zstd", SysFlag.ZSTD)])
+async def test_bodies_are_compressed_in_the_way_that_is_wished(kind: CompressionType, flag: int) -> None:
+    async with producing("Orders", config=ProducerConfig(compression=kind)) as (producer, [broker]):
+        await producer.send("Orders", b"x" * 5000)
+        (request,) = broker.of(SEND)
+    assert header_of(request).sys_flag == SysFlag.COMPRESSED | flag
+    assert decompress(request.body, header_of(request).sys_flag) == b"x" * 5000
 
 
 @pytest.mark.parametrize(

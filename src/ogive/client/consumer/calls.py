@@ -8,7 +8,7 @@ from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.errors import OgiveError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, retry_topic
-from ogive.wire.codes import PullSysFlag
+from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2
 from ogive.wire.message import encode_properties
 
@@ -174,6 +174,7 @@ class GroupCalls:
             topic=topic,
             queue_id=queue.queue_id,
             born_timestamp=message.born_timestamp_ms,
+            sys_flag=message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
             flag=message.flag,
             properties=encode_properties(_retry_properties(message, delay_level)).decode(),
             reconsume_times=reconsume_times,

@@ -15,16 +15,20 @@ from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
+from ogive.client.consumer.send_back import SendBack
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start
-from ogive.errors import InvalidOption, NoRoute
+from ogive.errors import CompressionUnavailable, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, retry_topic
 from ogive.transport.tasks import every
 from ogive.wire.bodies import ConsumerData, SubscriptionData, queue_map_dumps
+from ogive.wire.compression import decompress
 
 log = logging.getLogger(__name__)
 
 _FROM_WHERE: Final[dict[Start, str]] = {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}
+
+DEAD_LETTER_LEVEL: Final = -1
 
 MakeService = Callable[[Group, AnyListener, ConsumerConfig], ConsumeService]
 
@@ -52,7 +56,15 @@ class Member:
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
-        self._pulls = PullService(group, config, self._subscriptions, self._deliver, self._go_to)
+        self._pulls = PullService(group, config, self._subscriptions, deliver=self._deliver, reject=self._reject, repair=self._go_to)
+        self._rejected = SendBack(
+            calls,
+            group.spawn,
+            max_retries=settings[0].retries,
+            retry_s=config.send_back_retry_s,
+            returned=lambda process_queue, message: group.finish(process_queue, (message.queue_offset,)),
+            redeliver=lambda process_queue, message: self._reject(process_queue, [message]),
+        )
         starts: dict[str, Start] = {one.topic: one.start for one in settings}
         self._rebalancer = Rebalancer(
             group, config, self._pulls, starts={**starts, self._retry_topic: "earliest"}, orderly=self._orderly, quiet=self._quiet
@@ -85,7 +97,8 @@ class Member:
 
     async def stop(self, caller: object = None) -> None:
         """Leave the group: running listener calls end first, progress goes to the brokers last. *caller*: see Workers.stop."""
-        ending = (service.stop(self._config.await_termination_s, caller) for service in self._services.values())
+        ending = [service.stop(self._config.await_termination_s, caller) for service in self._services.values()]
+        ending.append(self._rejected.close(self._config.await_termination_s))
         await asyncio.gather(self._stop_fetching(), *ending)
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
@@ -178,6 +191,17 @@ class Member:
             self._services[process_queue.queue.topic].submit(process_queue, messages)
         else:
             self._deliver_retries(process_queue, messages)
+
+    def _reject(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        """What cannot be read would fail at every member and for ever: it goes to the dead letters, as it is."""
+        for message in messages:
+            try:
+                decompress(message.body, message.sys_flag)
+            except (ProtocolError, CompressionUnavailable) as exc:
+                log.error(
+                    "%s/%d cannot be read and goes to the dead letters of %s: %s", message.queue, message.queue_offset, self.group, exc
+                )
+            self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL)
 
     def _deliver_retries(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         by_topic: dict[str, list[MessageExt]] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -106,8 +107,9 @@ class ProcessQueue:
         return True
 
     def head(self, count: int) -> list[MessageExt]:
-        """The lowest *count* unfinished messages, in order."""
-        return [message for message, _ in zip(self._pending.values(), range(count), strict=False)]
+        """The lowest *count* unfinished messages, in order; those that no listener gets are left out."""
+        readable = (message for message in self._pending.values() if not message.is_compressed)
+        return list(itertools.islice(readable, count))
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

@@ -38,15 +38,26 @@ Repair = Callable[[ProcessQueue, int], Awaitable[None]]
 
 
 class PullService:
-    """Fills the process queues of one group. *deliver* gets what is new in a queue; *repair* puts a queue at another offset."""
+    """Fills the process queues of one group.
+
+    *deliver* gets what is new in a queue, *reject* what of it cannot be read; *repair* puts a queue at another offset.
+    """
 
     def __init__(
-        self, group: Group, config: ConsumerConfig, subscriptions: Mapping[str, SubscriptionData], deliver: Deliver, repair: Repair
+        self,
+        group: Group,
+        config: ConsumerConfig,
+        subscriptions: Mapping[str, SubscriptionData],
+        *,
+        deliver: Deliver,
+        reject: Deliver,
+        repair: Repair,
     ) -> None:
         self._group = group
         self._config = config
         self._subscriptions = subscriptions
         self._deliver = deliver
+        self._reject = reject
         self._repair = repair
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
@@ -146,7 +157,11 @@ class PullService:
             self._report_unwanted(subscription)
         fresh = process_queue.put(wanted, result.next_offset)
         if fresh:
-            self._deliver(process_queue, fresh)
+            readable = [message for message in fresh if not message.is_compressed]
+            if readable:
+                self._deliver(process_queue, readable)
+            if len(readable) < len(fresh):
+                self._reject(process_queue, [message for message in fresh if message.is_compressed])
         elif not process_queue.count:  # nothing of it was for us: that is progress too
             self._group.finish(process_queue, ())
 

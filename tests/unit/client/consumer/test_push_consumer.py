@@ -18,9 +18,9 @@ from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listen
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.wire.bodies import HeartbeatData, consumer_ids_dumps
-from ogive.wire.codes import PullSysFlag, RequestCode
+from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse, encode_header
+from ogive.wire.headers import PullMessageResponse, SendMessageRequestV2, SendMessageResponse, decode_header, encode_header
 from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 
 PULL = RequestCode.PULL_MESSAGE
@@ -237,6 +237,27 @@ async def test_what_counts_as_failure_is_sent_back(broker: FakeBroker, function:
     fields = request.ext_fields
     assert (fields["group"], fields["delayLevel"], fields["maxReconsumeTimes"], fields["originTopic"]) == ("billing", level, "5", "Orders")
     assert len(broker.of(SEND_BACK)) == 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_body_that_cannot_be_read_is_a_dead_letter_and_holds_up_nobody(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, orderly: bool
+) -> None:
+    """No listener gets it; progress waits until a broker has it. If the broker cannot, a copy goes as it is."""
+    seen = Seen()
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
+    broker.on(SEND, ok(SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)))  # for the dead-letter topic
+    broker.put("Orders", b"first")
+    broker.put("Orders", b"no zlib", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
+    broker.put("Orders", b"last")
+    async with consumer(broker, to(seen, orderly=orderly, max_retries=5)):
+        assert await seen.wait(2) == [b"first", b"last"]
+        copy = (await broker.received(SEND))[0]
+        await broker.until(lambda: progress(broker) == 3)
+    assert broker.of(SEND_BACK)[0].ext_fields["delayLevel"] == "-1"
+    header = decode_header(SendMessageRequestV2, copy.ext_fields)
+    assert (copy.body, header.topic, header.sys_flag, header.reconsume_times) == (b"no zlib", RETRY, 0x301, 6)
+    assert caplog.text.count("cannot be read and goes to the dead letters of billing: body is no zlib stream") == 1
 
 
 async def test_a_retry_reaches_the_listener_of_its_first_topic(broker: FakeBroker) -> None:
