@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
     from ogive.client.sync import Admin, Producer, PushConsumer
     from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
+    from ogive.wire.acl import Credentials
 
 __version__ = "0.1.0"
 
@@ -23,6 +24,7 @@ __all__ = [
     "Admin",
     "ClientConfig",
     "ConsumerConfig",
+    "Credentials",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -45,6 +47,7 @@ _HOME: Final = {
     "Admin": "ogive.client.sync",
     "ClientConfig": "ogive.client.config",
     "ConsumerConfig": "ogive.client.consumer.config",
+    "Credentials": "ogive.wire.acl",
     "Message": "ogive.model",
     "MessageExt": "ogive.model",
     "MessageQueue": "ogive.model",

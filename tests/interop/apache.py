@@ -138,6 +138,7 @@ class Apache:
     name_server: str = ""
     with_broker: bool = True
     jvm: Sequence[str] = BROKER_JVM
+    name_server_jvm: Sequence[str] = NAME_SERVER_JVM
     address: str = field(default="", init=False)
     _own_name_server: bool = field(default=False, init=False)
     _name_server_process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -204,7 +205,7 @@ class Apache:
         port = self.name_server.rpartition(":")[2]
         settings = {"listenPort": port, "bindAddress": "127.0.0.1", "kvConfigPath": str(self.directory / "kvConfig.json")}
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        return self._spawn(main, "namesrv", settings, NAME_SERVER_JVM, lambda: self._says_it_started("namesrv"))
+        return self._spawn(main, "namesrv", settings, self.name_server_jvm, lambda: self._says_it_started("namesrv"))
 
     def _start_broker(self) -> subprocess.Popen[bytes]:
         settings = {

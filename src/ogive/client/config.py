@@ -7,6 +7,7 @@ from typing import get_args
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
+from ogive.wire.acl import Credentials
 from ogive.wire.compression import CompressionType, require
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -23,7 +24,8 @@ class ClientConfig:
     connect_timeout_s: float = 3.0
     heartbeat_period_s: float = 30.0  # heartbeatBrokerInterval
     route_period_s: float = 30.0  # pollNameServerInterval
-    ssl: tls.SSLContext | None = None  # useTLS
+    ssl: tls.SSLContext | bool = False  # useTLS; True: certificates and host names are checked against the system's authorities
+    credentials: Credentials | None = None  # what AclClientRPCHook signs with
 
     def __post_init__(self) -> None:
         _ = self.name_servers
@@ -43,6 +45,12 @@ class ClientConfig:
             except ConnectError:
                 raise InvalidOption(f"name server {server!r} is not of the form host:port") from None
         return servers
+
+
+def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:
+    if isinstance(ssl, bool):
+        return tls.create_default_context() if ssl else None
+    return ssl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from ogive.client import api
-from ogive.client.config import ClientConfig
+from ogive.client.config import ClientConfig, tls_context
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
@@ -75,7 +75,11 @@ class ClientInstance:
         self.client_id = make_client_id(self.config.instance_name)
         self.name_servers = NameServers(self.config.name_servers)
         self.pool = ConnectionPool(
-            connect_timeout_s=self.config.connect_timeout_s, ssl=self.config.ssl, on_request=self._on_request, on_open=self._on_open
+            connect_timeout_s=self.config.connect_timeout_s,
+            ssl=tls_context(self.config.ssl),
+            on_request=self._on_request,
+            credentials=self.config.credentials,
+            on_open=self._on_open,
         )
         self.broker_versions: dict[str, int] = {}  # address -> version, from its last heartbeat answer
         self.on_route_change: list[Callable[[str], None]] = []  # called with the topic

@@ -193,7 +193,7 @@ class Publisher:
 
     def _make_target(self, queue: MessageQueue) -> Target:
         lane = self._lanes.get(queue.broker_name) or self._lanes.setdefault(queue.broker_name, Lane(queue.broker_name))
-        return Target(queue, lane, SendFrames(self.config.group, queue, self.config.default_topic_queues))
+        return Target(queue, lane, SendFrames(self.config.group, queue, self.config.default_topic_queues, self._client.config.credentials))
 
     def _route_changed(self, name: str) -> None:
         topic = self._topics.get(name)
@@ -440,7 +440,9 @@ class Publisher:
             return SendFailed(f"message for {outgoing.topic} was not sent within {waited:.1f} s: {reason}")
         if isinstance(error, BrokerError) and (outgoing.tries == 1 or not error.retry_other_broker):
             return error
-        return SendFailed(f"message for {outgoing.topic} was not stored after {times} within {waited:.1f} s; at last: {error}")
+        failed = SendFailed(f"message for {outgoing.topic} was not stored after {times} within {waited:.1f} s; at last: {error}")
+        failed.__cause__ = error
+        return failed
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
         self._finish(outgoing)

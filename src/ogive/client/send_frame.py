@@ -9,6 +9,7 @@ from typing import Final
 
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import AUTO_CREATE_TOPIC, Message, MessageQueue, PropertyName
+from ogive.wire.acl import SIGNATURE, Credentials
 from ogive.wire.codes import VERSION, Flag, LanguageCode, RequestCode, SerializeType
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 
@@ -31,9 +32,9 @@ def _entry(name: str, value: str) -> bytes:
 class SendFrames:
     """Request frames towards one queue of one producer group."""
 
-    __slots__ = ("_batch", "_fixed", "_plain")
+    __slots__ = ("_batch", "_credentials", "_fixed", "_plain", "_values_after", "_values_before")
 
-    def __init__(self, group: str, queue: MessageQueue, default_topic_queues: int) -> None:
+    def __init__(self, group: str, queue: MessageQueue, default_topic_queues: int, credentials: Credentials | None = None) -> None:
         fixed = {
             "a": group,
             "b": queue.topic,
@@ -44,6 +45,12 @@ class SendFrames:
             "k": "false",
             "n": queue.broker_name,
         }
+        self._credentials = credentials
+        if credentials is not None:
+            fixed = credentials.fields | fixed
+            # what is signed, in the order of the names: all from AccessKey to "e", then f g h i, then all from "j" on
+            self._values_before = "".join([value for name, value in fixed.items() if name < "f"]).encode()
+            self._values_after = (b"0falsefalse" + queue.broker_name.encode(), b"0falsetrue" + queue.broker_name.encode())
         self._fixed = b"".join(_entry(name, value) for name, value in fixed.items())
         flags = _entry("f", "0") + _entry("h", "0")
         self._plain = self._fixed + _entry("m", "false") + flags
@@ -57,11 +64,22 @@ class SendFrames:
             entries = self._fixed + _entry("m", "false") + _entry("f", str(sys_flag)) + _entry("h", str(flag))
         else:
             entries = self._plain
+        if self._credentials is not None:
+            entries += self._signature(self._credentials, sys_flag, born_ms, flag, properties, body)
         return _frame(_SEND, opaque, _ONEWAY if oneway else 0, entries, born_ms, properties, body)
 
     def batch(self, opaque: int, born_ms: int, properties: bytes, body: bytes) -> bytes:
         """Several messages, *body* as ``encode_batch`` makes it."""
-        return _frame(_SEND_BATCH, opaque, 0, self._batch, born_ms, properties, body)
+        entries = self._batch
+        if self._credentials is not None:
+            entries += self._signature(self._credentials, 0, born_ms, 0, properties, body, batch=True)
+        return _frame(_SEND_BATCH, opaque, 0, entries, born_ms, properties, body)
+
+    def _signature(
+        self, credentials: Credentials, sys_flag: int, born_ms: int, flag: int, properties: bytes, body: bytes, *, batch: bool = False
+    ) -> bytes:
+        values = b"%b%d%d%d%b%b" % (self._values_before, sys_flag, born_ms, flag, properties, self._values_after[batch])
+        return _entry(SIGNATURE, credentials.signature(values, body))
 
 
 def _frame(code: int, opaque: int, flag: int, entries: bytes, born_ms: int, properties: bytes, body: bytes) -> bytes:

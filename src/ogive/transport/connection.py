@@ -11,6 +11,7 @@ from typing import Final, cast
 from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
 from ogive.transport.deadlines import Deadlines
 from ogive.transport.limits import Limits
+from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder
@@ -25,6 +26,7 @@ RequestHandler = Callable[["Connection", RemotingCommand], None]
 
 _RESPONSE: Final = int(Flag.RESPONSE)
 _ONEWAY: Final = int(Flag.ONEWAY)
+TLS_FAREWELL_S: Final = 1.0  # Apache's servers do not answer a TLS farewell; asyncio waits 30 s for it
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 
 
@@ -42,7 +44,11 @@ class Connection(asyncio.Protocol):
     takes the connection down with it: the link counts as dead, and the next call gets a fresh one.
     """
 
-    def __init__(self, on_request: RequestHandler = refuse_requests, limits: Limits | None = None) -> None:
+    def __init__(
+        self, on_request: RequestHandler = refuse_requests, limits: Limits | None = None, credentials: Credentials | None = None
+    ) -> None:
+        """*credentials* sign every command that is sent as a request; whole frames are sent as they are."""
+        self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._on_request = on_request
         self.limits = limits or Limits()
@@ -86,6 +92,7 @@ class Connection(asyncio.Protocol):
                 future.set_exception(result)
 
         command.opaque = self.next_opaque()
+        self._sign(command)
         self.start_frame(command.opaque, encode_command(command), answer, timeout_s)
         return future
 
@@ -115,7 +122,12 @@ class Connection(asyncio.Protocol):
             raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
         command.opaque = self.next_opaque()
         command.flag |= _ONEWAY
+        self._sign(command)
         self.write(encode_command(command))
+
+    def _sign(self, command: RemotingCommand) -> None:
+        if self._credentials is not None:
+            command.ext_fields = self._credentials.sign(command.ext_fields, command.body)
 
     @property
     def calls_in_flight(self) -> int:
@@ -305,13 +317,20 @@ async def connect(
     ssl: tls.SSLContext | None = None,
     on_request: RequestHandler = refuse_requests,
     limits: Limits | None = None,
+    credentials: Credentials | None = None,
 ) -> Connection:
     """A connection that is ready for calls. Raises ConnectError with the address and the reason."""
     loop = asyncio.get_running_loop()
     address = f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(lambda: Connection(on_request, limits), host, port, ssl=ssl)
+            _, connection = await loop.create_connection(
+                lambda: Connection(on_request, limits, credentials),
+                host,
+                port,
+                ssl=ssl,
+                ssl_shutdown_timeout=TLS_FAREWELL_S if ssl is not None else None,
+            )
     except TimeoutError:
         raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
     except tls.SSLError as exc:

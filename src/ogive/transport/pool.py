@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ogive.errors import ConnectError
 from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
 from ogive.transport.limits import Limits
+from ogive.wire.acl import Credentials
 from ogive.wire.command import RemotingCommand
 
 
@@ -20,6 +21,7 @@ class ConnectionPool:
         ssl: tls.SSLContext | None = None,
         on_request: RequestHandler = refuse_requests,
         limits: Limits | None = None,
+        credentials: Credentials | None = None,
         on_open: Callable[[str], None] | None = None,
     ) -> None:
         """*on_open* is called with the address of each new connection."""
@@ -27,6 +29,7 @@ class ConnectionPool:
         self._ssl = ssl
         self._on_request = on_request
         self._limits = limits
+        self._credentials = credentials
         self._on_open = on_open
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -69,7 +72,13 @@ class ConnectionPool:
         try:
             host, port = split_address(address)
             connection = await connect(
-                host, port, timeout_s=self._connect_timeout_s, ssl=self._ssl, on_request=self._on_request, limits=self._limits
+                host,
+                port,
+                timeout_s=self._connect_timeout_s,
+                ssl=self._ssl,
+                on_request=self._on_request,
+                limits=self._limits,
+                credentials=self._credentials,
             )
             if self.closed:
                 connection.close()

@@ -14,6 +14,7 @@ from ogive.client.outgoing import FAILED_S, Lane
 from ogive.client.producer import Producer
 from ogive.errors import (
     BrokerBusy,
+    BrokerInternalError,
     IllegalStateError,
     InvalidOption,
     MessageIllegal,
@@ -320,8 +321,11 @@ async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_broker
 async def test_the_number_of_tries_is_what_was_configured() -> None:
     async with producing("Orders", config=ProducerConfig(retries=1)) as (producer, [broker]):
         broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
-        with pytest.raises(SendFailed, match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_ERROR: scripted"):
+        with pytest.raises(
+            SendFailed, match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_ERROR: scripted"
+        ) as failed:
             await producer.send("Orders", b"")
+        assert isinstance(failed.value.__cause__, BrokerInternalError)
         assert len(broker.of(SEND)) == 2
 
 

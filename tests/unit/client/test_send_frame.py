@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ogive.client.send_frame import SendFrames, message_property_text, property_text, with_unique_key
 from ogive.errors import MessageIllegal, OgiveError
 from ogive.model import Message, MessageQueue
+from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.headers import SendMessageRequestV2, encode_header
@@ -19,12 +20,13 @@ texts = st.none() | st.text(max_size=6) | st.sampled_from(["", "a b", "\x01", "x
 @given(
     st.integers(0, 2**31 - 1), st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1),
     st.binary(max_size=200), st.integers(0, 0x7FF), st.integers(-(2**31), 2**31 - 1), st.booleans(), st.booleans(),
+    st.sampled_from([None, Credentials(access_key="u", secret_key="s"), Credentials(access_key="u", secret_key="s", security_token="t")]),
 )  # fmt: skip
 def test_a_frame_decodes_to_the_command_it_stands_for(
-    opaque: int, tag: str, body: bytes, sys_flag: int, flag: int, oneway: bool, is_batch: bool
+    opaque: int, tag: str, body: bytes, sys_flag: int, flag: int, oneway: bool, is_batch: bool, credentials: Credentials | None
 ) -> None:
     raw = with_unique_key("K" * 32, f"TAGS\x01{tag}\x02")
-    frames = SendFrames("sellers", QUEUE, 4)
+    frames = SendFrames("sellers", QUEUE, 4, credentials)
     if is_batch:
         frame, sys_flag, flag, oneway = frames.batch(opaque, BORN_MS, raw, body), 0, 0, False
     else:
@@ -35,7 +37,10 @@ def test_a_frame_decodes_to_the_command_it_stands_for(
     )  # fmt: skip
     code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
     flags = Flag.ONEWAY if oneway else 0
-    expected = RemotingCommand(code, encode_header(header), body, opaque, flags, serialize_type=SerializeType.ROCKETMQ)
+    fields = encode_header(header)
+    if credentials is not None:
+        fields = credentials.sign(fields, body)
+    expected = RemotingCommand(code, fields, body, opaque, flags, serialize_type=SerializeType.ROCKETMQ)
     assert decode_command(frame[4:]) == expected
     assert len(frame) == len(encode_command(expected))
     assert int.from_bytes(frame[:4]) == len(frame) - 4

@@ -1,0 +1,59 @@
+"""Who asks: the signature that brokers check. Source: AclClientRPCHook.java, AclUtils.java, 5.3.
+
+A signature covers the values of the header fields and the body, not the code, and no time: whoever can read the connection can repeat a
+request. Use TLS where others can listen.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from ogive.errors import InvalidOption
+
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
+SIGNATURE: Final = "Signature"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """A user of a cluster with access control. *security_token* only where one was issued. The secret appears in no text of the object."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key or self.security_token == "":
+            raise InvalidOption("credentials need an access key and a secret key that are not empty")
+
+    @cached_property
+    def fields(self) -> dict[str, str]:
+        """What every signed request carries beside its signature."""
+        token = {} if self.security_token is None else {SECURITY_TOKEN: self.security_token}
+        return {ACCESS_KEY: self.access_key, **token}
+
+    @cached_property
+    def _keyed(self) -> Any:
+        return hmac.new(self.secret_key.encode(), digestmod=hashlib.sha1)
+
+    def signature(self, values: bytes, body: bytes) -> str:
+        """Base64, 28 characters. *values*: those of all fields, joined in the order of the fields' names."""
+        digest = self._keyed.copy()
+        digest.update(values)
+        digest.update(body)
+        return base64.b64encode(digest.digest()).decode()
+
+    def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """*fields* with the access key and the signature over them and *body*. An empty value would be lost on its way: it is left out."""
+        signed = {name: value for name, value in fields.items() if value} | self.fields
+        values = "".join([signed[name] for name in sorted(signed, key=_java_order) if name != SIGNATURE])
+        return {**signed, SIGNATURE: self.signature(values.encode(), body)}
+
+
+def _java_order(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
