@@ -14,6 +14,22 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
 
 
+def parse_name_servers(text: str) -> tuple[str, ...]:
+    """``host:port``, or several joined by ``;``, each as ``host:port``: a port that is left out is 9876. Raises InvalidOption."""
+    words = [word.strip().removeprefix("http://") for word in text.split(";") if word.strip()]
+    servers = tuple(word if ":" in word else f"{word}:{DEFAULT_NAME_SERVER_PORT}" for word in words)
+    if not servers:
+        raise InvalidOption("no name server is given: host:port, or several joined by ;")
+    for server in servers:
+        try:
+            host, _ = split_address(server)
+            if "," in host or " " in host:  # else a list joined by commas becomes one host that nobody finds
+                raise ConnectError(f"{host!r} is no host", server)
+        except ConnectError:
+            raise InvalidOption(f"name server {server!r} is not of the form host:port; several are joined by ;") from None
+    return servers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """How to reach a cluster. *name_server* is ``host:port``, or several joined by ``;``; the port may be left out."""
@@ -28,23 +44,14 @@ class ClientConfig:
     credentials: Credentials | None = None  # what AclClientRPCHook signs with
 
     def __post_init__(self) -> None:
-        _ = self.name_servers
+        parse_name_servers(self.name_server)
         if min(self.request_timeout_s, self.connect_timeout_s, self.heartbeat_period_s, self.route_period_s) <= 0:
             raise InvalidOption("timeouts and periods must be above zero")
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """Each as ``host:port``. Raises InvalidOption."""
-        words = [word.strip().removeprefix("http://") for word in self.name_server.split(";") if word.strip()]
-        servers = tuple(word if ":" in word else f"{word}:{DEFAULT_NAME_SERVER_PORT}" for word in words)
-        if not servers:
-            raise InvalidOption("no name server is given: host:port, or several joined by ;")
-        for server in servers:
-            try:
-                split_address(server)
-            except ConnectError:
-                raise InvalidOption(f"name server {server!r} is not of the form host:port") from None
-        return servers
+        """Each as ``host:port``."""
+        return parse_name_servers(self.name_server)
 
 
 def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:

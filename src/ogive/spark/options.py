@@ -3,12 +3,11 @@
 import difflib
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ogive.client.config import DEFAULT_NAME_SERVER
+from ogive.client.config import DEFAULT_NAME_SERVER, parse_name_servers
 from ogive.errors import InvalidOption
 from ogive.model import validate_group, validate_topic
 
@@ -133,13 +132,7 @@ def _take(given: dict[str, str], name: str, parse: Callable[[str, str], Any], de
 
 
 def _name_servers(given: Mapping[str, str]) -> tuple[str, ...]:
-    addresses = tuple(part.strip() for part in re.split("[;,]", given.get("nameserver", DEFAULT_NAME_SERVER)) if part.strip())
-    for address in addresses:
-        if not re.fullmatch(r".+:\d{1,5}", address):
-            raise InvalidOption(f"nameServer={address!r}: expected host:port, several separated by ;")
-    if not addresses:
-        raise InvalidOption("nameServer is empty: expected host:port, several separated by ;")
-    return addresses
+    return parse_name_servers(given.get("nameserver", DEFAULT_NAME_SERVER))
 
 
 def _topics(text: str) -> tuple[str, ...]:

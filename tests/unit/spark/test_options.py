@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
 from ogive.spark.options import DEFAULT_MAX_OFFSETS_PER_TRIGGER, SinkOptions, SourceOptions
 
@@ -65,8 +66,9 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"startingOffsets": '{"Orders": [1, 2]}'}, "startingOffsets"),
         ({"startingOffsets": "group"}, "needs the option consumerGroup"),
         ({"endingOffsets": "earliest"}, "endingOffsets=earliest"),
-        ({"nameServer": "localhost"}, "nameServer='localhost': expected host:port"),
-        ({"nameServer": ";"}, "nameServer is empty"),
+        ({"nameServer": "a:1,b:2"}, "name server 'a:1,b:2' is not of the form host:port"),
+        ({"nameServer": "a:99999"}, "name server 'a:99999' is not of the form host:port"),
+        ({"nameServer": ";"}, "no name server is given"),
         ({"subscribe": " , "}, "subscribe is missing"),
         ({"subscribe": "no spaces allowed"}, "topic name"),
         ({"tags": "||"}, "tags is empty"),
@@ -77,6 +79,11 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         source(**options)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["broker.example", "http://a:1; b", "[::1]:9876"])
+def test_name_servers_mean_what_they_mean_to_every_client(text: str) -> None:
+    assert source(nameServer=text).name_servers == ClientConfig(name_server=text).name_servers
 
 
 def test_every_tag_is_no_filter() -> None:
