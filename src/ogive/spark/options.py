@@ -117,6 +117,8 @@ def _known(options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[
     given: dict[str, str] = {}
     for name, text in options.items():
         key = aliases.get(name.lower(), name.lower())
+        if given.get(key, text) != text:
+            raise InvalidOption(f"option {name!r} says {text!r}, but {known[key]} is {given[key]!r} already")
         if key in known:
             given[key] = text
         elif key not in _SPARKS_OWN:

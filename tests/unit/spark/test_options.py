@@ -86,6 +86,15 @@ def test_name_servers_mean_what_they_mean_to_every_client(text: str) -> None:
     assert source(nameServer=text).name_servers == ClientConfig(name_server=text).name_servers
 
 
+def test_an_option_given_twice_under_two_names_is_refused() -> None:
+    """Else one of two topics is silently not read, and which one depends on the order of the options."""
+    with pytest.raises(InvalidOption, match="'path' says 'Refunds', but subscribe is 'Orders' already"):
+        source(path="Refunds")
+    with pytest.raises(InvalidOption, match="'path' says 'Refunds', but topic is 'Orders' already"):
+        SinkOptions.parse({"topic": "Orders", "path": "Refunds"})
+    assert source(path="Orders").topics == ("Orders",)
+
+
 def test_every_tag_is_no_filter() -> None:
     assert source(tags="*").tags is None
 
