@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 from ogive.errors import ProtocolError
 from ogive.wire.codes import VERSION, Flag, LanguageCode, SerializeType
 from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from ogive.wire.java_json import holds_half_a_character
 
 MAX_EXT_FIELDS = 256
 
@@ -97,7 +98,8 @@ _decode_json_text: Final = json.JSONDecoder(parse_constant=_refuse_constant).dec
 
 def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
     try:
-        header = _decode_json_text(frame[4:header_end].decode())
+        text = frame[4:header_end].decode()
+        header = _decode_json_text(text)
     except (
         ValueError,
         RecursionError,
@@ -105,6 +107,8 @@ def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
         raise ProtocolError(f"header is no JSON: {exc}") from None
     if not isinstance(header, dict):
         raise ProtocolError("header is no JSON object")
+    if holds_half_a_character(text):
+        raise ProtocolError("header holds half a character, which no UTF-8 can hold")
     ext = header.get("extFields")
     remark = header.get("remark")
     if remark is not None and not isinstance(remark, str):

@@ -29,6 +29,8 @@ def loads(raw: bytes | str) -> Any:
         text = raw if isinstance(raw, str) else raw.decode()
     except UnicodeDecodeError as exc:
         raise ProtocolError(f"body is no UTF-8: {exc.reason}") from None
+    if holds_half_a_character(text):
+        raise ProtocolError("body holds half a character, which no UTF-8 can hold")
     try:
         value = json.loads(text)
     except RecursionError:
@@ -36,6 +38,15 @@ def loads(raw: bytes | str) -> Any:
     except ValueError:
         value = _Reader(text).document()
     return _resolve(value) if '"$ref"' in text else value
+
+
+# an escaped backslash, both halves of a character, or a half that stands alone
+_HALVES: Final = re.compile(r"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F])")
+
+
+def holds_half_a_character(text: str) -> bool:
+    """Whether JSON *text* escapes a lone surrogate: Python would read it, and then fail to write any answer that shows it."""
+    return ("\\ud" in text or "\\uD" in text) and any(found[1] for found in _HALVES.finditer(text))
 
 
 class _Reader:

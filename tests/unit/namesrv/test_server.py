@@ -99,6 +99,16 @@ async def test_a_header_or_body_that_is_none_is_an_answer_and_not_the_end(client
     await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 
+async def test_a_name_that_no_answer_can_hold_is_not_taken_in(clients: tuple[RawClient, RawClient]) -> None:
+    """Half a character, which JSON can escape and UTF-8 cannot write, would stop the topic list for everybody."""
+    broker, client = clients
+    await register(broker, "T", "U")
+    body = table("T", "half?").encode().replace(b"half?", rb"half\ud800")
+    answer = await broker.call(RequestCode.REGISTER_BROKER, body, **IDENTITY)
+    assert (answer.code, "half a character" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    assert sorted(topic_list_loads((await client.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)) == ["T", "U"]
+
+
 # --- brokers and routes ----------------------------------------------------------------------------------------------
 
 
