@@ -16,7 +16,7 @@ from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.codes import Flag, ResponseCode
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.headers import decode_header
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,16 @@ def _refusal(exc: OgiveError) -> RemotingCommand:
 
 def _reply(connection: Connection, command: RemotingCommand, answer: RemotingCommand) -> None:
     if not command.is_oneway:
-        answer.opaque, answer.flag = command.opaque, int(Flag.RESPONSE)
-        connection.reply(answer)
+        connection.reply(_frame(command, answer))
+
+
+def _frame(command: RemotingCommand, answer: RemotingCommand) -> bytes:
+    """The answer to *command*. One that the protocol cannot carry (a list too long, say) becomes an error."""
+    answer.opaque, answer.flag = command.opaque, int(Flag.RESPONSE)
+    try:
+        return encode_command(answer)
+    except ProtocolError as exc:
+        return _frame(command, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"the answer cannot be sent: {exc}"))
 
 
 def _log_gone(brokers: list[BrokerIdentity], why: str) -> None:

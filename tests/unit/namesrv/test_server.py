@@ -109,6 +109,14 @@ async def test_a_name_that_no_answer_can_hold_is_not_taken_in(clients: tuple[Raw
     assert sorted(topic_list_loads((await client.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)) == ["T", "U"]
 
 
+async def test_an_answer_that_does_not_fit_a_frame_is_an_error_and_not_the_end(clients: tuple[RawClient, RawClient]) -> None:
+    """Here it is the remark, which names the address that was refused."""
+    client = clients[0]
+    answer = await client.call(RequestCode.UNREGISTER_BROKER, **(IDENTITY | {"brokerAddr": "\x7f" * 100_000}))
+    assert (answer.code, "cannot be sent" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
 # --- brokers and routes ----------------------------------------------------------------------------------------------
 
 
