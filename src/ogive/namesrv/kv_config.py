@@ -11,15 +11,19 @@ from ogive.store.tables import JsonTable
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 MAX_TEXT_LENGTH: Final = 64 * 1024
+MAX_CHARACTERS: Final = 2 * 1024 * 1024  # all settings: six bytes each in JSON at worst, so that a namespace fits one answer
 
 
 class KvConfig:
     """In memory, and in a file (Apache's kvConfig.json) where a path is given."""
 
-    def __init__(self, path: Path | None = None, *, fs: Fs | None = None, max_entries: int = 10_000) -> None:
+    def __init__(
+        self, path: Path | None = None, *, fs: Fs | None = None, max_entries: int = 10_000, max_characters: int = MAX_CHARACTERS
+    ) -> None:
         """Loads the file (blocking)."""
         self._table = None if path is None else JsonTable(fs or OsFs(), path, valid=_holds_namespaces)
         self._max_entries = max_entries
+        self._max_characters = max_characters
         self._saving = asyncio.Lock()  # one save at a time, so that an older state never replaces a newer one
         stored = (self._table.load() if self._table is not None else None) or {}
         self._spaces: dict[str, dict[str, str]] = {
@@ -39,8 +43,15 @@ class KvConfig:
             raise InvalidOption(f"a KV setting needs a namespace and a key, and at most {MAX_TEXT_LENGTH} characters in all")
         if self.get(namespace, key) is None and sum(map(len, self._spaces.values())) >= self._max_entries:
             raise InvalidOption(f"the name server holds its limit of {self._max_entries} KV settings")
+        if self._characters(without=(namespace, key)) + len(namespace) + len(key) + len(value) > self._max_characters:
+            raise InvalidOption(f"the name server's KV settings would be over their limit of {self._max_characters} characters")
         self._spaces.setdefault(namespace, {})[key] = value
         await self._save()
+
+    def _characters(self, without: tuple[str, str]) -> int:
+        """Of all settings but one, each with its namespace."""
+        settings = ((space, key, value) for space, entries in self._spaces.items() for key, value in entries.items())
+        return sum(len(space) + len(key) + len(value) for space, key, value in settings if (space, key) != without)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Deleting what is not there is no error. Raises StoreError."""

@@ -46,6 +46,17 @@ async def test_settings_are_bounded_in_number_and_size() -> None:
         await kv.put("", "b", "x")
 
 
+async def test_all_settings_together_fit_an_answer() -> None:
+    """A broker that registers gets a whole namespace at once."""
+    kv = KvConfig(max_characters=100)
+    await kv.put("space", "a", "x" * 80)
+    with pytest.raises(InvalidOption, match="limit of 100 characters"):
+        await kv.put("other", "b", "x" * 20)
+    await kv.put("space", "a", "x" * 90)
+    await kv.put("space", "a", "x")
+    await kv.put("other", "b", "x" * 20)
+
+
 async def test_a_setting_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
     class FullDisk(OsFs):
         def fdatasync(self, handle: int) -> None:

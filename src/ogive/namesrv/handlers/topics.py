@@ -3,7 +3,7 @@
 Behaviour
 - A route in standard JSON for clients of 4.9.4 and later and for those that ask for it; with bare integer keys for older ones.
 - No route is code 17 with a remark that names the topic.
-- 216 forgets a topic until a broker registers a table that holds it and has changed.
+- 216 forgets a topic until a broker registers a table that holds it.
 
 Differs from Java
 - A name server answers from its first moment; there is no waiting time after the start (waitSecondsForService, off there too).
