@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ogive.errors import InvalidOption, OgiveError
+from ogive.errors import DataLoss, InvalidOption, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, resolve, to_offset
@@ -69,6 +69,11 @@ class _Reading:
         group = self._options.consumer_group
         return {} if group is None else self._cluster.committed(group, spans)
 
+    def _lost(self, loss: DataLoss) -> None:
+        if self._options.fail_on_data_loss:
+            raise loss
+        log.warning("%s", loss)
+
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         ranges: tuple[QueueRange, ...] = partition.value or ()  # Spark makes a partition of None where a plan is empty
         decoder = RecordDecoder(arrow_schema(self._schema), self._options.tags)
@@ -109,7 +114,16 @@ class BatchReader(_Reading, DataSourceReader):
         committed = self._committed(spans) if options.starting_offsets == "group" else {}
         start = resolve("startingOffsets", options.starting_offsets or "earliest", spans, committed)
         end = resolve("endingOffsets", options.ending_offsets or "latest", spans, {})
+        for queue in sorted(spans):
+            self._check(queue, start[queue], end[queue], spans[queue].max_offset)
         return self._plan(start, end)
+
+    def _check(self, queue: MessageQueue, start: int, end: int, queue_end: int) -> None:
+        """A range that is empty because something is wrong must not pass for one that is read."""
+        if start > queue_end:  # only a group's offset can be: JSON is checked against the queues
+            self._lost(shrunk(queue, queue_end, start))
+        elif start > end and isinstance(self._options.starting_offsets, dict):
+            raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind endingOffsets, which says {end}")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
@@ -219,10 +233,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if not shorter:
                 return end
             if time.monotonic() > deadline:
-                loss = shrunk(shorter[0].queue, shorter[0].start, shorter[0].end)
-                if self._options.fail_on_data_loss:
-                    raise loss
-                log.warning("%s", loss)
+                self._lost(shrunk(shorter[0].queue, shorter[0].start, shorter[0].end))
                 return end
             time.sleep(0.2)
 

@@ -304,7 +304,7 @@ class _Reading:
 def shrunk(queue: MessageQueue, end: int, position: int) -> DataLoss:
     return DataLoss(
         f"{queue} ends at offset {end}, but was read up to {position}: it lost messages, and new ones get the offsets of old ones. "
-        f"With failOnDataLoss=false the stream goes on at {end}."
+        f"With failOnDataLoss=false reading goes on at {end}."
     )
 
 
