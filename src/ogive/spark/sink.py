@@ -10,6 +10,7 @@ Behaviour
 """
 
 import asyncio
+import concurrent.futures
 import functools
 import logging
 import os
@@ -63,12 +64,16 @@ class _Sink:
         producer = _producer(self._options)
         count = 0
         on_its_way: Future[None] | None = None
-        for batch in batches:
-            rows = list(form(batch, self._options.topic, count, partition))
-            count += len(rows)
+        try:
+            for batch in batches:
+                rows = list(form(batch, self._options.topic, count, partition))
+                count += len(rows)
+                if on_its_way is not None:
+                    on_its_way.result()  # one batch at a time, so that a queue keeps the order of rows
+                on_its_way = asyncio.run_coroutine_threadsafe(_send(producer, rows, partition), portal().loop)
+        finally:  # also of a task that fails: what it still sends must not come between the rows of the next attempt
             if on_its_way is not None:
-                on_its_way.result()  # one batch at a time, so that a queue keeps the order of rows
-            on_its_way = asyncio.run_coroutine_threadsafe(_send(producer, rows, partition), portal().loop)
+                concurrent.futures.wait((on_its_way,))
         if on_its_way is not None:
             on_its_way.result()
         return Sent(count)

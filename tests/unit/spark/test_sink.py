@@ -1,5 +1,7 @@
 """Rows as messages: every column lands where consumers look for it, and a row that cannot be sent is named."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, S
 
 from ogive.errors import InvalidOption, SendFailed
 from ogive.model import Message
+from ogive.spark import sink
+from ogive.spark.options import SinkOptions
 from ogive.spark.schema import check_sink_schema
-from ogive.spark.sink import form
+from ogive.spark.sink import BatchSink, Row, form
 
 
 def messages(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Message]:
@@ -82,6 +86,23 @@ def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], why: str) -> No
 def test_a_missing_topic_is_named() -> None:
     with pytest.raises(SendFailed, match="row 100 of partition 3 cannot be sent: its topic is null"):
         messages([{"topic": None, "body": "b"}], topic=None)
+
+
+def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it still sends comes between the rows of the attempt that Spark starts next."""
+    stored: list[int] = []
+
+    async def send(_: Any, rows: Sequence[Row], __: int) -> None:
+        for _turn in range(50_000):
+            await asyncio.sleep(0)
+        stored.extend(row.number for row in rows)
+
+    monkeypatch.setattr(sink, "_producer", lambda _: None)
+    monkeypatch.setattr(sink, "_send", send)
+    batches = (pa.RecordBatch.from_arrays([pa.array([body], pa.string())], ["body"]) for body in ("a", "b", None))
+    with pytest.raises(SendFailed, match="row 2 of partition 0 cannot be sent: its body is null"):
+        BatchSink(SinkOptions.parse({"topic": "Orders"})).write(batches)
+    assert stored == [0, 1]
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
