@@ -51,7 +51,12 @@ SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a b
 
 _Fetched = tuple[list[bytes], int]  # answers, and the offset behind the last one
 
-_PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable)
+
+class BrokerAway(NoRoute):
+    """The topic has a route, but without the broker of a queue that is to be read: a broker that restarts is missing for a while."""
+
+
+_PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
 
 
 def cluster(name_servers: tuple[str, ...]) -> "Cluster":
@@ -190,7 +195,7 @@ class Cluster:
         addresses = broker_addresses((await self._route(queue.topic),)).get(queue.broker_name)
         if addresses is None:
             self._expire(queue.topic)
-            raise NoRoute(f"queue {queue} has no broker in the route of its topic")
+            raise BrokerAway(f"queue {queue} has no broker in the route of its topic")
         return _master(addresses)
 
     async def _route(self, topic: str) -> TopicRouteData:

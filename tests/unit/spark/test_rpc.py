@@ -5,12 +5,16 @@ from typing import cast
 
 import pytest
 
+from ogive.client import api
 from ogive.client.api import RawPull
-from ogive.errors import DataLoss
+from ogive.client.portal import Portal
+from ogive.errors import DataLoss, NoRoute
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark import rpc
 from ogive.spark.ranges import Chunks, QueueRange
 from ogive.spark.rpc import Cluster, _Reading, until
+from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.headers import PullMessageRequest
 from ogive.wire.message import StoredMessage, decode_messages, encode_stored
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -134,3 +138,40 @@ def test_until_cuts_between_records() -> None:
 def test_until_ends_on_damage() -> None:
     """The decoder names the damage; cutting must only come to an end."""
     assert until(bytes(40), 5) == bytes(40)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+
+
+def route(*broker_names: str) -> TopicRouteData:
+    return TopicRouteData(
+        queues=tuple(QueueData(broker_name=name, read_queues=1, write_queues=1, perm=6) for name in broker_names),
+        brokers=tuple(BrokerData(cluster="C", broker_name=name, addresses={0: f"{name}:10911"}) for name in broker_names),
+    )
+
+
+async def test_a_broker_that_is_missing_in_the_route_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of several brokers restarts: its name server forgets it until it registers again."""
+    answers = iter([route("broker-b"), route("broker-b"), route("broker-a", "broker-b")])
+
+    async def get_route(*_: object, **__: object) -> TopicRouteData:
+        return next(answers)
+
+    async def pull_raw(_: object, address: str, header: PullMessageRequest, **__: object) -> RawPull:
+        assert address == "broker-a:10911"
+        return RawPull(PullStatus.NO_NEW_MSG, header.queue_offset, 0, 0, 0, b"")
+
+    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(api, "pull_raw", pull_raw)
+    cluster = Cluster(("127.0.0.1:9876",), cast(Portal, None))
+    assert (await cluster.pull("g", QueueRange(QUEUE, 5, 6), "*")).next_offset == 5
+
+
+async def test_a_broker_that_stays_missing_in_the_route_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def get_route(*_: object, **__: object) -> TopicRouteData:
+        return route("broker-b")
+
+    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(rpc, "RETRY_WINDOW_S", 0.0)
+    with pytest.raises(NoRoute, match=r"broker-a.*has no broker in the route"):
+        await Cluster(("127.0.0.1:9876",), cast(Portal, None)).pull("g", QueueRange(QUEUE, 5, 6), "*")
