@@ -33,12 +33,13 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a job of a minute:
 
 def main(name_server: str, folder: Path) -> None:
     spark = session("ogive demo", memory="512m", config={"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
-    say(phase="session")
+    say(doing="starting the stream")
     job = Job(spark, name_server, folder)
     try:
         rows = job.stream()
     except StreamingQueryException as exc:  # its text goes on with the whole query plan
         raise SystemExit(f"the streaming query failed: {str(exc).partition('=== Streaming Query ===')[0].strip()}") from None
+    say(doing="reading results and dead letters back")
     say(
         rows_streamed=rows,
         dead_letters=dataclasses.asdict(job.dead_letters()),
@@ -86,7 +87,7 @@ class Job:
         while not finished:
             finished = bool(query.awaitTermination(_POLL_S))
             rows |= {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
-            say(rows=sum(rows.values()))
+            say(rows=sum(rows.values()), doing=_step(len(rows), reading=query.status["isDataAvailable"]))
         return sum(rows.values())
 
     def write(self, hours: DataFrame, batch: int) -> None:
@@ -133,6 +134,13 @@ class Job:
 
     def _table(self, topic: str) -> DataFrame:
         return self._spark.read.format("rocketmq").option("nameServer", self._name_server).option("subscribe", topic).load().select("body")
+
+
+def _step(batches: int, *, reading: bool) -> str:
+    """What a stream that has ended so many batches does; its rows count when their batch ends."""
+    if reading:
+        return f"reading and computing batch {batches + 1}, at most {_EVENTS_A_BATCH:,} events"
+    return "between two batches" if batches else "starting the stream"
 
 
 def parsed(messages: DataFrame, schema: str) -> DataFrame:

@@ -25,6 +25,7 @@ from ogive.model import dlq_topic
 
 _SAMPLE_PERIOD_S: Final = 0.25
 _WEIGH_PERIOD_S: Final = 1.0
+_TICK_PERIOD_S: Final = 0.5
 _STALL_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 10.0  # a busy machine is no failure
 _READY: Final = "ready "
@@ -75,6 +76,7 @@ class Pipeline:
         self._tasks = tasks
         self._sampling = tasks.create_task(_repeat(self._sample, _SAMPLE_PERIOD_S))
         self._weighing = tasks.create_task(self._weigh())
+        self._ticking = tasks.create_task(_repeat(show.tick, _TICK_PERIOD_S))
         self._started = time.time()
         self._name_server = ""
         self._groups: Child | None = None
@@ -110,15 +112,18 @@ class Pipeline:
     async def compute(self) -> None:
         """Spark."""
         self._show.expect(names.SPARK, self._sent.total())
-        self._show.say("starting Spark, which reads the topic as a stream")
+        self._show.say("Spark reads the topic as a stream")
+        self._show.doing(names.SPARK, "starting Java and the session")
         with self._phase("Spark"):
             await self._run_spark()
+        self._show.doing(names.SPARK, "")
         self.observed.lag = await _lags(self._name_server)
 
     async def stop(self) -> None:
         """End every process, the youngest first."""
         self._sampling.cancel()
         self._weighing.cancel()
+        self._ticking.cancel()
         for child in reversed(self.children):
             await child.stop()
 
@@ -171,6 +176,8 @@ class Pipeline:
         async for report in spark.reports():
             if "rows" in report and report["rows"] != result.get("rows"):  # the first batch begins, or a batch has ended
                 self._count(names.SPARK, report["rows"], report["at"])
+            if "doing" in report:
+                self._show.doing(names.SPARK, report["doing"])
             result |= report
         if "parquet" not in result:
             raise spark.failed("ended without a result")

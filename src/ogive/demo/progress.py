@@ -24,6 +24,12 @@ class Progress(Protocol):
 
     def update(self, name: str, count: int) -> None: ...
 
+    def doing(self, name: str, what: str) -> None:
+        """What the work on a total is busy with, until the next; empty when it has ended."""
+
+    def tick(self) -> None:
+        """To be called while nothing may move: what is being done is shown again from time to time."""
+
 
 def progress(out: TextIO = sys.stdout) -> Progress:
     """The best that *out* and the environment allow."""
@@ -40,10 +46,11 @@ class _Count:
     total: int
     count: int = 0
     shown: int = 0
+    doing: str = ""
 
 
 class PlainProgress:
-    """One line for all bars, at most every five seconds, and only when something moved."""
+    """One line for all bars, every five seconds, of what moved or is said to be doing something; a change of that is shown at once."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
@@ -66,13 +73,23 @@ class PlainProgress:
     def update(self, name: str, count: int) -> None:
         if name in self._counts:
             self._counts[name].count = count
+        self.tick()
+
+    def doing(self, name: str, what: str) -> None:
+        state = self._counts.get(name)
+        if state is not None and state.doing != what:
+            state.doing = what
+            if what:
+                self._show()
+
+    def tick(self) -> None:
         if self._clock() - self._shown_at >= _PLAIN_PERIOD_S:
             self._show()
 
     def _show(self) -> None:
         now = self._clock()
         elapsed, self._shown_at = max(now - self._shown_at, 1e-9), now
-        moved = {name: state for name, state in self._counts.items() if state.count != state.shown}
+        moved = {name: state for name, state in self._counts.items() if state.count != state.shown or state.doing}
         if moved:
             self.say("  " + "   ".join(_plain(name, state, elapsed) for name, state in moved.items()))
         for state in moved.values():
@@ -80,7 +97,8 @@ class PlainProgress:
 
 
 def _plain(name: str, state: _Count, elapsed_s: float) -> str:
-    return f"{name} {state.count:,} of {state.total:,} ({(state.count - state.shown) / elapsed_s:,.0f}/s)"
+    rate = f" ({(state.count - state.shown) / elapsed_s:,.0f}/s)" if state.count != state.shown else ""
+    return f"{name} {state.count:,} of {state.total:,}{rate}{f': {state.doing}' if state.doing else ''}"
 
 
 class RichProgress:
@@ -103,6 +121,7 @@ class RichProgress:
             TimeElapsedColumn(),
         )
         self._tasks: dict[str, Any] = {}
+        self._doing: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -123,3 +142,11 @@ class RichProgress:
     def update(self, name: str, count: int) -> None:
         if name in self._tasks:
             self._bars.update(self._tasks[name], completed=count)
+
+    def doing(self, name: str, what: str) -> None:
+        if name in self._tasks and what and self._doing.get(name) != what:
+            self.say(f"  {name}: {what}")
+        self._doing[name] = what
+
+    def tick(self) -> None:
+        """The bar shows the time that has passed by itself."""

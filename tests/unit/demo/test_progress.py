@@ -32,12 +32,35 @@ def test_a_line_comes_after_five_seconds_with_what_moved_and_its_rate() -> None:
     assert out.getvalue().splitlines()[1:] == ["  sent 1,000 of 1,000 (500/s)"]
 
 
+def test_what_is_being_done_is_shown_at_once_and_every_five_seconds_also_while_nothing_moves() -> None:
+    out, clock = io.StringIO(), Clock()
+    with PlainProgress(out, clock) as show:
+        show.expect("Spark", 1000)
+        show.doing("Spark", "starting Java")
+        show.doing("Spark", "starting Java")
+        assert out.getvalue() == "  Spark 0 of 1,000: starting Java\n"
+        clock.now += 4.9
+        show.tick()
+        clock.now += 0.1
+        show.tick()
+        assert out.getvalue() == "  Spark 0 of 1,000: starting Java\n" * 2
+        clock.now += 1.0
+        show.update("Spark", 500)
+        show.doing("Spark", "batch 2")
+        assert out.getvalue().splitlines()[2:] == ["  Spark 500 of 1,000 (500/s): batch 2"]
+        show.doing("Spark", "")
+        clock.now += 10.0
+        show.tick()
+    assert len(out.getvalue().splitlines()) == 3
+
+
 def test_a_name_that_nobody_expects_is_not_shown() -> None:
     out, clock = io.StringIO(), Clock()
     with PlainProgress(out, clock) as show:
         show.update("hidden", 5)
         clock.now += 10
         show.update("hidden", 6)
+        show.doing("hidden", "something")
     assert out.getvalue() == ""
 
 
@@ -53,6 +76,10 @@ def test_bars_show_counts_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
         show.update("sent", 20)
         show.update("hidden", 1)
         show.say("[broker] is ready")
+        show.doing("sent", "the last ones")
+        show.doing("sent", "")
+        show.tick()
     shown = capsys.readouterr().out
     assert "[broker] is ready" in shown
+    assert "sent: the last ones" in shown
     assert re.search(r"sent.*20/20", shown)
