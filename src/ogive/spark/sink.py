@@ -202,7 +202,8 @@ async def _send(producer: Producer, rows: Sequence[Row], partition: int) -> None
             queue = _queue_of(row.message, queues[row.message.topic])
             groups.setdefault((row.message.topic, queue), []).append(row)
     work = [_send_group(producer, topic, queue, group, partition) for (topic, queue), group in groups.items()]
-    work += [_send_alone(producer, row, partition) for row in alone]
+    room = asyncio.Semaphore(producer.config.max_in_flight)
+    work += [_send_alone(producer, row, partition, room) for row in alone]
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
@@ -231,9 +232,11 @@ async def _send_group(producer: Producer, topic: str, queue: MessageQueue | None
         raise _failure(exc, f"{span} of partition {partition} for topic {topic}") from exc
 
 
-async def _send_alone(producer: Producer, row: Row, partition: int) -> None:
+async def _send_alone(producer: Producer, row: Row, partition: int, room: asyncio.Semaphore) -> None:
+    """*room* lets in as many as the producer sends at once: a row that waits in line must not use up the time of its request."""
     try:
-        await producer.send(row.message)
+        async with room:
+            await producer.send(row.message)
     except OgiveError as exc:
         raise _failure(exc, f"row {row.number} of partition {partition} for topic {row.message.topic}") from exc
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +12,10 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
+from ogive.client.config import ProducerConfig
+from ogive.client.producer import Producer
 from ogive.errors import InvalidOption, SendFailed
-from ogive.model import Message
+from ogive.model import Message, MessageQueue
 from ogive.spark import sink
 from ogive.spark.options import SinkOptions
 from ogive.spark.schema import check_sink_schema
@@ -103,6 +105,33 @@ def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyP
     with pytest.raises(SendFailed, match="row 2 of partition 0 cannot be sent: its body is null"):
         BatchSink(SinkOptions.parse({"topic": "Orders"})).write(batches)
     assert stored == [0, 1]
+
+
+class CountingProducer:
+    """Knows every topic without queues; counts the sends that are on their way at once."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self.config = ProducerConfig(max_in_flight=max_in_flight)
+        self.client = self
+        self.sent = self.sending = self.most = 0
+
+    async def publish_queues(self, _: str) -> tuple[MessageQueue, ...]:
+        return ()
+
+    async def send(self, _: Message) -> None:
+        self.sending += 1
+        self.most = max(self.most, self.sending)
+        await asyncio.sleep(0)
+        self.sending -= 1
+        self.sent += 1
+
+
+async def test_delayed_rows_do_not_spend_their_time_waiting_for_each_other() -> None:
+    """A send's timeout runs while it waits for room: of 10,000 sends at once the last would time out on a slow way, in every attempt."""
+    producer = CountingProducer(max_in_flight=3)
+    rows = [Row(number, Message("Orders", b"x", delay_level=1)) for number in range(50)]
+    await sink._send(cast(Producer, producer), rows, 0)
+    assert (producer.sent, producer.most) == (50, 3)
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
