@@ -121,6 +121,8 @@ class RouteTable:
         for what, name in (("cluster", broker.cluster), ("broker", broker.name), ("address", broker.address)):
             if not 0 < len(name) <= MAX_NAME_LENGTH:
                 raise RegistrationRefused(f"{what} name of {len(name)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
+        if len(registration.ha_address) > MAX_NAME_LENGTH:
+            raise RegistrationRefused(f"HA address of {len(registration.ha_address)} characters: at most {MAX_NAME_LENGTH} are allowed")
         if self._cluster_of.get(broker.name, broker.cluster) != broker.cluster:
             raise RegistrationRefused(f"broker name {broker.name} belongs to cluster {self._cluster_of[broker.name]} already")
         if (broker.cluster, broker.address) not in self._live and len(self._live) >= self._max_brokers:

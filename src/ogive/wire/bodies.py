@@ -48,6 +48,8 @@ def _get(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T:
             raise ProtocolError(f"member {name} is no integer") from None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"member {name} is no {kind.__name__}")
+    if isinstance(value, int) and not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+        raise ProtocolError(f"member {name} is outside 64 bits")
     return value
 
 

@@ -91,6 +91,8 @@ async def test_a_header_or_body_that_is_none_is_an_answer_and_not_the_end(client
         (RequestCode.REGISTER_BROKER, b"no zlib", IDENTITY | {"compressed": "true"}),
         (RequestCode.REGISTER_TOPIC_IN_NAMESRV, b"[]", {"topic": "T"}),
         (RequestCode.QUERY_DATA_VERSION, b"7", IDENTITY),
+        (RequestCode.REGISTER_BROKER, b"", IDENTITY | {"haServerAddr": "h" * 256}),
+        (RequestCode.REGISTER_BROKER, table("T", "U", counter=1 << 63).encode(), IDENTITY),
     ):
         answer = await client.call(code, body, **fields)
         assert answer.code == ResponseCode.SYSTEM_ERROR, answer
