@@ -44,12 +44,24 @@ def source_schema(*, include_properties: bool) -> StructType:
 def check_source_schema(schema: StructType) -> None:
     """Raises InvalidOption unless *schema*, which the user gave, is made of columns that the source has."""
     columns = {column.name: column.dataType for column in MESSAGE_COLUMNS}
+    _check_once(schema)
     for column in schema:
         if column.name not in columns:
             raise InvalidOption(f"the source has no column {column.name!r}; it has {', '.join(columns)}")
         if column.dataType != columns[column.name]:
             wanted, given = columns[column.name].simpleString(), column.dataType.simpleString()
             raise InvalidOption(f"column {column.name!r} is {wanted}, not {given}; read it so and cast it in the query")
+        if not column.nullable and column.name in _OFTEN_NULL:  # Spark would believe it, and lose rows or fail
+            raise InvalidOption(f"column {column.name!r} is null where a message has none; declare it nullable")
+
+
+_OFTEN_NULL: Final = frozenset({"keys", "tags"})
+
+
+def _check_once(schema: StructType) -> None:
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise InvalidOption(f"column {name!r} stands twice")
 
 
 _TEXT: Final = (StringType(),)
@@ -66,6 +78,7 @@ _SINK_COLUMNS: Final = {
 
 def check_sink_schema(schema: StructType, *, topic_given: bool) -> None:
     """Raises InvalidOption unless the rows to write have a body, a topic from somewhere, and no column that would be lost."""
+    _check_once(schema)
     for column in schema:
         kinds = _SINK_COLUMNS.get(column.name)
         if kinds is None:

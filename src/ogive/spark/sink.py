@@ -159,9 +159,12 @@ def _keys(keys: str | list[str | None] | None) -> tuple[str, ...]:
     return tuple(_present("array of keys", key) for key in keys)
 
 
+_MAX_LEVEL: Final = 0x7FFFFFFF  # Java's brokers read an int; above their last level they take that
+
+
 def _level(delay: int | None) -> int:
-    if delay is not None and delay < 0:
-        raise ValueError(f"its delay level {delay} is below 0")
+    if delay is not None and not 0 <= delay <= _MAX_LEVEL:
+        raise ValueError(f"its delay level {delay} is outside 0 to {_MAX_LEVEL}")
     return delay or 0
 
 

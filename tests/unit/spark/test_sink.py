@@ -77,6 +77,7 @@ def test_reserved_properties_are_left_out() -> None:
         ({"body": "b", "keys": ["a b"]}, "holds a space"),
         ({"body": "b", "keys": ["a", None]}, "null"),
         ({"body": "b", "delayTimeLevel": -1}, "delay level"),
+        ({"body": "b", "delayTimeLevel": 1 << 31}, "delay level"),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], why: str) -> None:
