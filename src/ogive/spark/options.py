@@ -149,6 +149,8 @@ def _tags(_: str, text: str) -> frozenset[str] | None:
     tags = frozenset(part.strip() for part in text.split("||") if part.strip())
     if not tags:
         raise InvalidOption("tags is empty: expected a tag, several separated by ||, or *")
+    if "*" in tags and len(tags) > 1:
+        raise InvalidOption(f"tags={text!r}: * means every message and stands alone")
     return None if tags == {"*"} else tags
 
 

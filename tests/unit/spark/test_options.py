@@ -72,6 +72,7 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"subscribe": " , "}, "subscribe is missing"),
         ({"subscribe": "no spaces allowed"}, "topic name"),
         ({"tags": "||"}, "tags is empty"),
+        ({"tags": "* || paid"}, "tags='* || paid': * means every message and stands alone"),
         ({"consumerGroup": "a b"}, "group name"),
     ],
 )
