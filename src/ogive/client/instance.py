@@ -37,7 +37,7 @@ from ogive.wire.headers import GetConsumerRunningInfoRequest, NotifyConsumerIdsC
 
 log = logging.getLogger(__name__)
 
-MAX_TOPICS: Final = 10_000  # routes held; the one that was asked for first goes first
+MAX_TOPICS: Final = 10_000  # routes held; the one that has gone longest without an answer goes first
 MAX_SERVED: Final = 256  # requests of brokers that are being answered at a time
 UNREGISTER_TIMEOUT_S: Final = 1.0
 ADVICE_TIMEOUT_S: Final = 1.0
@@ -85,7 +85,7 @@ class ClientInstance:
         self.on_route_change: list[Callable[[str], None]] = []  # called with the topic
         self.on_failure: list[Callable[[BaseException], None]] = []
         self.failure: BaseException | None = None
-        self._routes: dict[str, TopicRouteData | None] = {}  # topics in use; None: asked for, not known yet
+        self._routes: dict[str, TopicRouteData | None] = {}  # topics in use, the latest answer last; None: asked for, not known yet
         self._brokers: dict[str, dict[int, str]] = {}  # name -> id -> address, of all routes
         self._refreshing: dict[str, asyncio.Task[TopicRouteData]] = {}
         self._producer_groups: Counter[str] = Counter()
@@ -253,8 +253,9 @@ class ClientInstance:
             route = await self.ask_name_server(api.get_route, topic)
         except TopicNotExist:
             raise NoRoute(await self._no_route_text(topic)) from None
+        self._routes.pop(topic, None)
+        self._routes[topic] = route  # behind all others: where routes disagree about a broker's address, the latest answer is right
         if route != known:
-            self._routes[topic] = route
             self._brokers = broker_addresses(route for route in self._routes.values() if route is not None)
             if known is not None:
                 log.info(

@@ -36,12 +36,8 @@ def _ordered_queues(topic: str, conf: str) -> Iterable[MessageQueue]:
 
 
 def broker_addresses(routes: Iterable[TopicRouteData]) -> dict[str, dict[int, str]]:
-    """All brokers of all routes: name -> id -> ``ip:port``."""
-    table: dict[str, dict[int, str]] = {}
-    for route in routes:
-        for broker in route.brokers:
-            table.setdefault(broker.broker_name, {}).update(broker.addresses)
-    return table
+    """All brokers of all routes: name -> id -> ``ip:port``. Of several routes that name a broker the last one counts."""
+    return {broker.broker_name: dict(broker.addresses) for route in routes for broker in route.brokers}
 
 
 def auto_create_route(template: TopicRouteData, queues: int) -> TopicRouteData:

@@ -12,7 +12,7 @@ from ogive.model import MessageQueue
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error
+from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 HEART_BEAT = RequestCode.HEART_BEAT
@@ -43,9 +43,17 @@ class Member:
         self.was_told.clear()
 
 
-def client_of(*brokers: FakeBroker, request_timeout_s: float = 3.0, heartbeat_period_s: float = 30.0) -> ClientInstance:
-    name_server = ";".join(broker.address for broker in brokers)
-    return ClientInstance(ClientConfig(name_server=name_server, request_timeout_s=request_timeout_s, heartbeat_period_s=heartbeat_period_s))
+def client_of(
+    *brokers: FakeBroker, request_timeout_s: float = 3.0, heartbeat_period_s: float = 30.0, route_period_s: float = 30.0
+) -> ClientInstance:
+    return ClientInstance(
+        ClientConfig(
+            name_server=";".join(broker.address for broker in brokers),
+            request_timeout_s=request_timeout_s,
+            heartbeat_period_s=heartbeat_period_s,
+            route_period_s=route_period_s,
+        )
+    )
 
 
 async def test_one_question_serves_all_callers_of_a_topic_and_its_answer_is_kept() -> None:
@@ -139,6 +147,20 @@ async def test_a_topic_that_vanishes_keeps_its_last_route() -> None:
         with pytest.raises(NoRoute):
             await client.refresh_route("Orders")
         assert len(await client.publish_queues("Orders")) == 1
+
+
+async def test_a_broker_that_moved_is_found_although_a_vanished_topic_still_names_its_old_address() -> None:
+    """The last answer counts, whichever topic was asked for first."""
+    async with FakeBroker({"Orders": 1, "Old": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        await client.route("Old")
+        del broker.topics["Old"], broker.topics["Orders"]
+        async with FakeBroker({"Orders": 1}) as moved:
+            broker.peers.append(moved)
+            await client.refresh_route("Orders")
+            with pytest.raises(NoRoute):
+                await client.refresh_route("Old")
+            assert client.broker_address("broker-a") == moved.address
 
 
 async def test_heartbeats_name_every_group_and_reach_every_broker() -> None:

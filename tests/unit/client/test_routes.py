@@ -43,12 +43,12 @@ def test_an_order_configuration_names_the_queues_itself() -> None:
     assert names(publish_queues("T", route)) == [("b", 0), ("b", 1), ("a", 0)]
 
 
-def test_addresses_of_all_routes_are_put_together() -> None:
+def test_each_brokers_addresses_are_those_of_the_last_route_that_names_it() -> None:
     routes = [
-        TopicRouteData(queues=(), brokers=brokers(a={0: "a:1"})),
-        TopicRouteData(queues=(), brokers=brokers(a={1: "a:2"}, b={0: "b:1"})),
+        TopicRouteData(queues=(), brokers=brokers(a={0: "a:1", 1: "slave:1"}, b={0: "b:1"})),
+        TopicRouteData(queues=(), brokers=brokers(a={0: "a:2"})),
     ]
-    assert broker_addresses(routes) == {"a": {0: "a:1", 1: "a:2"}, "b": {0: "b:1"}}
+    assert broker_addresses(routes) == {"a": {0: "a:2"}, "b": {0: "b:1"}}
 
 
 def test_a_topic_to_be_created_gets_no_more_queues_than_it_will_have() -> None:
