@@ -1,38 +1,47 @@
 """What a route means to producers and consumers: pure functions. Source: MQClientInstance.java topicRouteData2TopicPublishInfo, 5.3."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
+from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire.bodies import PERM_READ, PERM_WRITE, TopicRouteData
 
 MASTER_ID = 0
+MAX_ROUTE_QUEUES: Final = 262_144  # of one topic on all brokers; a wrong answer must not fill the memory
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Queues to send to: writable, and their broker has a master. An order configuration names them itself, in its order."""
+    """Queues to send to: writable, and their broker has a master. An order configuration names them itself, in its order.
+
+    Raises ProtocolError where there are more than a client should hold.
+    """
     if route.order_topic_conf:
-        return tuple(_ordered_queues(topic, route.order_topic_conf))
+        return _queues(topic, _ordered_counts(route.order_topic_conf))
     masters = {broker.broker_name for broker in route.brokers if MASTER_ID in broker.addresses}
     rows = sorted((row for row in route.queues if row.perm & PERM_WRITE and row.broker_name in masters), key=lambda row: row.broker_name)
-    return tuple(MessageQueue(topic, row.broker_name, i) for row in rows for i in range(row.write_queues))
+    return _queues(topic, [(row.broker_name, row.write_queues) for row in rows])
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Queues to read, sorted: readable; a slave alone is enough."""
-    return tuple(
-        sorted(MessageQueue(topic, row.broker_name, i) for row in route.queues if row.perm & PERM_READ for i in range(row.read_queues))
-    )
+    """Queues to read, sorted: readable; a slave alone is enough. Raises ProtocolError where there are too many."""
+    return tuple(sorted(_queues(topic, [(row.broker_name, row.read_queues) for row in route.queues if row.perm & PERM_READ])))
 
 
-def _ordered_queues(topic: str, conf: str) -> Iterable[MessageQueue]:
+def _ordered_counts(conf: str) -> list[tuple[str, int]]:
     """``broker-a:4;broker-b:4``; entries that are not of this form are skipped, as in Java."""
-    for entry in conf.split(";"):
-        name, _, count = entry.partition(":")
-        if name and count.isdecimal():
-            yield from (MessageQueue(topic, name, i) for i in range(int(count)))
+    entries = [entry.partition(":") for entry in conf.split(";")]
+    return [(name, int(count)) for name, _, count in entries if name and count.isdecimal() and len(count) <= 9]
+
+
+def _queues(topic: str, counts: Sequence[tuple[str, int]]) -> tuple[MessageQueue, ...]:
+    total = sum(count for _, count in counts)
+    if total > MAX_ROUTE_QUEUES:
+        raise ProtocolError(f"the route of {topic} names {total} queues: {MAX_ROUTE_QUEUES} are the limit")
+    return tuple(MessageQueue(topic, name, i) for name, count in counts for i in range(count))
 
 
 def broker_addresses(routes: Iterable[TopicRouteData]) -> dict[str, dict[int, str]]:

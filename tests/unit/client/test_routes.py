@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogive.client.routes import auto_create_route, broker_addresses, publish_queues, similar_topics, split_by_size, subscribe_queues
+from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
 
@@ -49,6 +50,22 @@ def test_each_brokers_addresses_are_those_of_the_last_route_that_names_it() -> N
         TopicRouteData(queues=(), brokers=brokers(a={0: "a:2"})),
     ]
     assert broker_addresses(routes) == {"a": {0: "a:2"}, "b": {0: "b:1"}}
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        TopicRouteData(queues=(), brokers=(), order_topic_conf="a:999999999"),
+        TopicRouteData(queues=(), brokers=(), order_topic_conf=";".join(["a:65536"] * 50_000)),
+        TopicRouteData(queues=rows(*[("a", 65_536, 65_536, 6)] * 50_000), brokers=brokers(a={0: "a:1"})),
+    ],
+)
+def test_a_route_of_more_queues_than_memory_holds_is_refused(route: TopicRouteData) -> None:
+    with pytest.raises(ProtocolError, match="queues"):
+        publish_queues("T", route)
+    if route.queues:
+        with pytest.raises(ProtocolError, match="queues"):
+            subscribe_queues("T", route)
 
 
 def test_a_topic_to_be_created_gets_no_more_queues_than_it_will_have() -> None:
