@@ -288,8 +288,10 @@ class ClientInstance:
         for topic in list(self._routes):
             try:
                 await self.refresh_route(topic)
-            except NoRoute as exc:
-                log.debug("%s", exc)
+            except NoNameServer:
+                raise
+            except OgiveError as exc:
+                log.log(logging.DEBUG if isinstance(exc, NoRoute) else logging.WARNING, "route of %s: %s", topic, exc)
         wanted = {address for addresses in self._brokers.values() for address in addresses.values()} | set(self.name_servers.addresses)
         for address in self.pool.addresses():
             connection = self.pool.existing(address)

@@ -163,6 +163,16 @@ async def test_a_broker_that_moved_is_found_although_a_vanished_topic_still_name
             assert client.broker_address("broker-a") == moved.address
 
 
+async def test_one_topic_with_an_odd_answer_does_not_keep_the_others_from_being_read_again() -> None:
+    async with FakeBroker({"Orders": 1, "Odd": 1}) as broker, client_of(broker, route_period_s=0.05) as client:
+        await client.route("Odd")
+        await client.route("Orders")
+        broker.on(ROUTE, lambda request: ok(body=b"[]") if request.ext_fields["topic"] == "Odd" else None)
+        broker.topics["Orders"] = 3
+        await broker.until(lambda: [request.ext_fields["topic"] for request in broker.of(ROUTE)].count("Orders") > 2)
+        assert len(await client.publish_queues("Orders")) == 3
+
+
 async def test_heartbeats_name_every_group_and_reach_every_broker() -> None:
     async with FakeBroker({"Orders": 1}) as broker, FakeBroker({"Orders": 1}, name="broker-b") as other, client_of(broker) as client:
         broker.peers.append(other)
