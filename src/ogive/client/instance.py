@@ -117,15 +117,17 @@ class ClientInstance:
             self._state = "closed"
             return
         self._state = "closed"
-        await asyncio.gather(
-            *(self._unregister(producer_group=group) for group in self._producer_groups),
-            *(self._unregister(consumer_group=group) for group in self._consumers),
-        )
-        tasks = [*self._tasks, *self._serving, *self._refreshing.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.pool.close()
+        try:
+            await asyncio.gather(
+                *(self._unregister(producer_group=group) for group in self._producer_groups),
+                *(self._unregister(consumer_group=group) for group in self._consumers),
+            )
+        finally:  # a cancelled close only leaves out the farewell
+            tasks = [*self._tasks, *self._serving, *self._refreshing.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.pool.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

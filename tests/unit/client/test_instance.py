@@ -173,6 +173,23 @@ async def test_one_topic_with_an_odd_answer_does_not_keep_the_others_from_being_
         assert len(await client.publish_queues("Orders")) == 3
 
 
+async def test_a_cancelled_close_still_closes_everything() -> None:
+    async with FakeBroker({"Orders": 1}) as broker:
+        before = asyncio.all_tasks()
+        client = client_of(broker)
+        await client.start()
+        await client.route("Orders")
+        client.register_producer("sellers")
+        broker.on(RequestCode.UNREGISTER_CLIENT, SILENT)
+        closing = asyncio.create_task(client.close())
+        await broker.received(RequestCode.UNREGISTER_CLIENT)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert client.pool.addresses() == []
+        assert {task for task in asyncio.all_tasks() - before if task.get_name().endswith(client.client_id)} == set()
+
+
 async def test_heartbeats_name_every_group_and_reach_every_broker() -> None:
     async with FakeBroker({"Orders": 1}) as broker, FakeBroker({"Orders": 1}, name="broker-b") as other, client_of(broker) as client:
         broker.peers.append(other)
