@@ -40,8 +40,8 @@ def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
 class Connection(asyncio.Protocol):
     """Frames in and out of one socket, on one event loop.
 
-    Answers are matched by opaque. Writes of one loop turn leave as one. A call that gets no answer while the peer sends nothing at all
-    takes the connection down with it: the link counts as dead, and the next call gets a fresh one.
+    Answers are matched by opaque. Writes of one loop turn leave as one. When calls time out and the peer has sent nothing at all for
+    ``Limits.silence_s`` since the first of them, the link counts as dead: it is closed, and the next call gets a fresh one.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Connection(asyncio.Protocol):
         self.remote_address = "?"
         self.closed = False
         self.opened_at = self.received_at = self.sent_at = self._loop.time()
+        self._silent_since = 0.0  # start of the first call that timed out without a word; counts while it is later than received_at
         self.received_frames = 0
         self.on_close: list[Callable[[Connection], None]] = []
 
@@ -134,16 +135,16 @@ class Connection(asyncio.Protocol):
         return len(self._calls)
 
     def _expire(self, opaques: list[int]) -> None:
-        silent = False
         for opaque in opaques:
             call = self._calls.pop(opaque, None)
             if call is not None:
                 answer, started = call
-                silent = silent or self.received_at < started
+                if self._silent_since <= self.received_at < started:
+                    self._silent_since = started
                 waited = self._loop.time() - started
                 answer(RequestTimeout(f"no answer from {self.remote_address} within {waited:.1f} s", self.remote_address))
-        if silent:
-            self.abort(f"{self.remote_address} sent nothing while a request waited for its whole timeout")
+        if self._silent_since > self.received_at and self._loop.time() - self._silent_since >= self.limits.silence_s:
+            self.abort(f"{self.remote_address} sent nothing while requests waited for their whole timeout")
 
     # --- answering ---------------------------------------------------------------------------------------------------
 

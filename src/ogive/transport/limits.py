@@ -15,9 +15,11 @@ class Limits:
     max_requests_in_flight: int = 4_096  # the peer's, waiting for ours; above it nothing more is read
     write_high_bytes: int = 1024 * 1024  # above it writers that wait are held back
     idle_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
+    silence_s: float = 1.0  # calls time out, and not a byte has come for so long: the link is dead
 
     def __post_init__(self) -> None:
-        if min(self.max_frame_bytes, self.max_calls_in_flight, self.max_requests_in_flight, self.write_high_bytes, self.idle_s) <= 0:
+        counts = (self.max_frame_bytes, self.max_calls_in_flight, self.max_requests_in_flight, self.write_high_bytes)
+        if min(*counts, self.idle_s, self.silence_s) <= 0:
             raise InvalidOption("every limit of a connection must be above zero")
 
 

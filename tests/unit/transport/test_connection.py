@@ -69,11 +69,26 @@ async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unkn
     assert caught.value.outcome_unknown
 
 
-async def test_a_silent_peer_counts_as_dead_after_a_timeout(server: Server) -> None:
-    connection = await connect("127.0.0.1", server.port)
-    with pytest.raises(RequestTimeout):
-        await connection.call(RemotingCommand(2), 0.05)
+async def test_a_peer_that_stays_silent_counts_as_dead_when_calls_time_out(server: Server) -> None:
+    """However short their own timeouts are."""
+    connection = await connect("127.0.0.1", server.port, limits=Limits(silence_s=0.1))
+    with pytest.raises(ConnectError):
+        while True:
+            with pytest.raises(RequestTimeout):
+                await connection.call(RemotingCommand(2), 0.03)
     assert connection.closed
+
+
+async def test_an_impatient_call_does_not_take_the_calls_of_others_with_it(server: Server) -> None:
+    """A peer that did not answer within a moment is not dead yet."""
+    connection = await connect("127.0.0.1", server.port)
+    patient = connection.start_call(RemotingCommand(2), 5.0)
+    with pytest.raises(RequestTimeout):
+        await connection.call(RemotingCommand(2), 0.01)
+    assert (connection.closed, patient.done()) == (False, False)
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await patient
 
 
 async def test_a_timeout_beside_other_traffic_leaves_the_connection_open(server: Server) -> None:
