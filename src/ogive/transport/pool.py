@@ -3,12 +3,15 @@
 import asyncio
 import ssl as tls
 from collections.abc import Callable
+from typing import Final
 
 from ogive.errors import ConnectError
 from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
 from ogive.transport.limits import Limits
 from ogive.wire.acl import Credentials
 from ogive.wire.command import RemotingCommand
+
+LINGER_S: Final = 1.0  # for a peer to take what was written, once its connection is closed here
 
 
 class ConnectionPool:
@@ -99,7 +102,7 @@ class ConnectionPool:
         return list(self._open)
 
     async def close(self) -> None:
-        """Close every connection, and wait until they are gone."""
+        """Close every connection, and wait until they are gone. A peer that does not take what was written is cut off."""
         self.closed = True
         opening, connections = list(self._opening.values()), list(self._open.values())
         for task in opening:
@@ -107,4 +110,9 @@ class ConnectionPool:
         await asyncio.gather(*opening, return_exceptions=True)
         for connection in connections:
             connection.close()
-        await asyncio.gather(*(connection.wait_closed() for connection in connections))
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.gather(*(connection.wait_closed() for connection in connections))
+        except TimeoutError:
+            for connection in connections:
+                connection.abort("")

@@ -189,6 +189,27 @@ async def test_pool_shares_one_connection_and_replaces_a_lost_one(server: Server
         await pool.get(address)
 
 
+async def test_a_pool_is_closed_in_time_although_a_peer_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogive.transport.pool.LINGER_S", 0.05)
+    accepted: list[asyncio.Transport] = []
+
+    class Deaf(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(cast(asyncio.Transport, transport))
+            accepted[0].pause_reading()
+
+    listening = await asyncio.get_running_loop().create_server(Deaf, "127.0.0.1", 0)
+    pool = ConnectionPool()
+    connection = await pool.get(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    connection.write(bytes(32 * 1024 * 1024))
+    async with asyncio.timeout(5.0):
+        await pool.close()
+        await connection.wait_closed()
+    accepted[0].abort()
+    listening.close()
+    await listening.wait_closed()
+
+
 async def test_pool_connects_to_a_good_address_while_another_hangs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect_or_hang(host: str, port: int, **options: object) -> Connection:
         if port == 9:
