@@ -361,7 +361,7 @@ class Publisher:
         if topics:
             try:
                 await self._client.refresh_route(topics[0])
-            except (NoRoute, NoNameServer) as exc:
+            except OgiveError as exc:  # the address that is known may still be right
                 log.debug("connection to %s: %s", lane.broker_name, exc)
 
     def _targets_of(self, lane: Lane) -> list[Target]:
@@ -415,7 +415,7 @@ class Publisher:
         if error.refresh_route:
             try:
                 await self._client.refresh_route(topic)
-            except (NoRoute, NoNameServer) as exc:
+            except OgiveError as exc:  # the route that is known may still be right
                 log.debug("send again to %s: %s", topic, exc)
         await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))
 

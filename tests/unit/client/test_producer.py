@@ -421,6 +421,29 @@ async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
         assert sum(len(broker.of(SEND)) for broker in brokers) == 1
 
 
+@pytest.mark.parametrize("key", [None, "a"])
+async def test_a_name_server_that_refuses_or_talks_nonsense_stops_neither_the_message_nor_the_client(key: str | None) -> None:
+    """A retry asks for a fresh route, but the old one may still be good."""
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"0")
+        broker.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, error(ResponseCode.SYSTEM_BUSY), ok(body=b"[]"))
+        broker.script(SEND, HANG_UP, HANG_UP)
+        await producer.send("Orders", b"1", sharding_key=key)
+        assert len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) >= 3
+        assert producer.client.running
+
+
+async def test_a_name_server_that_refuses_while_a_broker_is_away_does_not_stop_the_client() -> None:
+    async with producing("Orders") as (producer, [broker]), FakeBroker({"Orders": 1}, name="broker-b") as away:
+        broker.peers.append(away)
+        await producer.client.refresh_route("Orders")
+        await away.stop()
+        broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, error(ResponseCode.SYSTEM_ERROR))
+        with pytest.raises(SendFailed, match="no connection"):
+            await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3)
+        assert producer.client.running
+
+
 async def test_a_silent_name_server_is_named_within_the_messages_own_budget() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
