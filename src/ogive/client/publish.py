@@ -152,12 +152,15 @@ class Publisher:
             while topic.backlog:
                 asking = list(topic.backlog)
                 try:
-                    queues = await self._queues(topic.name, asking[0].deadline - self._loop.time() - HEAD_START_S)
+                    first_deadline = min(outgoing.deadline for outgoing in asking)
+                    queues = await self._queues(topic.name, first_deadline - self._loop.time() - HEAD_START_S)
+                except NoNameServer as exc:  # that is no answer: messages with time left wait for the next
+                    now = self._loop.time()
+                    self._give_up(topic, [outgoing for outgoing in asking if outgoing.deadline <= now + HEAD_START_S], exc)
+                    await asyncio.sleep(RETRY_PAUSE_S if topic.backlog else 0)
+                    continue
                 except OgiveError as exc:
-                    for outgoing in asking:
-                        self._unwatch(outgoing)
-                        self._end(outgoing, exc)
-                    topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
+                    self._give_up(topic, asking, exc)
                     continue
                 self._set_targets(topic, queues)
                 while topic.backlog:
@@ -168,6 +171,12 @@ class Publisher:
                     topic.backlog.popleft()
         finally:
             topic.resolving = False
+
+    def _give_up(self, topic: Topic, waiting: Iterable[Outgoing], error: OgiveError) -> None:
+        for outgoing in waiting:
+            self._unwatch(outgoing)
+            self._end(outgoing, error)
+        topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
 
     async def _queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
         """Where the topic lives; for one that is to be created by its first message, where brokers create topics."""

@@ -444,6 +444,31 @@ async def test_a_name_server_that_refuses_while_a_broker_is_away_does_not_stop_t
         assert producer.client.running
 
 
+async def test_a_patient_message_outlives_the_route_lookup_of_an_impatient_one() -> None:
+    """Both wait for the same answer of a name server that is just starting."""
+    async with producing("Orders", config=ProducerConfig(send_timeout_s=WAIT_S)) as (producer, [broker]):
+        broker.hold(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        impatient = await producer.submit("Orders", b"1", timeout_s=0.2)
+        patient = await producer.submit("Orders", b"2")
+        with pytest.raises(NoNameServer):
+            await impatient
+        broker.release(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        await patient
+        assert broker.bodies("Orders") == {0: [b"2"]}
+
+
+async def test_a_name_server_is_waited_for_as_long_as_the_message_may_wait() -> None:
+    """Longer than one request to it may take."""
+    async with FakeBroker({"Orders": 1}) as broker:
+        client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
+        async with Producer(client=client, config=ProducerConfig(send_timeout_s=WAIT_S)) as producer:
+            broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
+            future = await producer.submit("Orders", b"1")
+            await broker.received(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)
+            broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None)
+            assert (await future).queue_offset == 0
+
+
 async def test_a_silent_name_server_is_named_within_the_messages_own_budget() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
