@@ -78,6 +78,7 @@ class Publisher:
         self._numbers = itertools.count()
         self._watched: dict[int, Outgoing] = {}  # by number
         self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
+        self._closed = False
         client.on_route_change.append(self._route_changed)
 
     # --- accepting ---------------------------------------------------------------------------------------------------
@@ -101,11 +102,13 @@ class Publisher:
             self._begin(outgoing, timeout_s - (self._loop.time() - started))
 
     def take(self, outgoing: Outgoing, timeout_s: float) -> None:
-        """Accept without asking for room. Every way from here ends in the message's future."""
+        """Accept without asking for room. Every way from here ends in the message's future. Raises IllegalStateError after the end."""
         self._room.take(outgoing.size)
         self._begin(outgoing, timeout_s)
 
     def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
+        if self._closed:
+            raise IllegalStateError("the producer is closed: make a new one")
         now_ms = int(time.time() * 1000)
         if outgoing.batch is None:
             outgoing.key = key = self._keys.next(now_ms)
@@ -320,7 +323,7 @@ class Publisher:
         """Connect and let the backlog go. While the broker cannot be reached, try again and again, for later messages as well."""
         pause = RETRY_PAUSE_S
         try:
-            while lane.wanted or lane.down is not None:
+            while not self._closed and self._client.running and (lane.wanted or lane.down is not None):
                 try:
                     lane.address = self._client.broker_address(lane.broker_name)
                     async with asyncio.timeout(self.config.send_timeout_s / 3):  # so that messages can still go elsewhere
@@ -358,10 +361,12 @@ class Publisher:
         waiting, lane.backlog = lane.backlog, deque()
         for outgoing in waiting:
             topic = self._topics.get(outgoing.topic)
+            if outgoing.finished:
+                continue
             if topic is not None and any(target.lane.down is None for target in topic.targets or ()):
                 self._unwatch(outgoing)
                 self._place(topic, outgoing)
-            elif not outgoing.finished:
+            else:
                 lane.backlog.append(outgoing)
 
     async def _refresh_one_route(self, lane: Lane) -> None:
@@ -533,7 +538,8 @@ class Publisher:
             self._flushes.remove(entry)
 
     def close(self) -> None:
-        """End what is left with an error."""
+        """End what is left with an error, and take nothing more."""
+        self._closed = True
         self._client.on_route_change.remove(self._route_changed)
         self._deadlines.clear()
         closed = IllegalStateError("the producer was closed before the message had an outcome")

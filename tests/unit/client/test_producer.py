@@ -717,6 +717,46 @@ async def test_a_shared_client_outlives_its_producers() -> None:
         assert client.on_route_change == []
 
 
+async def test_a_closed_producer_leaves_nothing_behind_on_a_shared_client() -> None:
+    """Its broker is away, and stays away."""
+    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        async with FakeBroker({"Orders": 1}, name="broker-b") as away:
+            broker.peers.append(away)
+            await client.route("Orders")
+        async with Producer(client=client) as producer:
+            with pytest.raises(SendFailed):
+                await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.2)
+        async with asyncio.timeout(WAIT_S):
+            while any("connection to broker-b" in task.get_name() for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_message_that_reaches_the_engine_of_a_closed_producer_is_refused() -> None:
+    """Another thread may have looked up the engine just before."""
+    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        async with Producer(client=client) as producer:
+            await producer.send("Orders", b"")
+            publisher, late = producer.publisher, producer.prepare("Orders", b"late", None, (), None, None, None, 0)
+        with pytest.raises(IllegalStateError, match="closed"):
+            await publisher.accept(late, 1.0)
+        assert (publisher.in_flight, broker.bodies("Orders")) == (0, {0: [b""]})
+
+
+async def test_closing_a_shared_client_under_a_producer_ends_its_messages(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeBroker({"Orders": 1}) as broker:
+        client = ClientInstance(ClientConfig(name_server=broker.address))
+        await client.start()
+        async with Producer(client=client) as producer:
+            await producer.send("Orders", b"")
+            broker.hold(SEND)
+            futures = [await producer.submit("Orders", b"", sharding_key=key, timeout_s=0.5) for key in (None, "a")]
+            await broker.received(SEND, 3)
+            await client.close()
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [SendTimeout, SendTimeout]
+    assert [record.message for record in caplog.records if record.levelname == "CRITICAL"] == []
+
+
 async def test_a_client_that_stopped_after_a_bug_says_so() -> None:
     async def bug() -> None:
         raise ZeroDivisionError
