@@ -131,21 +131,36 @@ class Target:
         self.frames = frames
         self.ordered: Pump | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Nothing that must keep its order waits here or is on its way."""
+        return self.ordered is None or self.ordered.idle
+
 
 class Topic:
-    """The queues of one topic; None until the route is known, and messages wait in *backlog*."""
+    """The queues of one topic; None until the route is known, and messages wait in *backlog*.
 
-    __slots__ = ("backlog", "by_queue", "name", "next", "resolving", "targets")
+    *left* are queues that the route does not show any more, but whose messages have no outcome yet: should one come back, what is sent then
+    must not overtake them.
+    """
+
+    __slots__ = ("backlog", "by_queue", "left", "name", "next", "resolving", "targets")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.targets: list[Target] | None = None
         self.by_queue: dict[MessageQueue, Target] = {}
+        self.left: dict[MessageQueue, Target] = {}
         self.backlog: deque[Outgoing] = deque()
         self.next = time.monotonic_ns() & 0xFFFF  # round robin begins anywhere: many producers must not begin with the same queue
         self.resolving = False
 
     @property
+    def all_targets(self) -> list[Target]:
+        """Those that left included."""
+        return [*self.by_queue.values(), *self.left.values()]
+
+    @property
     def idle(self) -> bool:
         """Nothing waits here, and nothing that must keep its order is on its way: the topic can be forgotten and made again."""
-        return not self.backlog and all(target.ordered is None or target.ordered.idle for target in self.by_queue.values())
+        return not self.backlog and all(target.idle for target in self.all_targets)

@@ -199,8 +199,9 @@ class Publisher:
             return queues
 
     def _set_targets(self, topic: Topic, queues: Iterable[MessageQueue]) -> None:
-        known = topic.by_queue
+        known = topic.left | topic.by_queue
         topic.by_queue = {queue: known.get(queue) or self._make_target(queue) for queue in queues}
+        topic.left = {queue: target for queue, target in known.items() if queue not in topic.by_queue and not target.idle}
         topic.targets = list(topic.by_queue.values()) or None
 
     def _make_target(self, queue: MessageQueue) -> Target:
@@ -379,7 +380,7 @@ class Publisher:
                 log.debug("connection to %s: %s", lane.broker_name, exc)
 
     def _targets_of(self, lane: Lane) -> list[Target]:
-        return [target for topic in self._topics.values() for target in topic.targets or () if target.lane is lane]
+        return [target for topic in self._topics.values() for target in topic.all_targets if target.lane is lane]
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
@@ -520,7 +521,7 @@ class Publisher:
             if any(outgoing.finished for outgoing in holder.backlog):
                 holder.backlog = deque(outgoing for outgoing in holder.backlog if not outgoing.finished)
         for topic in self._topics.values():
-            for target in topic.targets or ():
+            for target in topic.all_targets:
                 if target.ordered is not None:
                     target.ordered.drop_finished()
 

@@ -305,6 +305,41 @@ async def test_each_message_of_a_run_keeps_its_own_deadline() -> None:
         assert broker.bodies("Orders") == {0: [b"0", b"3"]}
 
 
+async def test_a_queue_that_leaves_the_route_and_comes_back_keeps_the_order_of_its_messages() -> None:
+    async with producing("Orders", queues=2) as (producer, [broker]):
+        queue = MessageQueue("Orders", "broker-a", 1)
+        await producer.send("Orders", b"0", queue=queue)
+        broker.hold(SEND)
+        first = await producer.submit("Orders", b"1", queue=queue)
+        second = await producer.submit("Orders", b"2", queue=queue)
+        for count in (1, 2):
+            broker.topics["Orders"] = count
+            await producer.client.refresh_route("Orders")
+        third = await producer.submit("Orders", b"3", queue=queue)
+        await broker.received(SEND, 2)
+        await producer.client.refresh_route("Orders")  # nothing that was sent before it is missing now
+        assert [request.body for request in broker.of(SEND)] == [b"0", b"1"]
+        broker.release(SEND)
+        await asyncio.gather(first, second, third)
+        assert broker.bodies("Orders") == {1: [b"0", b"1", b"2", b"3"]}
+
+
+async def test_messages_of_a_queue_that_left_the_route_end_in_time_and_nothing_goes_on_trying() -> None:
+    async with producing("Orders") as (producer, [broker]), FakeBroker({"Orders": 1}, name="broker-b") as leaving:
+        broker.peers.append(leaving)
+        await producer.client.refresh_route("Orders")
+        await leaving.stop()
+        future = await producer.submit("Orders", b"1", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3)
+        broker.peers.clear()
+        await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-a", 0))
+        await producer.client.refresh_route("Orders")
+        with pytest.raises(SendFailed):
+            await future
+        async with asyncio.timeout(WAIT_S):
+            while any("connection to broker-b" in task.get_name() for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
