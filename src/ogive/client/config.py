@@ -12,6 +12,14 @@ from ogive.wire.compression import CompressionType, require
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
+MAX_TIME_S = 86_400.0  # a day; what is meant to last for ever is no time budget
+
+
+def check_time(name: str, seconds: float) -> float:
+    """*seconds*, if a clock can count them. Raises InvalidOption, also for infinity and NaN."""
+    if not 0 < seconds <= MAX_TIME_S:
+        raise InvalidOption(f"{name} is {seconds}: above 0 and up to {MAX_TIME_S:.0f} seconds are possible")
+    return seconds
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
@@ -45,8 +53,8 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         parse_name_servers(self.name_server)
-        if min(self.request_timeout_s, self.connect_timeout_s, self.heartbeat_period_s, self.route_period_s) <= 0:
-            raise InvalidOption("timeouts and periods must be above zero")
+        for name in ("request_timeout_s", "connect_timeout_s", "heartbeat_period_s", "route_period_s"):
+            check_time(name, getattr(self, name))
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -79,8 +87,7 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         validate_group(self.group)
-        if self.send_timeout_s <= 0:
-            raise InvalidOption("send_timeout_s must be above zero")
+        check_time("send_timeout_s", self.send_timeout_s)
         if self.retries < 0:
             raise InvalidOption("retries must not be negative")
         if self.compression not in get_args(CompressionType):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
 from ogive.client.instance import ClientInstance
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
@@ -156,7 +156,7 @@ class Producer:
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         outgoing.future = future
-        await publisher.accept(outgoing, self.config.send_timeout_s if timeout_s is None else timeout_s)
+        await publisher.accept(outgoing, self.budget_s(timeout_s))
         return future
 
     async def send_oneway(
@@ -174,7 +174,7 @@ class Producer:
         """Send without an answer: nothing tells whether the message arrived. Raises only what goes wrong before it leaves."""
         publisher = self.publisher
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
-        await publisher.send_oneway(outgoing, self.config.send_timeout_s if timeout_s is None else timeout_s)
+        await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
 
     async def send_batch(
         self,
@@ -194,7 +194,7 @@ class Producer:
         """
         publisher = self.publisher
         items = [m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key) for m in messages]
-        budget = self.config.send_timeout_s if timeout_s is None else timeout_s
+        budget = self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
         try:
             for indexes in self._batches(topic, items, queue):
@@ -235,6 +235,10 @@ class Producer:
         await self.publisher.flush()
 
     # --- forming -----------------------------------------------------------------------------------------------------
+
+    def budget_s(self, timeout_s: float | None) -> float:
+        """The time that a send may take. Raises InvalidOption."""
+        return self.config.send_timeout_s if timeout_s is None else check_time("timeout_s", timeout_s)
 
     def prepare(
         self,

@@ -361,9 +361,9 @@ class Publisher:
         """Send what may go anywhere to brokers that can be reached."""
         waiting, lane.backlog = lane.backlog, deque()
         for outgoing in waiting:
-            topic = self._topics.get(outgoing.topic)
             if outgoing.finished:
                 continue
+            topic = self._topics.get(outgoing.topic)
             if topic is not None and any(target.lane.down is None for target in topic.targets or ()):
                 self._unwatch(outgoing)
                 self._place(topic, outgoing)

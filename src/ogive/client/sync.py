@@ -181,11 +181,11 @@ class Producer(Facade):
         portal.check()
         producer = self._producer
         publisher = producer.publisher
+        budget = producer.budget_s(timeout_s)
         outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
         future: SubmitFuture[SendResult] = SubmitFuture()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
         outgoing.future = future
-        budget = producer.config.send_timeout_s if timeout_s is None else timeout_s
         if portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
             portal.post(_take, publisher, outgoing, budget)
         else:

@@ -792,6 +792,23 @@ async def test_closing_a_shared_client_under_a_producer_ends_its_messages(caplog
     assert [record.message for record in caplog.records if record.levelname == "CRITICAL"] == []
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("inf"), float("nan"), 1e9])
+async def test_a_time_budget_that_cannot_work_is_refused(timeout_s: float) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        calls = [
+            producer.send("Orders", b"", timeout_s=timeout_s),
+            producer.send_oneway("Orders", b"", timeout_s=timeout_s),
+            producer.send_batch("Orders", [b""], timeout_s=timeout_s),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidOption, match="timeout_s"):
+                await call
+        assert (producer.in_flight, broker.of(SEND)) == (0, [])
+    for make in (lambda: ProducerConfig(send_timeout_s=timeout_s), lambda: ClientConfig(request_timeout_s=timeout_s)):
+        with pytest.raises(InvalidOption):
+            make()
+
+
 async def test_a_client_that_stopped_after_a_bug_says_so() -> None:
     async def bug() -> None:
         raise ZeroDivisionError
