@@ -50,6 +50,8 @@ class Portal:
         except IllegalStateError:
             work.close()
             raise
+        if self._inbox:  # what was posted before comes first, and whoever is to wake the loop for it may be held up
+            self.loop.call_soon_threadsafe(self._drain)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,39 @@ def test_submit_blocks_while_there_is_no_room_and_keeps_the_order(broker: FakeBr
         producer.flush()
     assert len(broker.bodies("Orders")[0]) == 301
     assert broker.bodies("Orders")[0][:300] == names[:300]
+
+
+def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that is to wake the loop for what was posted can be suspended just before it does."""
+    held_up, go_on = threading.Event(), threading.Event()
+
+    class Loop:
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self.loop = loop
+
+        def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:
+            if threading.current_thread() is other:
+                held_up.set()
+                go_on.wait(WAIT_S)
+            return self.loop.call_soon_threadsafe(*args, **kwargs)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.loop, name)
+
+    with ogive.Producer(broker.address, config=ProducerConfig(compress_over_bytes=None)) as producer:
+        other = threading.Thread(target=producer.submit, args=("Orders", b"other"), kwargs={"sharding_key": "a"})
+        monkeypatch.setattr(portals.portal(), "loop", Loop(portals.portal().loop))
+        other.start()
+        assert held_up.wait(WAIT_S)
+        bodies = [b"1", bytes(100_000), b"3"]
+        for body in bodies[:2]:
+            producer.submit("Orders", body, sharding_key="a")
+        last = producer.submit("Orders", bodies[2], sharding_key="a")
+        producer.flush()
+        assert last.done()
+        go_on.set()
+        other.join(WAIT_S)
+    assert broker.bodies("Orders") == {0: [b"other", *bodies]}
 
 
 def test_many_threads_share_a_producer(broker: FakeBroker) -> None:
