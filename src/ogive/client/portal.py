@@ -3,11 +3,9 @@
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
 import logging
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
@@ -31,17 +29,23 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=new_event_loop)
+        self.loop = self._runner.get_loop()
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._draining = False
-        self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._open: set[Closable] = set()
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ogive", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        self.loop.close()
+        with self._runner:  # cancels what still runs at the end
+            while not self._stopped:
+                try:
+                    self.loop.run_forever()
+                except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever waits for its task gets the exception, too
+                    log.exception("code on ogive's loop tried to end the program: that ends only its task")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* on the loop and wait for its result. An interrupt (Ctrl-C) cancels it."""
@@ -79,29 +83,39 @@ class Portal:
             function(*args)
 
     def check(self) -> None:
-        """Raises IllegalStateError in a forked child, and on the loop itself, where waiting would never end."""
+        """Raises IllegalStateError in a forked child, on the loop itself, where waiting would never end, and after the loop's end."""
         if self.pid != os.getpid():
             raise IllegalStateError(
                 f"this object was made in process {self.pid} and cannot be used in its forked child {os.getpid()}: make a new one here"
             )
         if threading.get_ident() == self._thread.ident:
             raise IllegalStateError("a blocking call inside a coroutine of ogive's own loop would never end: use ogive.aio there")
+        if self._stopped:
+            raise IllegalStateError("the program is ending, and ogive's loop has stopped: nothing can be sent or asked any more")
+
+    @property
+    def alive(self) -> bool:
+        """False in a forked child, and after the loop's end: what lived here is not this process's any more, or closed already."""
+        return self.pid == os.getpid() and not self._stopped
 
     def keep(self, closable: Closable) -> None:
-        """Close *closable* when the interpreter exits, unless it is gone by then."""
+        """Close *closable* when the interpreter exits, unless it is let go before: nobody else may hold it, but messages wait in it."""
         self._open.add(closable)
+
+    def let_go(self, closable: Closable) -> None:
+        self._open.discard(closable)
 
     def stop(self) -> None:
         """Close what is open, end the loop and its thread."""
-        if self.pid != os.getpid() or not self._thread.is_alive():
+        if not self.alive:
             return
         for closable in list(self._open):
             try:
                 closable.close()
             except OgiveError as exc:
                 log.warning("at exit: %s", exc)
-        with contextlib.suppress(RuntimeError):  # the loop is closed already
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._stopped = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
 
 

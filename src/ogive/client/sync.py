@@ -6,9 +6,10 @@ Objects may be used from any thread of the process that made them. They are neve
 import concurrent.futures
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 from ogive.client import admin as aio_admin
 from ogive.client import producer as aio_producer
@@ -56,12 +57,18 @@ class Facade(ABC):
             raise IllegalStateError(f"this {type(self).__name__} is not started: start it, or use it in a `with` block")
         return self._portal
 
-    def _begin(self) -> Portal:
-        """The portal of this process, which closes the object at the interpreter's exit."""
+    def _begin(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start on the portal of this process, which closes the object at the interpreter's exit."""
         if self._portal is None:
             self._portal = portal()
-            self._portal.keep(self)
-        return self._portal
+        self._portal.call(start())
+        self._portal.keep(self)
+
+    def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close, where there is anything to close: never started, in a forked child, or after the program's end there is not."""
+        if self._portal is not None and self._portal.alive:
+            self._portal.call(close())
+            self._portal.let_go(self)
 
 
 class Producer(Facade):
@@ -80,12 +87,11 @@ class Producer(Facade):
 
     def start(self) -> None:
         """See ``ogive.aio.Producer.start``."""
-        self._begin().call(self._producer.start())
+        self._begin(self._producer.start)
 
     def close(self) -> None:
         """See ``ogive.aio.Producer.close``."""
-        if self._portal is not None:
-            self._portal.call(self._producer.close())
+        self._end(self._producer.close)
 
     @property
     def in_flight(self) -> int:
@@ -235,12 +241,11 @@ class PushConsumer(Facade):
 
     def start(self) -> None:
         """See ``ogive.aio.PushConsumer.start``."""
-        self._begin().call(self._consumer.start())
+        self._begin(self._consumer.start)
 
     def close(self) -> None:
         """See ``ogive.aio.PushConsumer.close``. A listener may call it."""
-        if self._portal is not None:
-            self._portal.call(self._consumer.close_for(threading.get_ident()))
+        self._end(partial(self._consumer.close_for, threading.get_ident()))
 
     def wait(self) -> None:
         """See ``ogive.aio.PushConsumer.wait``."""
@@ -283,12 +288,11 @@ class Admin(Facade):
 
     def start(self) -> None:
         """See ``ogive.aio.Admin.start``."""
-        self._begin().call(self._admin.start())
+        self._begin(self._admin.start)
 
     def close(self) -> None:
         """See ``ogive.aio.Admin.close``."""
-        if self._portal is not None:
-            self._portal.call(self._admin.close())
+        self._end(self._admin.close)
 
     def create_topic(self, topic: str, *, queues: int = 4, cluster: str | None = None, order: bool = False) -> None:
         """See ``ogive.aio.Admin.create_topic``."""

@@ -287,6 +287,101 @@ def test_a_program_that_forgets_to_close_still_sends_what_it_submitted_and_ends(
     assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
 
 
+def test_messages_of_a_producer_that_went_out_of_scope_are_sent_before_the_program_ends(broker: FakeBroker) -> None:
+    result = run_python(
+        """
+        import sys, ogive
+        def work():
+            producer = ogive.Producer(sys.argv[1])
+            producer.start()
+            for i in range(100):
+                producer.submit("Orders", b"%d" % i)
+        work()
+        """,
+        broker.address,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert broker.bodies("Orders") == {0: [b"%d" % i for i in range(100)]}
+
+
+def test_a_forked_child_that_leaves_the_block_of_its_parent_leaves_the_parents_producer_alone(broker: FakeBroker) -> None:
+    result = run_python(
+        """
+        import os, sys, ogive
+        with ogive.Producer(sys.argv[1]) as producer:
+            producer.send("Orders", b"parent")
+            pid = os.fork()
+            if pid == 0:
+                sys.exit(3)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), producer.send("Orders", b"parent again").queue_offset)
+        """,
+        broker.address,
+    )
+    assert (result.stdout, result.stderr) == ("3 1\n", "")
+
+
+def test_use_after_the_end_of_the_program_is_explained_and_closing_again_harmless(broker: FakeBroker) -> None:
+    result = run_python(
+        """
+        import atexit, sys, ogive
+        def last():
+            for start in (lambda: producer.send("Orders", b""), ogive.Producer().start):
+                try:
+                    start()
+                except ogive.errors.IllegalStateError as exc:
+                    print(exc)
+            producer.close()
+        atexit.register(last)
+        producer = ogive.Producer(sys.argv[1])
+        producer.start()
+        producer.send("Orders", b"")
+        """,
+        broker.address,
+    )
+    text = "the program is ending, and ogive's loop has stopped: nothing can be sent or asked any more"
+    assert (result.stdout, result.stderr) == (f"{text}\n{text}\n", "")
+
+
+def test_what_still_runs_at_the_end_of_the_program_is_cancelled_in_good_order() -> None:
+    result = run_python(
+        """
+        import asyncio
+        from ogive.client.portal import portal
+        async def wait():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                print("ended", flush=True)
+        async def begin():
+            return asyncio.create_task(wait())
+        task = portal().call(begin())
+        """
+    )
+    assert (result.stdout, result.stderr) == ("ended\n", "")
+
+
+def test_code_on_the_loop_that_exits_does_not_take_the_loop_with_it(broker: FakeBroker) -> None:
+    """An async listener that calls sys.exit() must not leave every blocking call of the program waiting for ever."""
+    result = run_python(
+        """
+        import sys, ogive
+        from ogive.client.portal import portal
+        async def leave():
+            sys.exit(3)
+        with ogive.Producer(sys.argv[1]) as producer:
+            producer.send("Orders", b"")
+            try:
+                portal().call(leave())
+            except SystemExit as exc:
+                print(exc.code)
+            print(producer.send("Orders", b"").queue_offset)
+        """,
+        broker.address,
+    )
+    assert result.stdout == "3\n1\n"
+    assert "SystemExit" in result.stderr
+
+
 def test_control_c_ends_a_blocking_call(broker: FakeBroker) -> None:
     broker.hold(SEND)
     code = """
