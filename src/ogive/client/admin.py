@@ -8,9 +8,9 @@ from typing import Self
 
 from ogive.client import api
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.instance import ClientInstance
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.routes import MASTER_ID
-from ogive.errors import ConsumerNotOnline, GroupNotExist, IllegalStateError, InvalidOption, NoRoute, TopicNotExist
+from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption, NoRoute, TopicNotExist
 from ogive.model import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -67,20 +67,13 @@ class Admin:
         *,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self._shared = client if isinstance(client, ClientInstance) else None
-        self._client_config = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
-        self._client: ClientInstance | None = None
+        self._owner = ClientOwner("admin", name_server, client)
 
     async def start(self) -> None:
-        if self._client is not None:
-            raise IllegalStateError("this admin was started before; make a new one")
-        self._client = self._shared or ClientInstance(self._client_config)
-        if self._shared is None:
-            await self._client.start()
+        await self._owner.start()
 
     async def close(self) -> None:
-        if self._client is not None and self._shared is None:
-            await self._client.close()
+        await self._owner.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -91,9 +84,7 @@ class Admin:
 
     @property
     def client(self) -> ClientInstance:
-        if self._client is None:
-            raise IllegalStateError("the admin is not started: start it, or use it in an `async with` block")
-        return self._client
+        return self._owner.client
 
     # --- topics ------------------------------------------------------------------------------------------------------
 

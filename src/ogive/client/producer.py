@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
-from ogive.client.instance import ClientInstance
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
 from ogive.client.routes import split_by_size
@@ -41,35 +41,30 @@ class Producer:
         self.config = config or ProducerConfig()
         if group is not None:
             self.config = replace(self.config, group=group)
-        self._shared = client if isinstance(client, ClientInstance) else None
-        self._client_config = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
-        self._client: ClientInstance | None = None
+        self._owner = ClientOwner("producer", name_server, client)
         self._publisher: Publisher | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Asks nobody anything yet: the first message finds its broker."""
-        if self._client is not None:
-            raise IllegalStateError("this producer was started before; make a new one")
-        self._client = self._shared or ClientInstance(self._client_config)
-        if self._shared is None:
-            await self._client.start()
-        self._client.register_producer(self.config.group)
-        self._publisher = Publisher(self._client, self.config)
+        client = await self._owner.start()
+        client.register_producer(self.config.group)
+        self._publisher = Publisher(client, self.config)
 
     async def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then leave. Harmless when repeated."""
-        client, publisher, self._publisher = self._client, self._publisher, None
-        if client is None or publisher is None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is None:
             return
         try:
             await publisher.flush()
         finally:
             publisher.close()
-            await client.unregister_producer(self.config.group)
-            if self._shared is None:
-                await client.close()
+            try:
+                await self.client.unregister_producer(self.config.group)
+            finally:
+                await self._owner.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -81,9 +76,7 @@ class Producer:
     @property
     def client(self) -> ClientInstance:
         """The connections and routes that this producer uses. Raises IllegalStateError before it is started."""
-        if self._client is None:
-            raise IllegalStateError("the producer is not started: start it, or use it in an `async with` block")
-        return self._client
+        return self._owner.client
 
     @property
     def in_flight(self) -> int:

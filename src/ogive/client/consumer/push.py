@@ -14,7 +14,7 @@ from ogive.client.consumer.delivery import DeliveryService, IncomingMessage, no_
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.member import Member, check_one_group
 from ogive.client.consumer.orderly import OrderlyService
-from ogive.client.instance import ClientInstance
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageQueue
@@ -44,8 +44,7 @@ class PushConsumer:
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         self._config = config or ConsumerConfig()
-        self._shared = client if isinstance(client, ClientInstance) else None
-        self._client = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
+        self._owner = ClientOwner("push consumer", name_server, client)
         topics = [one for one in listeners if isinstance(one, str)]
         self._iterated = bool(topics)
         if not topics:
@@ -58,7 +57,6 @@ class PushConsumer:
             )
             self._listeners = [Listener(no_function, settings, f"iteration over {topics[0]}")]
         self._by_group = _by_group(self._listeners)
-        self._instance: ClientInstance | None = None
         self._members: list[Member] = []
         self._delivery: DeliveryService | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -68,13 +66,9 @@ class PushConsumer:
 
     async def start(self) -> None:
         """Join the groups. Raises NoNameServer; IllegalStateError if it was started before."""
-        if self._instance is not None:
-            raise IllegalStateError("a push consumer is started once; make a new one")
+        instance = await self._owner.start()
         self._ended = asyncio.get_running_loop().create_future()
-        self._instance = instance = self._shared or ClientInstance(self._client)
         instance.on_failure.append(self._fail)
-        if self._shared is None:
-            await instance.start()
         try:
             for listeners in self._by_group:
                 member = Member(instance, listeners, self._config, self._make_service)
@@ -99,16 +93,15 @@ class PushConsumer:
         await asyncio.shield(self._closing)
 
     async def _close(self, caller: object) -> None:
-        if self._instance is None:
+        if not self._owner.started:
             return
         try:
             for result in await asyncio.gather(*(member.stop(caller) for member in self._members), return_exceptions=True):
                 if isinstance(result, BaseException):
                     log.error("a group was not left in good order", exc_info=result)
         finally:
-            self._instance.on_failure.remove(self._fail)
-            if self._shared is None:
-                await self._instance.close()
+            self._owner.client.on_failure.remove(self._fail)
+            await self._owner.close()
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
 
@@ -121,7 +114,7 @@ class PushConsumer:
 
     async def wait(self) -> None:
         """Return when the consumer was closed. Raises IllegalStateError when it stopped after an unexpected error."""
-        instance = self._running()
+        instance = self._owner.client
         assert self._ended is not None
         await asyncio.shield(self._ended)
         if instance.failure is not None:
@@ -133,11 +126,6 @@ class PushConsumer:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _running(self) -> ClientInstance:
-        if self._instance is None:
-            raise IllegalStateError("the push consumer is not started: use it in an `async with` block")
-        return self._instance
-
     # --- use ---------------------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
@@ -146,13 +134,13 @@ class PushConsumer:
         return self
 
     async def __anext__(self) -> IncomingMessage:
-        self._running()
+        _ = self._owner.client
         assert self._delivery is not None
         return await self._delivery.next()
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Unfinished messages of each queue that this consumer holds now, asked from the brokers. Raises OgiveError."""
-        self._running().check_running()
+        self._owner.client.check_running()
         lags: dict[MessageQueue, int] = {}
         for member in self._members:
             lags.update(await member.lag())
@@ -160,19 +148,19 @@ class PushConsumer:
 
     async def suspend(self) -> None:
         """Pull nothing more until ``resume``; what has been pulled is still consumed."""
-        self._running()
+        _ = self._owner.client
         for member in self._members:
             member.suspend()
 
     async def resume(self) -> None:
-        self._running()
+        _ = self._owner.client
         for member in self._members:
             member.resume()
 
     @property
     def client_id(self) -> str:
         """How brokers name this member."""
-        return self._running().client_id
+        return self._owner.client.client_id
 
     @property
     def assignment(self) -> dict[str, list[MessageQueue]]:

@@ -136,12 +136,11 @@ async def test_close_waits_for_the_verdicts(broker: FakeBroker) -> None:
 async def test_a_failure_in_the_background_ends_the_iteration_with_its_reason(broker: FakeBroker) -> None:
     async with iterate(broker) as running:
         await take(running, 10)
-        assert running._instance is not None
 
         async def broken() -> None:
             raise ZeroDivisionError
 
-        running._instance.spawn(broken(), "bug")
+        running._owner.client.spawn(broken(), "bug")
         with pytest.raises(IllegalStateError, match="unexpected error"):
             await take(running, 1)
         for member in running._members:

@@ -654,7 +654,7 @@ async def test_nothing_is_left_behind(broker: FakeBroker) -> None:
         async with consumer(broker, to(seen), config=replace(QUICK, pull_suspend_s=0.05)):
             await seen.wait(1)
         await eventually(partial(at_most, threads, tasks))
-    with pytest.raises(IllegalStateError, match="started once"):
+    with pytest.raises(IllegalStateError, match="started before"):
         async with consumer(broker, to(Seen())) as running:
             await running.start()
 
