@@ -111,14 +111,6 @@ async def delete_topic(pool: ConnectionPool, address: str, topic: str, *, timeou
     await _ask(pool, address, h.DeleteTopicRequest(topic=topic), timeout_s)
 
 
-async def topic_configs(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, TopicConfig]:
-    """Every topic of one broker by name."""
-    table = loads_object((await _ask(pool, address, h.GetAllTopicConfigRequest(), timeout_s)).body).get("topicConfigTable")
-    if not isinstance(table, dict):
-        raise ProtocolError(f"{address} answered no topicConfigTable")
-    return {str(name): TopicConfig.from_json(config) for name, config in table.items()}
-
-
 async def create_group(pool: ConnectionPool, address: str, group: SubscriptionGroupConfig, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
     """Create the consumer group, or change it to *group*."""
     await _ask(pool, address, h.CreateGroupRequest(), timeout_s, dumps(group.to_json()))

@@ -3,7 +3,6 @@
 import os
 import secrets
 import socket
-import time
 from datetime import datetime
 
 
@@ -55,15 +54,3 @@ class UniqueKeys:
         self._last = 0
         address = socket.inet_aton(local_ip())
         self._prefix = (address + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)).hex().upper()
-
-
-def key_time_ms(key: str, now_ms: int | None = None) -> int:
-    """When a UNIQ_KEY was made, as far as it says: the month is not in it, so the latest that is not in the future is taken."""
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    since_month_start = int(key[-12:-4], 16)
-    start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    made = int(start.timestamp() * 1000) + since_month_start
-    if made > now_ms:
-        previous = start.replace(year=start.year - (start.month == 1), month=(start.month - 2) % 12 + 1)
-        made = int(previous.timestamp() * 1000) + since_month_start
-    return made

@@ -28,7 +28,6 @@ from ogive.wire.bodies import (
     TopicConfig,
     TopicOffset,
     consume_stats_dumps,
-    dumps,
     kv_table_dumps,
     topic_stats_dumps,
 )
@@ -87,11 +86,6 @@ async def test_topics_and_groups_are_created_and_deleted(broker: FakeBroker, poo
     await api.delete_topic_in_name_server(pool, broker.address, "New")
     await api.create_group(pool, broker.address, SubscriptionGroupConfig(name="billing", retry_max_times=3))
     assert b'"retryMaxTimes":3' in broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)[0].body
-    broker.on(RequestCode.GET_ALL_TOPIC_CONFIG, ok(body=dumps({"topicConfigTable": {"New": TopicConfig(name="New").to_json()}})))
-    assert (await api.topic_configs(pool, broker.address))["New"].read_queues == 4
-    broker.on(RequestCode.GET_ALL_TOPIC_CONFIG, ok(body=b"{}"))
-    with pytest.raises(ProtocolError):
-        await api.topic_configs(pool, broker.address)
 
 
 async def test_a_send_says_where_the_message_stands(broker: FakeBroker, pool: ConnectionPool) -> None:
