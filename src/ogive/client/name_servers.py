@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from ogive.errors import NoNameServer, TransportError
+from ogive.errors import BrokerBusy, BrokerInternalError, NoNameServer, OgiveError, ProtocolError, ServiceNotAvailable, TransportError
 
 T = TypeVar("T")
 
@@ -25,12 +25,16 @@ class NameServers:
         return ";".join(self.addresses)
 
     async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float) -> T:
-        """The result of ``call(address, timeout_s)`` from the first server that answers at all. Raises NoNameServer."""
+        """The result of ``call(address, timeout_s)`` from the first server that answers. Raises NoNameServer, and what the answer says.
+
+        A server that is busy, fails or answers nonsense is believed only when no other one answers.
+        """
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout_s
         tries, pause = 0, FIRST_PAUSE_S
         while True:
+            refusal: OgiveError | None = None
             for position in range(len(self.addresses)):
                 left = deadline - loop.time()
                 if left <= 0:
@@ -42,8 +46,13 @@ class NameServers:
                 except TransportError as exc:
                     self.trouble = str(exc)
                     continue
+                except (BrokerBusy, BrokerInternalError, ServiceNotAvailable, ProtocolError) as exc:
+                    refusal = exc
+                    continue
                 self._preferred, self.trouble = at, ""
                 return result
+            if refusal is not None:
+                raise refusal
             left = deadline - loop.time()
             if left < FIRST_PAUSE_S:
                 times = "once" if tries == 1 else f"{tries} times"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ogive.client.name_servers import NameServers
-from ogive.errors import ConnectError, NoNameServer, TopicNotExist
+from ogive.errors import BrokerBusy, BrokerInternalError, ConnectError, NoNameServer, OgiveError, ProtocolError, TopicNotExist
 
 
 async def test_the_server_that_answered_last_is_asked_first() -> None:
@@ -46,6 +46,25 @@ async def test_an_answer_that_says_no_is_an_answer() -> None:
     with pytest.raises(TopicNotExist):
         await NameServers(["a:1", "b:2"]).ask(call, 1.0)
     assert asked == ["a:1"]
+
+
+@pytest.mark.parametrize("refusal", [BrokerBusy(2, "busy"), BrokerInternalError(1, "not ready"), ProtocolError("body is no JSON object")])
+async def test_a_server_that_cannot_say_is_passed_over_and_believed_only_when_no_other_can(refusal: OgiveError) -> None:
+    asked: list[str] = []
+    able = {"b:2"}
+
+    async def call(address: str, timeout_s: float) -> str:
+        asked.append(address)
+        if address not in able:
+            raise refusal
+        return address
+
+    servers = NameServers(["a:1", "b:2"])
+    assert [await servers.ask(call, 1.0) for _ in range(2)] == ["b:2", "b:2"]
+    able.clear()
+    with pytest.raises(type(refusal)):
+        await servers.ask(call, 1.0)
+    assert asked == ["a:1", "b:2", "b:2", "b:2", "a:1"]
 
 
 async def test_a_server_that_comes_up_within_the_budget_is_found() -> None:
