@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -61,13 +63,18 @@ def test_a_feature_whose_test_did_not_pass_is_found() -> None:
     assert not_passed(features, {"test_a.py::test_x[json]", "test_a.py::test_z"}) == ["feature 1 (one): test_a.py::test_y did not pass"]
 
 
-def set_up(clone: Path, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run tools/setup in an empty clone."""
-    (clone / "tools").mkdir()
+def setup_command(clone: Path, what: str) -> list[str]:
+    """tools/setup in an empty clone."""
+    (clone / "tools").mkdir(exist_ok=True)
     shutil.copy(ROOT / "tools" / "setup", clone / "tools")
     bash = shutil.which("bash")
     assert bash
-    command = [bash, str(clone / "tools" / "setup"), what]
+    return [bash, str(clone / "tools" / "setup"), what]
+
+
+def set_up(clone: Path, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run tools/setup in an empty clone."""
+    command = setup_command(clone, what)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -89,6 +96,15 @@ def test_a_missing_java_is_one_sentence_that_says_how_to_get_it(tmp_path: Path) 
     )
 
 
+def test_a_java_home_that_maven_cannot_use_is_one_sentence_that_names_it(tmp_path: Path) -> None:
+    """Maven goes by JAVA_HOME, whatever is on PATH."""
+    done = set_up(tmp_path, "interop", PATH=os.environ["PATH"], JAVA_HOME="/nowhere/java")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "JAVA_HOME is /nowhere/java, which holds no JDK 17 or newer: set it to one, or unset it. Maven and Apache RocketMQ need that.\n"
+    )
+
+
 def test_an_old_python_is_one_sentence_that_says_how_to_get_another(tmp_path: Path) -> None:
     done = set_up(tmp_path, "run", PATH=os.environ["PATH"], OGIVE_PYTHON="false")
     assert done.returncode == 1
@@ -96,6 +112,56 @@ def test_an_old_python_is_one_sentence_that_says_how_to_get_another(tmp_path: Pa
         "Python 3.11 or newer is needed and false is not one: install it (Debian: apt-get install python3 python3-venv) "
         "or name one with OGIVE_PYTHON=/path/to/python.\n"
     )
+
+
+# An interpreter whose STEP says on standard error that it has begun, from a process of its own, and then waits.
+INTERPRETER = f"""#!{sys.executable}
+import pathlib, subprocess, sys
+
+if sys.argv[1:2] == ["-c"]:
+    print(True)
+elif sys.argv[1:3] == ["-m", STEP]:
+    subprocess.run([sys.executable, "-c", "import signal, sys; print('begun', file=sys.stderr, flush=True); signal.pause()"])
+elif sys.argv[1:3] == ["-m", "venv"]:
+    for program in ("python", "pip"):
+        there = pathlib.Path(sys.argv[3], "bin", program)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.write_bytes(pathlib.Path(__file__).read_bytes())
+        there.chmod(0o755)
+"""
+
+
+@pytest.mark.parametrize("step", ["venv", "pip"])
+def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: str, tmp_path: Path) -> None:
+    """As a terminal does it: to every process of the foreground group. No process stays."""
+    (tmp_path / "requirements").mkdir()
+    for name in ("build", "run", "data", "java"):
+        (tmp_path / "requirements" / f"{name}.txt").touch()
+    (tmp_path / "pyproject.toml").touch()
+    python = tmp_path / "python"
+    python.write_text(INTERPRETER.replace("STEP", repr(step)))
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "OGIVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
+    command = setup_command(tmp_path, "run")
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as first:
+        assert first.stderr is not None
+        assert first.stderr.readline() == "begun\n"
+        os.killpg(first.pid, signal.SIGINT)
+        _, errors = first.communicate(timeout=30)  # returns when the last process that holds the pipe is gone, also the waiting one
+    assert first.returncode == 130
+    assert errors == "setup: interrupted; the same command makes .venv whole\n"
+    assert not list(tmp_path.glob("tmp.*"))
+
+    (tmp_path / ".venv" / "half-made").touch()
+    python.write_text(INTERPRETER.replace("STEP", "None"))
+    second = set_up(tmp_path, "run", **environment)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert (tmp_path / ".venv" / "bin" / "pip").exists()
+    assert not (tmp_path / ".venv" / "half-made").exists()
+    third = set_up(tmp_path, "run", **environment)
+    assert (third.returncode, third.stdout) == (0, "")
 
 
 def test_ci_runs_the_three_targets() -> None:
