@@ -1,5 +1,7 @@
 """Plots as inline SVG. Colours are CSS classes and variables, so that the page decides about light and dark."""
 
+import colorsys
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +11,8 @@ from ogive.demo.timeline import Points
 
 _WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 34
+_TICK_ROOM = 50  # between two numbers of the upright axis
+_LETTER_ROOM = 12  # of a phase's name where the page is narrow
 _CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
 
@@ -43,7 +47,8 @@ def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = (), *,
     """Curves over the seconds of the run."""
     points = [point for line in lines for point in line.points]
     end_s = max([at for at, _ in points] + [band.end_s for band in bands], default=1.0) or 1.0
-    x_ticks, y_ticks = ticks(end_s, 10), ticks(max((value for _, value in points), default=1.0), 5)
+    rows = (height - _TOP - _BOTTOM) // _TICK_ROOM
+    x_ticks, y_ticks = ticks(end_s, 10), ticks(max((value for _, value in points), default=1.0), rows)
     top = y_ticks[-1]
 
     def x(at_s: float) -> float:
@@ -56,9 +61,9 @@ def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = (), *,
     for index, band in enumerate(bands):
         left, right = x(band.start_s), x(band.end_s)
         size = f'width="{right - left:.1f}" height="{height - _TOP - _BOTTOM}"'
-        parts.append(f'<rect class="band{index % 2}" x="{left:.1f}" y="{_TOP}" {size}/>')
-        if right - left > 7 * len(band.label):
-            parts.append(_text(left + 6, _TOP + 14, band.label, "phase", "start"))
+        parts.append(f'<rect class="band{index % 2}" x="{left:.1f}" y="{_TOP}" {size}><title>{escape(band.label)}</title></rect>')
+        if right - left > _LETTER_ROOM * len(band.label):
+            parts.append(_text(left + 6, _TOP + 18, band.label, "phase", "start"))
     for value in y_ticks:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
@@ -75,26 +80,50 @@ def legend(lines: Sequence[Line]) -> str:
 
 
 def heat_map(title: str, rows: Sequence[HeatRow], columns: Sequence[str], *, hue: int, low: float, high: float, digits: int) -> str:
-    """Rows of coloured cells with their numbers; *low* and *high* are the ends of the scale, pale and strong."""
-    parts = [_open(_HEAT_LEFT + _CELL_WIDTH * len(columns) + 2, _HEAT_TOP + _CELL_HEIGHT * len(rows) + 2, title)]
-    parts += [_text(_HEAT_LEFT + _CELL_WIDTH * (index + 0.5), 14, column, "tick") for index, column in enumerate(columns)]
+    """Rows of coloured cells with their numbers; *low* and *high* are the ends of the scale, pale and strong.
+
+    In two halves, which the page puts side by side where it is wide enough.
+    """
+    cuts = (0, (len(columns) + 1) // 2, len(columns))
+    halves = (_heat_map(title, rows, columns, range(first, last), hue, low, high, digits) for first, last in itertools.pairwise(cuts))
+    return f'<div class="halves">{"".join(halves)}</div>'
+
+
+def _heat_map(
+    title: str, rows: Sequence[HeatRow], columns: Sequence[str], shown: range, hue: int, low: float, high: float, digits: int
+) -> str:
+    parts = [_open(_HEAT_LEFT + _CELL_WIDTH * len(shown) + 2, _HEAT_TOP + _CELL_HEIGHT * len(rows) + 2, title)]
+    parts += [_text(_HEAT_LEFT + _CELL_WIDTH * (at + 0.5), 14, columns[index], "hour") for at, index in enumerate(shown)]
     for row_index, row in enumerate(rows):
         top = _HEAT_TOP + row_index * _CELL_HEIGHT
         parts.append(_text(0, top + _CELL_HEIGHT / 2 + 5, row.label, "row", "start"))
-        for index, (value, detail) in enumerate(zip(row.cells, row.details, strict=True)):
+        for at, index in enumerate(shown):
+            value = row.cells[index]
             if value is not None:
                 strength = min(1.0, max(0.0, (value - low) / (high - low)))
-                cell = _cell(_HEAT_LEFT + index * _CELL_WIDTH, top, f"{value:.{digits}f}", hue, strength)
-                parts.append(f"<g><title>{escape(detail)}</title>{cell}</g>")
+                cell = _cell(_HEAT_LEFT + at * _CELL_WIDTH, top, f"{value:.{digits}f}", hue, strength)
+                parts.append(f"<g><title>{escape(row.details[index])}</title>{cell}</g>")
     return "".join((*parts, "</svg>"))
 
 
 def _cell(left: float, top: float, text: str, hue: int, strength: float) -> str:
     """A box with a number, pale at *strength* 0 and strong at 1."""
     size = f'width="{_CELL_WIDTH - 2}" height="{_CELL_HEIGHT - 2}" rx="4"'
-    box = f'<rect x="{left + 1:g}" y="{top + 1:g}" {size} fill="hsl({hue} 62% {95 - 58 * strength:.0f}%)"/>'
-    ink = "cell pale" if strength > 0.45 else "cell"
-    return box + _text(left + _CELL_WIDTH / 2, top + _CELL_HEIGHT / 2 + 4, text, ink)
+    colour = colorsys.hls_to_rgb(hue / 360, 0.95 - 0.58 * strength, 0.62)
+    fill = "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+    box = f'<rect x="{left + 1:g}" y="{top + 1:g}" {size} fill="{fill}"/>'
+    ink = "cell pale" if luminance(colour) < _MIDDLE else "cell"
+    return box + _text(left + _CELL_WIDTH / 2, top + _CELL_HEIGHT / 2 + 5, text, ink)
+
+
+_MIDDLE = math.sqrt(1.05 * 0.05) - 0.05
+"""The luminance on which black and white can be read equally well: 4.6 : 1, where 4.5 : 1 is asked for (WCAG 2, AA)."""
+
+
+def luminance(colour: tuple[float, float, float]) -> float:
+    """Relative luminance of an sRGB colour whose parts are 0 to 1 (WCAG 2)."""
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _open(width: float, height: float, title: str) -> str:

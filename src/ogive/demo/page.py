@@ -31,12 +31,14 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .facts div { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 12px 16px }
 .facts b { display: block; font-size: 22px; font-variant-numeric: tabular-nums }
 .facts span { color: var(--soft); font-size: 13px }
-svg { display: block; width: 100%; height: auto; font-size: 12px }
-.tick { fill: var(--soft) }
-.phase { fill: var(--soft); font-size: 11px }
+svg { display: block; width: 100%; height: auto; overflow: visible }
+.tick, .phase, .hour { fill: var(--soft); font-size: 12px }
 .row { fill: var(--ink); font-weight: 600; font-size: 14px }
-.cell { fill: #1b1f24; font-variant-numeric: tabular-nums }
+.cell { fill: #000; font-size: 13px; font-variant-numeric: tabular-nums }
 .cell.pale { fill: #fff }
+.halves { display: flex; flex-wrap: wrap; gap: 10px 16px }
+.halves svg { flex: 1 1 400px; width: 0 }
+@media (max-width: 760px) { .tick, .phase { font-size: 22px } }
 .grid { stroke: var(--line) }
 .band0 { fill: var(--band0) }
 .band1 { fill: var(--band1) }
@@ -48,6 +50,7 @@ svg { display: block; width: 100%; height: auto; font-size: 12px }
 .curve { stroke: var(--own) }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 6px 0 0; font-size: 13px; color: var(--ink) }
 .legend i { display: inline-block; width: 18px; height: 3px; border-radius: 2px; background: var(--own) }
+.legend + svg { margin-top: 22px }
 .legend i { margin-right: 7px; vertical-align: middle }
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: 4px 8px; text-align: right }
@@ -70,7 +73,7 @@ PAGE: Final = """<!doctype html>
 <body>
 <main>
 <h1>ogive demo</h1>
-<p>The departures of 2013 from New York's airports, as events through a broker, two consumer groups and Spark.</p>
+<p>{subtitle}</p>
 <div class="verdict {verdict_class}">{verdict}</div>
 <div class="facts">{facts}</div>
 <section>

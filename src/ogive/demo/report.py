@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from html import escape
 from itertools import groupby
+from typing import Final
 
 from ogive.demo import names
 from ogive.demo.charts import Band, HeatRow, Line, heat_map, line_chart
@@ -13,6 +15,8 @@ from ogive.demo.figures import Check, Hours
 from ogive.demo.page import PAGE, STYLE
 from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ def render(run: Run) -> str:
     verdict = "every figure is right" if not failed else f"{failed} of {len(run.checks)} figures differ"
     return PAGE.format(
         style=STYLE,
+        subtitle=f"{_departures(run.hours)}, as events through a broker, two consumer groups and Spark.",
         verdict_class="bad" if failed else "good",
         verdict=f"{len(run.checks)} figures compared with the files: {verdict}",
         facts="".join(f"<div><b>{escape(fact.value)}</b><span>{escape(fact.label)}</span></div>" for fact in run.facts),
@@ -48,6 +53,16 @@ def render(run: Run) -> str:
         heat=_heat(run.hours),
         table=table(run.checks),
     )
+
+
+def _departures(hours: Hours) -> str:
+    """What was read: a run may stop long before the year ends. The days are those of events "scheduled", on New York's calendar."""
+    days = [_clock(hour_ms).date() for (_, hour_ms), figures in hours.items() if figures.scheduled]
+    if not days:
+        return "Departures from New York's airports"
+    first, last = min(days), max(days)
+    period = f"on {first:%-d %B %Y}" if first == last else f"from {first:%-d %B} to {last:%-d %B %Y}"
+    return f"Departures from New York's airports {period}"
 
 
 def _rates(run: Run) -> str:
@@ -69,7 +84,7 @@ def _lag(run: Run) -> str:
 def _heat(hours: Hours) -> str:
     by_clock: defaultdict[str, list[Figures]] = defaultdict(lambda: [Figures() for _ in range(24)])
     for (airport, hour_ms), figures in hours.items():
-        by_clock[airport][_clock_hour(hour_ms)].add(figures)
+        by_clock[airport][_clock(hour_ms).hour].add(figures)
     columns = [f"{hour:02}" for hour in range(24)]
     delays, shares = [], []
     for airport, cells in sorted(by_clock.items()):
@@ -84,9 +99,10 @@ def _heat(hours: Hours) -> str:
     )
 
 
-def _clock_hour(hour_ms: int) -> int:
+def _clock(hour_ms: int) -> datetime:
+    """What New York's clocks and calendars show."""
     minute = hour_ms // 60_000
-    return (minute + NEW_YORK.offset_min(minute)) // 60 % 24
+    return _EPOCH + timedelta(minutes=minute + NEW_YORK.offset_min(minute))
 
 
 def _describe(airport: str, hour: int, figures: Figures) -> str:

@@ -37,7 +37,8 @@ def main(options: argparse.Namespace) -> int:
     """
     if options.events is not None and options.events < 1:
         raise InvalidOption(f"--events {options.events}: at least 1 is needed")
-    print("ogive demo: the flights of a year through broker, consumer groups and Spark; every figure checked against the files", flush=True)
+    what = "the flights of a year" if options.events is None else f"the first {options.events:,} events of a year of flights"
+    print(f"ogive demo: {what} through broker, consumer groups and Spark; every figure checked against the files", flush=True)
     dataset = Dataset.installed()
     folder = Path(tempfile.mkdtemp(prefix="ogive-demo-"))
     try:

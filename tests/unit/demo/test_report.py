@@ -1,5 +1,7 @@
 """The report: self-contained, complete, and loud about a difference."""
 
+import dataclasses
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -69,6 +71,31 @@ def test_hours_are_shown_on_new_yorks_clocks(dataset: Dataset) -> None:
     """Flight 1545 left at 10:17 UTC, which is 05:17 in New York."""
     page = report.render(run_of(dataset, []))
     assert "EWR, 05:00 to 05:59: 1 departures, 2.0 min late on average, 100.0% on time" in page
+
+
+def test_the_page_says_what_was_read_not_what_could_have_been(dataset: Dataset) -> None:
+    whole = report.render(run_of(dataset, []))
+    assert "from 1 January to 5 July 2013" in whole
+    first = report.render(dataclasses.replace(run_of(dataset, []), hours=truth.compute(dataset, 3).hours))
+    assert "on 1 January 2013" in first
+    assert "July" not in first
+
+
+@pytest.mark.parametrize(("hue", "low", "high"), [(18, 0, 60), (205, 20, 100)])
+def test_every_number_of_a_heat_map_can_be_read(hue: int, low: float, high: float) -> None:
+    """The contrast that WCAG 2 asks of text, AA, whatever the value."""
+    values = [low + (high - low) * step / 100 for step in range(101)]
+    drawn = charts.heat_map("t", [HeatRow("EWR", values, [""] * 101)], [""] * 101, hue=hue, low=low, high=high, digits=0)
+    cells = re.findall(r'fill="#(\w\w)(\w\w)(\w\w)"/><text class="(cell|cell pale)"', drawn)
+    assert len(cells) == 101
+    for red, green, blue, ink in cells:
+        ground = charts.luminance((int(red, 16) / 255, int(green, 16) / 255, int(blue, 16) / 255))
+        assert (1.05 / (ground + 0.05) if ink == "cell pale" else (ground + 0.05) / 0.05) >= 4.5
+
+
+def test_luminance_is_that_of_the_standard() -> None:
+    assert [charts.luminance(colour) for colour in ((0, 0, 0), (1, 1, 1), (1, 0, 0))] == pytest.approx([0, 1, 0.2126])
+    assert charts.luminance((0.5, 0.5, 0.5)) == pytest.approx(0.2140, abs=1e-4)
 
 
 def test_text_is_escaped(dataset: Dataset) -> None:
