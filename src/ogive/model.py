@@ -123,6 +123,19 @@ def _validate_name(kind: str, name: str, limit: int) -> str:
     return name
 
 
+def parse_tags(expression: str) -> tuple[str, ...]:
+    """The tags in ``paid || refunded``; none for ``*``, which means every message. Raises InvalidOption for what is neither.
+
+    Java drops empty places, and takes a tag with ``|`` or ``*`` in it literally: it matches nothing that was meant.
+    """
+    tags = tuple(dict.fromkeys(word.strip() for word in expression.split("||")))
+    if tags == ("*",):
+        return ()
+    if not all(tags) or any("|" in tag for tag in tags) or "*" in tags:
+        raise InvalidOption(f"tags {expression!r}: expected a tag, several separated by || ('paid || refunded'), or * for all")
+    return tags
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
     """One queue of a topic on one broker. The order (topic, broker name, queue id) is the one that allocation relies on."""

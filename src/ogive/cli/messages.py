@@ -12,8 +12,7 @@ from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import BrokerError, InvalidOption, NoRoute, TransportError
-from ogive.model import TOOLS_GROUP, Message, MessageExt, MessageQueue, PullResult
-from ogive.wire.bodies import SubscriptionData
+from ogive.model import TOOLS_GROUP, Message, MessageExt, MessageQueue, PullResult, parse_tags
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 
@@ -73,6 +72,7 @@ async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
+    parse_tags(options.tag)  # before anybody is asked
     async with (
         ClientInstance(ClientConfig(name_server=options.name_server)) as client,
         aclosing(_follow(client, options.topic, options.tag, options.start)) as messages,
@@ -87,7 +87,7 @@ async def _tail(options: argparse.Namespace) -> int:
 async def _follow(client: ClientInstance, topic: str, tags: str, start: str) -> AsyncGenerator[MessageExt, None]:
     """Messages of all queues as they come; one pull of each queue is on its way, its next one when its messages are taken."""
     find = api.min_offset if start == "earliest" else api.max_offset
-    wanted = SubscriptionData.of_tags(topic, tags).tags
+    wanted = parse_tags(tags)
     pulls: dict[asyncio.Task[PullResult], MessageQueue] = {}
     try:
         for queue in await client.subscribe_queues(topic):

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 from ogive.errors import InvalidOption
-from ogive.model import validate_group, validate_topic
+from ogive.model import parse_tags, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -94,6 +94,7 @@ class ListenerConfig:
     def __post_init__(self) -> None:
         validate_topic(self.topic)
         validate_group(self.group)
+        parse_tags(self.tags)
         if self.broadcast:
             raise InvalidOption("broadcast consumption is not part of this release: give each member a group of its own instead")
         if not 1 <= self.batch <= 1024:

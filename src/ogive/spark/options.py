@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from ogive.client.config import DEFAULT_NAME_SERVER, parse_name_servers
 from ogive.errors import InvalidOption
-from ogive.model import validate_group, validate_topic
+from ogive.model import parse_tags, validate_group, validate_topic
 
 EARLIEST: Final = -2  # in offsets given as JSON, as in rocketmq-spark and Kafka
 LATEST: Final = -1
@@ -145,13 +145,7 @@ def _topics(text: str) -> tuple[str, ...]:
 
 
 def _tags(_: str, text: str) -> frozenset[str] | None:
-    """`paid || refunded`; `*` means every message."""
-    tags = frozenset(part.strip() for part in text.split("||") if part.strip())
-    if not tags:
-        raise InvalidOption("tags is empty: expected a tag, several separated by ||, or *")
-    if "*" in tags and len(tags) > 1:
-        raise InvalidOption(f"tags={text!r}: * means every message and stands alone")
-    return None if tags == {"*"} else tags
+    return frozenset(parse_tags(text)) or None
 
 
 def _count(name: str, text: str) -> int:

@@ -87,6 +87,11 @@ def test_properties_are_name_and_value() -> None:
             _property(wrong)
 
 
+def test_a_malformed_tag_expression_is_refused_before_anybody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tail", "Orders", "--tag", "|| paid", "-n", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith("ogive: tags '|| paid': expected a tag, several separated by ||")
+
+
 def test_no_name_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "-n", "127.0.0.1:1"]) == 1
     error = capsys.readouterr().err

@@ -22,6 +22,13 @@ def test_a_listener_is_still_the_function() -> None:
     assert "bill" in bill.name
 
 
+@pytest.mark.parametrize(
+    ("expression", "tags"), [("*", ()), (" * ", ()), ("paid", ("paid",)), ("paid||refunded || paid", ("paid", "refunded"))]
+)
+def test_tags_that_a_listener_may_name(expression: str, tags: tuple[str, ...]) -> None:
+    assert listener("Orders", group="billing", tags=expression)(print).config.subscription(0).tags == tags
+
+
 def test_async_functions_are_recognised() -> None:
     async def ship(message: Any) -> None: ...
 
@@ -48,6 +55,12 @@ def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int)
     [
         ({"topic": "no spaces"}, "may hold only"),
         ({"group": ""}, "group name"),
+        ({"tags": "|| paid"}, r"tags '\|\| paid': expected a tag, several separated by"),
+        ({"tags": "paid ||"}, "expected a tag"),
+        ({"tags": "paid || || refunded"}, "expected a tag"),
+        ({"tags": "paid | refunded"}, "expected a tag"),
+        ({"tags": "paid || *"}, "expected a tag"),
+        ({"tags": ""}, "expected a tag"),
         ({"batch": 0}, "batch is 0"),
         ({"batch": 2000}, "batch is 2000"),
         ({"threads": 0}, "threads is 0"),
