@@ -10,8 +10,8 @@ from html import escape
 from ogive.demo.timeline import Points
 
 _WIDTH = 960
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 34
-_TICK_ROOM = 50  # between two numbers of the upright axis
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
+_TICK_ROOM = 46  # between two numbers of the upright axis
 _LETTER_ROOM = 12  # of a phase's name where the page is narrow
 _CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
@@ -67,7 +67,7 @@ def line_chart(title: str, lines: Sequence[Line], bands: Sequence[Band] = (), *,
     for value in y_ticks:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
-    parts += [_text(x(at_s), height - 12, f"{at_s:g} s", "tick") for at_s in x_ticks if at_s <= end_s]
+    parts += [_text(x(at_s), height - 10, f"{at_s:g} s", "tick") for at_s in x_ticks if at_s <= end_s]
     for line in lines:
         path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line.points)
         parts.append(f'<polyline class="curve {line.style}" points="{path}"><title>{escape(line.label)}</title></polyline>')
@@ -101,7 +101,7 @@ def _heat_map(
             value = row.cells[index]
             if value is not None:
                 strength = min(1.0, max(0.0, (value - low) / (high - low)))
-                cell = _cell(_HEAT_LEFT + at * _CELL_WIDTH, top, f"{value:.{digits}f}", hue, strength)
+                cell = _cell(_HEAT_LEFT + at * _CELL_WIDTH, top, f"{value:z.{digits}f}", hue, strength)
                 parts.append(f"<g><title>{escape(row.details[index])}</title>{cell}</g>")
     return "".join((*parts, "</svg>"))
 

@@ -38,7 +38,6 @@ svg { display: block; width: 100%; height: auto; overflow: visible }
 .cell.pale { fill: #fff }
 .halves { display: flex; flex-wrap: wrap; gap: 10px 16px }
 .halves svg { flex: 1 1 400px; width: 0 }
-@media (max-width: 760px) { .tick, .phase { font-size: 22px } }
 .grid { stroke: var(--line) }
 .band0 { fill: var(--band0) }
 .band1 { fill: var(--band1) }
@@ -48,6 +47,7 @@ svg { display: block; width: 100%; height: auto; overflow: visible }
 .c2 { --own: var(--c2) }
 .c3 { --own: var(--c3) }
 .curve { stroke: var(--own) }
+@media (max-width: 760px) { .tick, .phase { font-size: 22px } .curve { stroke-width: 3.5 } }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 6px 0 0; font-size: 13px; color: var(--ink) }
 .legend i { display: inline-block; width: 18px; height: 3px; border-radius: 2px; background: var(--own) }
 .legend + svg { margin-top: 22px }

@@ -93,6 +93,10 @@ def test_every_number_of_a_heat_map_can_be_read(hue: int, low: float, high: floa
         assert (1.05 / (ground + 0.05) if ink == "cell pale" else (ground + 0.05) / 0.05) >= 4.5
 
 
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert ">0</text>" in charts.heat_map("t", [HeatRow("EWR", [-0.3], [""])], ["00"], hue=1, low=0, high=2, digits=0)
+
+
 def test_luminance_is_that_of_the_standard() -> None:
     assert [charts.luminance(colour) for colour in ((0, 0, 0), (1, 1, 1), (1, 0, 0))] == pytest.approx([0, 1, 0.2126])
     assert charts.luminance((0.5, 0.5, 0.5)) == pytest.approx(0.2140, abs=1e-4)
