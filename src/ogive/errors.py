@@ -310,6 +310,10 @@ class StoreLocked(StoreError):
     """Another process holds the directory."""
 
 
+class StoreUnusable(StoreError):
+    """The directory cannot hold a store: it is none, cannot be written, or its disk is full. Another one could."""
+
+
 class StoreCorrupt(StoreError):
     """The directory holds something that is no store, or damage that recovery must not guess about."""
 

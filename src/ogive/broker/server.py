@@ -23,9 +23,9 @@ from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
-from ogive.errors import IllegalStateError, OgiveError, StoreError
+from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
-from ogive.store.fs import OsFs
+from ogive.store.fs import OsFs, reason
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
@@ -85,7 +85,7 @@ def _open(config: BrokerConfig) -> _Opened:
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
-            raise StoreError(f"cannot read or save the tables in {folder}: {exc}") from exc
+            raise StoreUnusable(f"the broker's tables cannot be in {folder}: {reason(exc)}") from exc
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays

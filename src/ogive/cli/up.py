@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
-from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked
+from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.transport.loop import new_event_loop
@@ -26,6 +26,8 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes. 0 after a clean stop, 74 when the store failed."""
     logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if not options.data:
+        raise InvalidOption("--data is empty: the directory for messages is expected")
     check_host(options.host, options.insecure_listen, options.advertised_host)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
@@ -34,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
             raise OgiveError(f"{exc}; --host, --name-server-port and --broker-port choose another address (port 0: a free one)") from None
         except StoreLocked as exc:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
+        except StoreUnusable as exc:
+            raise OgiveError(f"{exc}; mend that, or choose another directory with --data") from None
 
 
 def check_host(host: str, insecure_listen: bool, advertised_host: str | None = None) -> None:

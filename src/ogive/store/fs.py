@@ -16,6 +16,24 @@ Data = bytes | bytearray | memoryview
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that say "not now" and lose nothing; any other error of a write or sync is final."""
 
+_REASONS: Final = {
+    errno.ENOENT: "it is not there and cannot be made",
+    errno.EEXIST: "{path} is a file where a directory is needed",
+    errno.ENOTDIR: "a part of the path {path} is a file",
+    errno.EISDIR: "{path} is a directory where a file is needed",
+    errno.EROFS: "its file system is read-only",
+    errno.EACCES: "this user has no permission for {path}",
+    errno.EPERM: "this user has no permission for {path}",
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "this user's quota of disk space is used up",
+}
+
+
+def reason(failure: OSError) -> str:
+    """Why a file call on a directory failed, in words."""
+    words = _REASONS.get(failure.errno or 0)
+    return words.format(path=failure.filename or "it") if words else failure.strerror or str(failure)
+
 
 class Fs(Protocol):
     """File calls. Handles are small integers. Every failure is an OSError."""

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreLocked
+from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
 from ogive.store.flusher import Flush, QueueFlusher
-from ogive.store.fs import NO_SPACE, Fs, OsFs
+from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.recovery import Recovered, recover
@@ -112,7 +112,7 @@ class MessageStore:
         clock_ms: Callable[[], int] = now_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Lock the directory, recover it and mark it as in use. Raises StoreLocked, StoreCorrupt or StoreError with one plain sentence."""
+        """Lock the directory, recover it and mark it as in use. Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each."""
         fs = fs or OsFs()
         lock = _lock(fs, config.root)
         try:
@@ -123,7 +123,7 @@ class MessageStore:
         except BaseException as exc:
             fs.close(lock)
             if isinstance(exc, OSError):
-                raise StoreError(f"cannot open the store in {config.root}: {exc}") from exc
+                raise _unusable(config.root, exc) from exc
             raise
         return cls(fs, config, lock, recovered, clock_ms, monotonic)
 
@@ -412,10 +412,16 @@ def _lock(fs: Fs, root: Path) -> int:
         lock = fs.lock(root / "lock")
     except BlockingIOError:
         raise StoreLocked(f"the store in {root} is in use by another process") from None
-    except FileExistsError:
-        raise StoreCorrupt(f"{root} is no directory") from None
     except OSError as exc:
-        raise StoreError(f"cannot open the store in {root}: {exc}") from exc
-    fs.truncate(lock, len(_LOCK_TEXT))
-    fs.pwrite(lock, _LOCK_TEXT, 0)
+        raise _unusable(root, exc) from exc
+    try:
+        fs.truncate(lock, len(_LOCK_TEXT))
+        fs.pwrite(lock, _LOCK_TEXT, 0)
+    except OSError as exc:
+        fs.close(lock)
+        raise _unusable(root, exc) from exc
     return lock
+
+
+def _unusable(root: Path, failure: OSError) -> StoreUnusable:
+    return StoreUnusable(f"the store cannot be in {root}: {reason(failure)}")

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,42 @@ def test_options_reach_the_broker() -> None:
 def test_bad_delay_levels_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--name-server-port", "0", "--delay-levels", "soon"]) == 1
     assert "delay levels 'soon'" in capsys.readouterr().err
+
+
+def up_with(data: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `ogive up` says about a directory that it cannot use."""
+    assert main(["up", "--name-server-port", "0", "--broker-port", "0", "--data", str(data)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "Errno" not in said.err
+    return said.err
+
+
+def test_a_data_directory_that_cannot_be_one_is_a_sentence_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    way_out = "; mend that, or choose another directory with --data\n"
+    assert up_with(file, capsys) == f"ogive: the store cannot be in {file}: {file} is a file where a directory is needed{way_out}"
+    inside = file / "inside"
+    assert up_with(inside, capsys) == f"ogive: the store cannot be in {inside}: a part of the path {inside} is a file{way_out}"
+    assert up_with("", capsys) == "ogive: --data is empty: the directory for messages is expected\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_place_where_nothing_can_be_made_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert up_with("/proc/x", capsys).startswith("ogive: the store cannot be in /proc/x: it is not there and cannot be made; ")
+
+
+@pytest.mark.parametrize("inner", ["commitlog", "config"])
+def test_a_file_where_the_store_has_a_directory_is_named(inner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / inner).touch()
+    assert f"{tmp_path / inner} is a file where a directory is needed; mend that" in up_with(tmp_path, capsys)
+
+
+def test_a_directory_where_the_broker_has_a_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config" / "topics.json").mkdir(parents=True)
+    assert f"{tmp_path / 'config' / 'topics.json'} is a directory where a file is needed; mend that" in up_with(tmp_path, capsys)
 
 
 def test_properties_are_name_and_value() -> None:

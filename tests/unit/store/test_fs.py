@@ -1,9 +1,11 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from ogive.store import OsFs
+from ogive.store.fs import reason
 
 
 def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
@@ -15,6 +17,20 @@ def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
     fs.truncate(handle, 6)
     assert fs.size(handle) == 6
     fs.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.EROFS, "its file system is read-only"),
+        (errno.EACCES, "this user has no permission for /data/lock"),
+        (errno.ENOSPC, "its disk is full"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_the_reason_of_a_failure_is_said_in_words(code: int, says: str) -> None:
+    assert reason(OSError(code, os.strerror(code), "/data/lock")) == says
+    assert "None" not in reason(OSError(code, os.strerror(code)))
 
 
 def test_list_of_a_missing_directory_is_empty(tmp_path: Path) -> None:

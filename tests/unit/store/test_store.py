@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull
+from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
 from ogive.store import GetStatus, MessageStore, NewMessage, PutResult, StoreConfig
 from ogive.wire.message import decode_stored, java_hash
+from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, RecorderFs, Sync
 from tests.stores import Clock, Driver, crash, message, small
 
@@ -382,3 +383,13 @@ def test_sync_makes_everything_put_before_durable_also_in_async_mode() -> None:
         called: list[int] = []
         driver.store.sync(lambda: called.append(sum(isinstance(operation, Sync) for operation in fs.operations)))
         assert called == [syncs + 1]
+
+
+@pytest.mark.parametrize(("call", "part"), [("create", "lock"), ("pwrite", "lock"), ("create", "abort")])
+def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(call: str, part: str, tmp_path: Path) -> None:
+    full = FailFrom(call, part, nth=0, times=1, code=errno.ENOSPC)
+    full.armed = True
+    with pytest.raises(StoreUnusable, match=r"the store cannot be in .*: its disk is full"):
+        MessageStore.open(small(tmp_path), fs=FaultyFs(full))
+    assert full.failures == 1
+    MessageStore.open(small(tmp_path)).close()
