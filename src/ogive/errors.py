@@ -148,6 +148,10 @@ class NoNameServer(OgiveError):
     """None of the configured name servers answered."""
 
 
+class NotANameServer(NoNameServer):
+    """Something answers at the name server's address that is none, mostly a broker: waiting cannot help."""
+
+
 class NoRoute(OgiveError):
     """The name server answered, but knows no broker for the topic."""
 
@@ -158,13 +162,15 @@ class NoRoute(OgiveError):
 
 
 class BrokerError(OgiveError):
-    """A broker or name server answered with an error code that has no class of its own."""
+    """A broker or name server answered with an error code that has no class of its own. Without *address* nobody was asked: the client
+    itself refuses what every broker would refuse with that code."""
 
     codes: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
         name = ResponseCode(code).name if code in ResponseCode._value2member_map_ else "unknown code"
-        super().__init__(f"{address or 'peer'} answered {code} {name}: {remark or 'no remark'}")
+        said = remark or "no remark"
+        super().__init__(f"{address} answered {code} {name}: {said}" if address else f"{said} ({code} {name})")
         self.code = code
         self.remark = remark or ""
         self.address = address

@@ -99,6 +99,18 @@ def test_an_unknown_topic_is_one_sentence_with_advice(tmp_path: Path) -> None:
     assert text.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command", [("send", "Orders", "--body", "x"), ("topic", "list"), ("topic", "create", "Orders"), ("lag", "g"), ("tail", "Orders")]
+)
+def test_a_brokers_address_in_place_of_the_name_servers_is_one_sentence(running: Broker, command: tuple[str, ...]) -> None:
+    done = ogive(*command, "-n", running.address)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(
+        f"ogive: {running.address} is not a name server but, it seems, a broker: give the name server's address"
+    )
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_lag_of_a_group(running: Broker) -> None:
     server = ("-n", running.name_server)
     ogive("topic", "create", "Late", "--queues", "1", *server)

@@ -4,7 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from ogive.errors import BrokerBusy, BrokerInternalError, NoNameServer, OgiveError, ProtocolError, ServiceNotAvailable, TransportError
+from ogive.errors import (
+    BrokerBusy,
+    BrokerInternalError,
+    NoNameServer,
+    NotANameServer,
+    OgiveError,
+    ProtocolError,
+    ServiceNotAvailable,
+    TransportError,
+)
 
 T = TypeVar("T")
 
@@ -27,7 +36,7 @@ class NameServers:
     async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float) -> T:
         """The result of ``call(address, timeout_s)`` from the first server that answers. Raises NoNameServer, and what the answer says.
 
-        A server that is busy, fails or answers nonsense is believed only when no other one answers.
+        A server that is busy, fails, answers nonsense or is none at all (NotANameServer) is believed only when no other one answers.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -46,7 +55,7 @@ class NameServers:
                 except TransportError as exc:
                     self.trouble = str(exc)
                     continue
-                except (BrokerBusy, BrokerInternalError, ServiceNotAvailable, ProtocolError) as exc:
+                except (NotANameServer, BrokerBusy, BrokerInternalError, ServiceNotAvailable, ProtocolError) as exc:
                     refusal = exc
                     continue
                 self._preferred, self.trouble = at, ""

@@ -10,6 +10,7 @@ from ogive.errors import (
     BrokerInternalError,
     ConnectError,
     ConsumerNotOnline,
+    NotANameServer,
     ProtocolError,
     RequestTimeout,
     ResponseCode,
@@ -239,3 +240,21 @@ async def test_nobody_there_is_a_connect_error(pool: ConnectionPool) -> None:
         address = gone.address
     with pytest.raises(ConnectError, match="refused"):
         await api.topic_list(pool, address)
+
+
+async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(broker: FakeBroker, pool: ConnectionPool) -> None:
+    for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER):
+        broker.on(code, error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    says = f"{broker.address} is not a name server but, it seems, a broker: give the name server's address"
+    for asked in (
+        api.get_route(pool, broker.address, "Orders"),
+        api.get_cluster_info(pool, broker.address),
+        api.topic_list(pool, broker.address),
+    ):
+        with pytest.raises(NotANameServer, match=says):
+            await asked
+
+
+def test_an_error_names_who_answered_and_does_not_speak_of_a_peer_where_nobody_was_asked() -> None:
+    assert str(BrokerError(13, "too long", "10.0.0.1:10911")) == "10.0.0.1:10911 answered 13 MESSAGE_ILLEGAL: too long"
+    assert str(BrokerError(13, "too long")) == "too long (13 MESSAGE_ILLEGAL)"

@@ -5,7 +5,16 @@ import asyncio
 import pytest
 
 from ogive.client.name_servers import NameServers
-from ogive.errors import BrokerBusy, BrokerInternalError, ConnectError, NoNameServer, OgiveError, ProtocolError, TopicNotExist
+from ogive.errors import (
+    BrokerBusy,
+    BrokerInternalError,
+    ConnectError,
+    NoNameServer,
+    NotANameServer,
+    OgiveError,
+    ProtocolError,
+    TopicNotExist,
+)
 
 
 async def test_the_server_that_answered_last_is_asked_first() -> None:
@@ -65,6 +74,21 @@ async def test_a_server_that_cannot_say_is_passed_over_and_believed_only_when_no
     with pytest.raises(type(refusal)):
         await servers.ask(call, 1.0)
     assert asked == ["a:1", "b:2", "b:2", "b:2", "a:1"]
+
+
+async def test_what_is_no_name_server_is_passed_over_and_said_at_once_where_there_is_no_other() -> None:
+    asked: list[str] = []
+
+    async def call(address: str, timeout_s: float) -> str:
+        asked.append(address)
+        if address == "c:3":
+            return address
+        raise NotANameServer(f"{address} is not a name server")
+
+    assert await NameServers(["a:1", "c:3"]).ask(call, 60.0) == "c:3"
+    with pytest.raises(NotANameServer, match="b:2 is not a name server"):
+        await NameServers(["a:1", "b:2"]).ask(call, 60.0)
+    assert asked == ["a:1", "c:3", "a:1", "b:2"]
 
 
 async def test_a_server_that_comes_up_within_the_budget_is_found() -> None:
