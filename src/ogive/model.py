@@ -183,6 +183,8 @@ class Message:
             _check_text("tag", self.tag)
         if self.sharding_key is not None:
             _check_text("sharding key", self.sharding_key)
+        if self.delay_level < 0:
+            raise InvalidOption(f"delay level {self.delay_level} is below 0")
         for key in self.keys:
             _check_text("key", key)
             if " " in key:

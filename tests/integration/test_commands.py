@@ -80,6 +80,25 @@ def test_what_is_sent_is_what_tail_shows(running: Broker) -> None:
     assert "tag=paid key=4711 2 x espresso" in plain
 
 
+def test_a_delayed_message_is_said_to_come_later_and_a_level_that_is_not_there_is_refused() -> None:
+    with Broker(options=("--delay-levels", "1s 90s 5m 2h")) as broker:
+        server = ("-n", broker.name_server)
+        said = [ogive("send", "Orders", "--body", "x", "--delay-level", level, *server).stdout.decode() for level in "1234"]
+        assert [line.partition(" id ")[0] for line in said] == [
+            "Orders on broker-a in 1 s (delay level 1)",
+            "Orders on broker-a in 90 s (delay level 2)",
+            "Orders on broker-a in 5 min (delay level 3)",
+            "Orders on broker-a in 2 h (delay level 4)",
+        ]
+        place = json.loads(ogive("send", "Orders", "--body", "x", "--delay-level", "2", "--json", *server).stdout)
+        del place["id"]
+        assert place == {"status": "SEND_OK", "topic": "Orders", "broker": "broker-a", "delay_level": 2, "delay_s": 90.0}
+        refused = ogive("send", "Orders", "--body", "x", "--delay-level", "5", *server)
+        assert (refused.returncode, refused.stdout) == (1, b"")
+        assert refused.stderr == b"ogive: --delay-level 5: the broker has 4 levels (1 s, 90 s, 5 min, 2 h)\n"
+        assert b"--delay-level -1: 1 is the first level" in ogive("send", "Orders", "--body", "x", "--delay-level", "-1", *server).stderr
+
+
 def test_a_binary_body_is_shown_as_hex(running: Broker) -> None:
     server = ("-n", running.name_server)
     ogive("topic", "create", "Bytes", *server)

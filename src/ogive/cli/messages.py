@@ -5,18 +5,20 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from typing import Any
 
 from ogive import aio
 from ogive.cli.output import print_json
 from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
-from ogive.errors import BrokerError, InvalidOption, NoRoute, TransportError
-from ogive.model import TOOLS_GROUP, Message, MessageExt, MessageQueue, PullResult, parse_tags
+from ogive.errors import BrokerError, InvalidOption, NoRoute, ProtocolError, TransportError
+from ogive.model import TOOLS_GROUP, Message, MessageExt, MessageQueue, PullResult, SendResult, parse_tags
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 
 RETRY_S = 1.0
+_UNITS = ((3_600_000, "h"), (60_000, "min"))
 
 
 def send(options: argparse.Namespace) -> int:
@@ -26,6 +28,7 @@ def send(options: argparse.Namespace) -> int:
 
 async def _send(options: argparse.Namespace) -> int:
     properties = dict(_property(text) for text in options.properties)
+    delay_ms = await _delay_ms(options) if options.delay_level else None
     async with aio.Producer(options.name_server) as producer:
         for body in _bodies(options):
             message = Message(
@@ -39,12 +42,45 @@ async def _send(options: argparse.Namespace) -> int:
             )
             sent = await producer.send(message)
             if options.json:
-                queue = sent.queue
-                place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": sent.queue_offset}
-                print_json({"id": sent.id, "status": sent.status.name, **place})
+                print_json({"id": sent.id, "status": sent.status.name, **_place(sent, options.delay_level, delay_ms)})
+            elif options.delay_level:
+                when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
+                print(f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level {options.delay_level}) id {sent.id}", flush=True)
             else:
                 print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
     return 0
+
+
+async def _delay_ms(options: argparse.Namespace) -> int | None:
+    """What the level means at the topic's brokers; None where they do not tell. Raises InvalidOption for a level that they do not have.
+
+    A broker takes a level that is too high for its highest: hours, where minutes may have been meant.
+    """
+    if options.delay_level < 0:
+        raise InvalidOption(f"--delay-level {options.delay_level}: 1 is the first level, 0 means at once")
+    async with aio.Admin(options.name_server) as admin:
+        try:
+            levels = await admin.delay_levels(options.topic)
+        except (BrokerError, ProtocolError):  # settings may be secret; the message can be sent all the same
+            return None
+    if options.delay_level > (count := len(levels.delays_ms)):
+        table = ", ".join(map(_duration, levels.delays_ms))
+        raise InvalidOption(f"--delay-level {options.delay_level}: the broker has {count} level{'s' if count > 1 else ''} ({table})")
+    return levels.delay_ms(options.delay_level)
+
+
+def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str, Any]:
+    """Where a message stands; that of a delayed one is given when it is due: what the broker answers is a place among those that wait."""
+    where = {"topic": sent.queue.topic, "broker": sent.queue.broker_name}
+    if delay_level:
+        return where | {"delay_level": delay_level, "delay_s": None if delay_ms is None else delay_ms / 1000}
+    return where | {"queue": sent.queue.queue_id, "offset": sent.queue_offset}
+
+
+def _duration(milliseconds: int) -> str:
+    """120,000 as "2 min"."""
+    size, unit = next(((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0), (1000, "s"))
+    return f"{milliseconds / size:g} {unit}"
 
 
 def _bodies(options: argparse.Namespace) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from ogive.model import (
     RETRY_PREFIX,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
+    DelayLevels,
     MessageQueue,
     retry_topic,
     validate_group,
@@ -182,6 +183,18 @@ class Admin:
     @property
     def _timeout_s(self) -> float:
         return self.client.config.request_timeout_s
+
+    async def delay_levels(self, topic: str) -> DelayLevels:
+        """The delays that messages to *topic* can have; where its brokers differ, those of the one with the fewest levels.
+
+        Raises BrokerError where a broker does not show its settings.
+        """
+        try:
+            addresses = _master_addresses(await self._route(topic))
+        except TopicNotExist:  # whichever broker will create it
+            addresses = await self._masters()
+        tables = await asyncio.gather(*(api.delay_levels(self.client.pool, address, timeout_s=self._timeout_s) for address in addresses))
+        return min(tables, key=lambda table: len(table.delays_ms))
 
     async def cluster_info(self) -> ClusterInfo:
         """All brokers and clusters that the name server knows."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ogive.errors import NotANameServer, NotSupported, ProtocolError, QueryNotFound, ResponseCode, broker_error
-from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+from ogive.model import DelayLevels, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.bodies import (
@@ -149,6 +149,16 @@ async def consumer_connections(
 
 async def broker_runtime_info(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, str]:
     return kv_table_loads((await _ask(pool, address, h.GetBrokerRuntimeInfoRequest(), timeout_s)).body)
+
+
+async def delay_levels(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> DelayLevels:
+    """The delays behind the levels, from the broker's settings (lines as in broker.conf)."""
+    settings = (await _ask(pool, address, h.GetBrokerConfigRequest(), timeout_s)).body.decode("utf-8", "replace")
+    for line in settings.splitlines():
+        name, _, value = line.partition("=")
+        if name == "messageDelayLevel":
+            return DelayLevels.parse(value)
+    raise ProtocolError(f"{address} shows settings without messageDelayLevel")
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------

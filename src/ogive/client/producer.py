@@ -257,8 +257,6 @@ class Producer:
         elif type(body) is not bytes or len(body) > MAX_BODY_BYTES or properties or delay_level < 0:
             if body is None:
                 raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
-            if delay_level < 0:
-                raise InvalidOption(f"delay level {delay_level} is below 0")
             message = Message(
                 topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
             )

@@ -23,7 +23,7 @@ from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Portal, SubmitFuture, portal
 from ogive.client.publish import Publisher
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
-from ogive.model import Message, MessageQueue, SendResult
+from ogive.model import DelayLevels, Message, MessageQueue, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection
 
 MAX_POSTED: Final = 256  # messages on their way to the loop, beside those in flight
@@ -317,6 +317,10 @@ class Admin(Facade):
     def members(self, group: str) -> ConsumerConnection | None:
         """See ``ogive.aio.Admin.members``."""
         return self._live().call(self._admin.members(group))
+
+    def delay_levels(self, topic: str) -> DelayLevels:
+        """See ``ogive.aio.Admin.delay_levels``."""
+        return self._live().call(self._admin.delay_levels(topic))
 
     def cluster_info(self) -> ClusterInfo:
         """See ``ogive.aio.Admin.cluster_info``."""

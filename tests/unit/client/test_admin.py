@@ -7,7 +7,7 @@ import pytest
 from ogive.aio import Admin
 from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import ClientConfig
-from ogive.errors import IllegalStateError, InvalidOption, NoRoute, ResponseCode
+from ogive.errors import IllegalStateError, InvalidOption, NoPermission, NoRoute, ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import OffsetWrapper, TopicOffset, consume_stats_dumps, topic_stats_dumps
 from ogive.wire.codes import RequestCode
@@ -120,3 +120,13 @@ async def test_an_admin_says_what_is_wrong_with_its_use() -> None:
     await admin.close()
     with pytest.raises(IllegalStateError, match="closed"):
         await admin.topics()
+
+
+async def test_delay_levels_are_those_that_every_broker_of_the_topic_has(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    brokers[0].on(RequestCode.GET_BROKER_CONFIG, ok(body=b"brokerName=broker-a\nmessageDelayLevel=1s 5s 1m\n"))
+    brokers[1].on(RequestCode.GET_BROKER_CONFIG, ok(body=b"messageDelayLevel=2s 3s\n"))
+    for topic in ("Orders", "NotYetCreated"):
+        assert (await admin.delay_levels(topic)).delays_ms == (2000, 3000)
+    brokers[1].on(RequestCode.GET_BROKER_CONFIG, error(ResponseCode.NO_PERMISSION))
+    with pytest.raises(NoPermission):
+        await admin.delay_levels("Orders")
