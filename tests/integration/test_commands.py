@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import ogive as ogive_client
 from ogive.testing import Broker
 
 
@@ -49,6 +50,17 @@ def test_up_refuses_a_port_in_use(tmp_path: Path) -> None:
         done = ogive("up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", str(port))
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}".encode() in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine")
+def test_a_broker_that_cannot_reach_its_own_advertised_address_is_registered_with_it() -> None:
+    """As behind NAT: here nothing listens at that address."""
+    with Broker(options=("--advertised-host", "127.9.9.9")) as broker:
+        assert broker.address.startswith("127.9.9.9:")
+        port = broker.name_server.rpartition(":")[2]
+        assert broker.name_server == f"127.9.9.9:{port}"
+        with ogive_client.Admin(f"127.0.0.1:{port}") as admin:
+            assert admin.cluster_info().brokers["broker-a"].addresses == {0: broker.address}
 
 
 def test_topics_are_created_and_listed(running: Broker) -> None:

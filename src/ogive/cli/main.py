@@ -94,7 +94,9 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         help="allow an address that is not loopback: everybody who reaches it can administer the broker",
     )
     command.add_argument(
-        "--advertised-host", metavar="IP", help="where clients reach this machine, if not at --host; needed with 0.0.0.0 or ::"
+        "--advertised-host",
+        metavar="IP",
+        help="where clients reach this machine, if not at --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
     )
     command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")

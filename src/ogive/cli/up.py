@@ -64,7 +64,7 @@ async def serve(options: argparse.Namespace) -> int:
     name_server = NameServer(NameServerConfig(host=options.host, port=options.name_server_port, advertised_host=options.advertised_host))
     await name_server.start()
     try:
-        broker = Broker(broker_config(options, name_server.address))
+        broker = Broker(broker_config(options, name_server.local_address))
         await broker.start()
         try:
             print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Awaitable
+from typing import Final
 
 from ogive.errors import OgiveError, ProtocolError
 from ogive.namesrv.config import NameServerConfig
@@ -20,6 +21,8 @@ from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.headers import decode_header
 
 log = logging.getLogger(__name__)
+
+_LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class NameServer:
@@ -37,7 +40,14 @@ class NameServer:
     @property
     def address(self) -> str:
         """Where brokers and clients reach it."""
-        host = self.config.advertised_host or self.config.host
+        return self._at(self.config.advertised_host or self.config.host)
+
+    @property
+    def local_address(self) -> str:
+        """Where this machine reaches it: behind NAT not at ``address``."""
+        return self._at(_LOOPBACK_OF.get(self.config.host, self.config.host))
+
+    def _at(self, host: str) -> str:
         return f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
 
     async def start(self) -> None:

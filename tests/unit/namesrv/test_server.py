@@ -338,3 +338,16 @@ async def test_a_wildcard_host_shows_the_address_that_was_given() -> None:
         await server.start()
         stack.push_async_callback(server.stop)
         assert server.address.startswith("192.0.2.1:")
+
+
+@pytest.mark.parametrize(
+    ("host", "advertised", "local"),
+    [
+        ("127.0.0.1", None, "127.0.0.1:1"),
+        ("0.0.0.0", "192.0.2.1", "127.0.0.1:1"),
+        ("::", "2001:db8::1", "[::1]:1"),
+        ("192.0.2.7", "198.51.100.1", "192.0.2.7:1"),
+    ],
+)
+async def test_this_machine_reaches_it_where_it_listens_not_where_others_are_sent(host: str, advertised: str | None, local: str) -> None:
+    assert NameServer(NameServerConfig(host=host, port=1, advertised_host=advertised)).local_address == local
