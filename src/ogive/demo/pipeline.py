@@ -22,13 +22,13 @@ from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
 from ogive.errors import OgiveError
 from ogive.model import dlq_topic
+from ogive.testing.ready import Ready
 
 _SAMPLE_PERIOD_S: Final = 0.25
 _WEIGH_PERIOD_S: Final = 1.0
 _TICK_PERIOD_S: Final = 0.5
 _STALL_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 10.0  # a busy machine is no failure
-_READY: Final = "ready "
 
 
 class Stalled(OgiveError):
@@ -133,12 +133,11 @@ class Pipeline:
         command = ["-m", "ogive", "up", "--data", str(self._folder / "broker"), "--flush", "sync", "--delay-levels", names.DELAY_LEVELS]
         broker = await self._child("broker", [*command, "--name-server-port", "0", "--broker-port", "0"])
         lines = broker.lines()
-        ready = await anext(lines, "")
-        if not ready.startswith(_READY):
+        ready = Ready.parse(await anext(lines, ""))
+        if ready is None:
             raise broker.failed("did not become ready")
-        addresses = dict(word.split("=", 1) for word in ready.removeprefix(_READY).split())
-        self._name_server = addresses["name-server"]
-        self._show.say(f"broker {addresses['broker']}, name server {self._name_server}, sync flush, data in {self._folder}")
+        self._name_server = ready.name_server
+        self._show.say(f"broker {ready.broker}, name server {self._name_server}, sync flush, data in {self._folder}")
         self._tasks.create_task(self._follow_broker(broker, lines))
 
     async def _follow_broker(self, broker: Child, lines: AsyncIterator[str]) -> None:

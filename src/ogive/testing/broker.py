@@ -8,22 +8,27 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Literal, Self
 
 from ogive.errors import IllegalStateError
+from ogive.testing.ready import Ready
 
-READY: Final = "ready name-server="
 START_S: Final = 60.0
 STOP_S: Final = 15.0
+LAST_LINES: Final = 30
+_LINE_CHARS: Final = 2000
 
 
 class Broker:
     """A durable broker with its name server. *data* None: a temporary folder that goes with it.
 
-    ``kill`` is kill -9, after which ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with what the
-    process wrote, when it does not become ready.
+    ``kill`` is kill -9, after which ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with the end of
+    what the process wrote to standard error, when it does not become ready, ends by itself, or does not stop cleanly; where the `with`
+    block fails already, that error gets it as a note.
     """
 
     def __init__(
@@ -43,7 +48,7 @@ class Broker:
         self._ports = (name_server_port, broker_port)
         self._options = options
         self._process: subprocess.Popen[str] | None = None
-        self._errors: IO[str] | None = None
+        self._errors: _LastLines | None = None
 
     @property
     def pid(self) -> int:
@@ -58,18 +63,20 @@ class Broker:
             raise IllegalStateError("this broker runs already")
         if self._given_data is None and not self.data.name:
             self.data = Path(tempfile.mkdtemp(prefix="ogive-"))
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
         name_server_port, broker_port = self._ports
         command = [sys.executable, "-m", "ogive", "up", "--data", str(self.data), "--flush", self._flush]
         command += ["--name-server-port", str(name_server_port), "--broker-port", str(broker_port), *self._options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, stdin=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace"
+        )
+        assert self._process.stderr is not None
+        self._errors = _LastLines(self._process.stderr)
         line = self._first_line()
-        if not line.startswith(READY):
-            self._errors.seek(0)
-            problem = self._errors.read().strip()
+        ready = Ready.parse(line)
+        if ready is None:
             self.kill()
-            raise IllegalStateError(f"the broker did not become ready: {problem or line or 'it said nothing'}")
-        self.name_server, self.address = (word.partition("=")[2] for word in line.split()[1:])
+            raise IllegalStateError(f"the broker did not become ready: {self._errors.text() or line or 'it said nothing'}")
+        self.name_server, self.address = ready
         self._ports = (_port(self.name_server), _port(self.address))
         return self
 
@@ -85,38 +92,76 @@ class Broker:
 
     def stop(self) -> None:
         """Stop cleanly (SIGTERM) and remove the folder if it was a temporary one. Nothing happens when it does not run."""
-        self._end(signal.SIGTERM)
+        problem = self._end(signal.SIGTERM)
         if self._given_data is None and self.data.name:
             shutil.rmtree(self.data, ignore_errors=True)
             self.data = Path()
+        if problem is not None:
+            raise IllegalStateError(problem)
 
     def kill(self) -> None:
         """End the process as a crash would (SIGKILL); the folder stays for the next ``start``."""
         self._end(signal.SIGKILL)
 
-    def _end(self, number: signal.Signals) -> None:
+    def _end(self, number: signal.Signals) -> str | None:
+        """End the process; what was wrong with its end, if anything was."""
         process, self._process = self._process, None
         if process is None:
-            return
+            return None
+        in_time = True
         process.send_signal(number)
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
+            in_time = False
             process.kill()
             process.wait()
-        for stream in (process.stdout, self._errors):
-            if stream is not None:
-                stream.close()
+        assert self._errors is not None
+        self._errors.close()
+        if process.stdout is not None:
+            process.stdout.close()
+        if number == signal.SIGKILL or (in_time and process.returncode == 0):
+            return None
+        problem = f"the broker ended with code {process.returncode}" if in_time else f"the broker did not stop within {STOP_S:g} s"
+        said = self._errors.text()
+        return f"{problem}; its last words:\n{said}" if said else problem
 
     def __enter__(self) -> Self:
         try:
             return self.start() if self._process is None else self
         except BaseException:
-            self.stop()
+            with contextlib.suppress(IllegalStateError):  # the error on its way says more
+                self.stop()
             raise
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except IllegalStateError as exc:
+            if value is None:
+                raise
+            value.add_note(str(exc))
+
+
+class _LastLines:
+    """Reads a pipe to its end, so that the process never waits for a reader, and keeps the last lines."""
+
+    def __init__(self, pipe: IO[str]) -> None:
+        self._pipe = pipe
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        self._lines.extend(line.rstrip("\n") for line in iter(partial(self._pipe.readline, _LINE_CHARS), ""))
+
+    def close(self) -> None:
+        """To be called when the process has ended."""
+        self._thread.join()
+        self._pipe.close()
+
+    def text(self) -> str:
+        return "\n".join(self._lines)
 
 
 def _port(address: str) -> int:

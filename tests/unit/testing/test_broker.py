@@ -1,5 +1,7 @@
 """The broker that tests start: it comes back where it was, and leaves nothing behind."""
 
+import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -8,6 +10,8 @@ import pytest
 import ogive
 from ogive.errors import IllegalStateError
 from ogive.testing import Broker
+from ogive.testing.broker import LAST_LINES, _LastLines
+from ogive.testing.ready import Ready
 
 
 def test_a_killed_broker_comes_back_on_its_ports_with_its_messages_and_leaves_nothing() -> None:
@@ -34,3 +38,51 @@ def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path, 
 def test_a_broker_that_does_not_run_has_no_process() -> None:
     with pytest.raises(IllegalStateError, match="start it"):
         _ = Broker().pid
+
+
+def test_a_broker_that_dies_says_so_with_its_last_words_when_it_is_stopped() -> None:
+    broker = Broker(options=("-v",))
+    broker.start()
+    folder = broker.data
+    os.kill(broker.pid, signal.SIGKILL)
+    with pytest.raises(IllegalStateError, match=r"(?s)the broker ended with code -9; its last words:\n.*broker-a serves on"):
+        broker.stop()
+    assert not folder.exists()
+    broker.stop()
+
+
+def test_a_test_that_fails_because_its_broker_died_keeps_its_error_and_learns_of_it() -> None:
+    def test() -> None:
+        with Broker(options=("-v",)) as broker:
+            os.kill(broker.pid, signal.SIGKILL)
+            raise KeyError("the test's own")
+
+    with pytest.raises(KeyError, match="the test's own") as caught:
+        test()
+    (note,) = caught.value.__notes__
+    assert "the broker ended with code -9; its last words:" in note
+
+
+def test_only_the_end_of_what_a_broker_says_is_kept() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as pipe:
+        kept = _LastLines(os.fdopen(reader))
+        pipe.writelines(f"line {number}\n" for number in range(1000))
+        pipe.write("x" * 100_000)
+    kept.close()
+    lines = kept.text().splitlines()
+    assert len(lines) == LAST_LINES
+    assert max(map(len, lines)) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("line", "addresses"),
+    [
+        ("ready name-server=127.0.0.1:9876 broker=[::1]:10911\n", ("127.0.0.1:9876", "[::1]:10911")),
+        ("ready", None),
+        ("", None),
+        ("Traceback (most recent call last):", None),
+    ],
+)
+def test_the_ready_line_is_read_or_is_none(line: str, addresses: tuple[str, str] | None) -> None:
+    assert Ready.parse(line) == addresses
