@@ -1,7 +1,7 @@
 """A push consumer with an orderly listener, against a broker that does what a test wants."""
 
-import asyncio
 import threading
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -23,6 +23,7 @@ from tests.unit.client.consumer.test_push_consumer import (
     consumer,
     eventually,
     progress,
+    rounds,
     to,
     with_others,
 )
@@ -181,12 +182,13 @@ async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None
         seen(message)
         step.acquire(timeout=WAIT_S)
 
-    async with consumer(broker, in_order(bill), config=LEASED):
+    async with consumer(broker, in_order(bill), config=LEASED) as running:
         await seen.wait(1)
+        queue = running._members[0].assignment[ORDERS]
         broker.on(LOCK, error(ResponseCode.SYSTEM_ERROR))
-        await asyncio.sleep(LEASED.lock_lease_s + 0.2)
+        await eventually(lambda: time.monotonic() > queue.leased_until)
         step.release()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: not queue.busy)  # busy again at once, and until the next step, if another call had begun
         assert seen.bodies == [b"0"]
         broker.on(LOCK, None)
         for _ in range(60):
@@ -239,7 +241,7 @@ async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broke
         await eventually(lambda: not running.assignment["billing"])
         broker.on(LOCK, None)
         await eventually(lambda: running.assignment["billing"] == [MessageQueue(RETRY, "broker-a", 0)])
-        await asyncio.sleep(0.05)
+        await rounds(broker)
         assert ORDERS not in running.assignment["billing"]
         free.set()
         await seen.wait(2)
