@@ -448,7 +448,7 @@ class Publisher:
             first = outgoing.key.partition(",")[0]
             return SendTimeout(
                 f"no answer from {where} within {waited:.1f} s after {times}: {error}. "
-                f"The message may or may not be stored: unique key {first} finds it (`ogive message {first}`)."
+                f"The message may or may not be stored: its id is {first}."
             )
         if outgoing.tries == 0:
             reason = error or f"no name server answered at {self._client.name_servers}"

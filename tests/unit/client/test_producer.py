@@ -440,7 +440,7 @@ async def test_a_lost_connection_without_retries_says_that_nobody_knows() -> Non
         assert caught.value.outcome_unknown
         key = properties_of(broker.of(SEND)[0])["UNIQ_KEY"]
         assert f"after 1 try on 1 broker: connection to {broker.address} was" in str(caught.value)
-        assert f"The message may or may not be stored: unique key {key} finds it (`ogive message {key}`)." in str(caught.value)
+        assert f"The message may or may not be stored: its id is {key}." in str(caught.value)
 
 
 async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
