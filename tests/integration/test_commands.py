@@ -1,6 +1,9 @@
 """The ``ogive`` command as a shell runs it. Our broker only: it is what ``ogive up`` starts."""
 
 import json
+import os
+import pty
+import re
 import signal
 import socket
 import subprocess
@@ -89,7 +92,9 @@ def test_what_is_sent_is_what_tail_shows(running: Broker) -> None:
     assert (paid["id"], paid["keys"], paid["queue"], paid["offset"]) == (place["id"], ["4711"], place["queue"], place["offset"])
     assert paid["properties"]["colour"] == "red"
     plain = ogive("tail", "Orders", "--from", "earliest", "--tag", "paid", "--count", "1", *server).stdout.decode()
-    assert "tag=paid key=4711 2 x espresso" in plain
+    assert re.fullmatch(
+        rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{3}}Z {place['queue']}/{place['offset']} tag=paid key=4711 2 x espresso\n", plain
+    )
 
 
 def test_a_delayed_message_is_said_to_come_later_and_a_level_that_is_not_there_is_refused() -> None:
@@ -109,6 +114,17 @@ def test_a_delayed_message_is_said_to_come_later_and_a_level_that_is_not_there_i
         assert (refused.returncode, refused.stdout) == (1, b"")
         assert refused.stderr == b"ogive: --delay-level 5: the broker has 4 levels (1 s, 90 s, 5 min, 2 h)\n"
         assert b"--delay-level -1: 1 is the first level" in ogive("send", "Orders", "--body", "x", "--delay-level", "-1", *server).stderr
+
+
+def test_send_says_that_it_waits_for_the_terminal(running: Broker) -> None:
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "ogive", "send", "Orders", "-n", running.name_server]
+    os.write(terminal, b"typed\n\x04")
+    done = subprocess.run(command, stdin=end, capture_output=True, timeout=30, check=False)
+    os.close(terminal)
+    os.close(end)
+    assert done.stderr == b"ogive: reading the body from the terminal; Ctrl-D ends it\n"
+    assert done.stdout.startswith(b"Orders/broker-a/")
 
 
 def test_a_binary_body_is_shown_as_hex(running: Broker) -> None:

@@ -14,6 +14,11 @@ EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
+_FIRST_STEPS: Final = (
+    "First steps: `ogive up` in one terminal; in another `ogive send Orders --body hello`, then `ogive tail Orders --from earliest`. "
+    "`ogive COMMAND --help` says more."
+)
+
 
 class Command(Protocol):
     """What a command's module offers: its exit code comes back from ``run``."""
@@ -46,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Every command with its options and help."""
-    parser = argparse.ArgumentParser(prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.")
+    parser = argparse.ArgumentParser(
+        prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.", epilog=_FIRST_STEPS
+    )
     parser.add_argument("--version", action="version", version=f"ogive {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     _up(commands)
@@ -61,10 +68,12 @@ def build_parser() -> argparse.ArgumentParser:
 Subparsers = argparse._SubParsersAction  # argparse gives the type no public name
 
 
-def _command(commands: "Subparsers[argparse.ArgumentParser]", name: str, function: str, text: str) -> argparse.ArgumentParser:
-    """*function* is ``module:function`` under ogive.cli."""
+def _command(
+    commands: "Subparsers[argparse.ArgumentParser]", name: str, function: str, text: str, more: str = ""
+) -> argparse.ArgumentParser:
+    """*function* is ``module:function`` under ogive.cli; *more* stands only in the command's own help."""
     module, _, attribute = function.partition(":")
-    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
     command.set_defaults(module=f"ogive.cli.{module}", function=attribute)
     return command
 
@@ -87,7 +96,7 @@ def _json_option(command: argparse.ArgumentParser) -> None:
 def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command = _command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
     command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
-    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    command.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     command.add_argument(
         "--insecure-listen",
         action="store_true",
@@ -106,8 +115,8 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         default="sync",
         help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
     )
-    command.add_argument("--broker-name", default="broker-a", help="name in routes and queues (default: broker-a)")
-    command.add_argument("--cluster", default="DefaultCluster", help="cluster name (default: DefaultCluster)")
+    command.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
+    command.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
     command.add_argument(
         "--delay-levels", metavar="LIST", help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 levels)"
     )
@@ -131,29 +140,54 @@ def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     _client_options(command)
     _json_option(command)
     command = _command(topics, "create", "topics:create_topic", "create a topic, or change its number of queues")
-    command.add_argument("topic")
+    command.add_argument("topic", help="letters, digits, - and _")
     command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
     _client_options(command)
 
 
 def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    command = _command(commands, "lag", "lag:run", "show how far a consumer group is behind, queue by queue")
-    command.add_argument("group")
-    command.add_argument("--topic", help="only this topic")
+    command = _command(
+        commands,
+        "lag",
+        "lag:run",
+        "show how far a consumer group is behind, queue by queue",
+        "OFFSET is the next message that the group takes, END the one that the queue gets next, LAG what lies between.",
+    )
+    command.add_argument("group", help="a consumer group: the group=... of its listeners")
+    command.add_argument("--topic", metavar="TOPIC", help="only this topic")
     command.add_argument("--watch", action="store_true", help="show it again every two seconds until Ctrl-C")
     _client_options(command)
     _json_option(command)
 
 
 def _send(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    command = _command(commands, "send", "messages:send", "send a message; its body is standard input, or --body")
-    command.add_argument("topic")
-    command.add_argument("--body", metavar="TEXT", help="the body; without it standard input is read to its end")
-    command.add_argument("--lines", action="store_true", help="every line of standard input is a message of its own")
-    command.add_argument("--tag")
-    command.add_argument("--key", action="append", default=[], dest="keys", metavar="KEY", help="may be given several times")
+    command = _command(
+        commands,
+        "send",
+        "messages:send",
+        "send a message; its body is standard input, or --body",
+        "Prints where the message stands (topic/broker/queue and offset) and its id.",
+    )
+    command.add_argument("topic", help="made on first use, unless the broker runs with --no-auto-create-topics")
+    source = command.add_mutually_exclusive_group()
+    source.add_argument("--body", metavar="TEXT", help="the body; without it standard input is read to its end")
+    source.add_argument("--lines", action="store_true", help="every line of standard input is a message of its own")
+    command.add_argument("--tag", help="a word by which consumers can choose messages")
     command.add_argument(
-        "--property", action="append", default=[], dest="properties", metavar="NAME=VALUE", help="may be given several times"
+        "--key",
+        action="append",
+        default=[],
+        dest="keys",
+        metavar="KEY",
+        help="by which messages are looked up, such as an order's number; may be given several times",
+    )
+    command.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        dest="properties",
+        metavar="NAME=VALUE",
+        help="goes along with the body; may be given several times",
     )
     command.add_argument("--sharding-key", metavar="KEY", help="messages with equal keys go to one queue, in order")
     command.add_argument(
@@ -168,10 +202,22 @@ def _send(commands: "Subparsers[argparse.ArgumentParser]") -> None:
 
 
 def _tail(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    command = _command(commands, "tail", "messages:tail", "show messages of a topic as they arrive, without a consumer group")
+    command = _command(
+        commands,
+        "tail",
+        "messages:tail",
+        "show messages of a topic as they arrive, without a consumer group",
+        "A line each: when it was stored (UTC), queue/offset, tag, keys, body. Runs until Ctrl-C, or for --count messages.",
+    )
     command.add_argument("topic")
     command.add_argument("--tag", default="*", metavar="EXPRESSION", help="only these tags, for example 'paid || refunded'")
-    command.add_argument("--from", dest="start", choices=("earliest", "latest"), default="latest", help="where to begin (default: latest)")
+    command.add_argument(
+        "--from",
+        dest="start",
+        choices=("earliest", "latest"),
+        default="latest",
+        help="earliest: what the topic holds, too; latest: only what comes from now on (default)",
+    )
     command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
     _client_options(command)
     _json_option(command)

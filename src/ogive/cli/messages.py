@@ -5,6 +5,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from datetime import UTC
 from typing import Any
 
 from ogive import aio
@@ -86,7 +87,12 @@ def _duration(milliseconds: int) -> str:
 def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
     if options.body is not None:
         yield options.body.encode()
-    elif options.lines:
+        return
+    if sys.stdin.isatty():
+        print(
+            f"ogive: reading {'messages, one a line,' if options.lines else 'the body'} from the terminal; Ctrl-D ends it", file=sys.stderr
+        )
+    if options.lines:
         yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
     else:
         yield sys.stdin.buffer.read()
@@ -173,7 +179,8 @@ def _print_message(message: MessageExt, *, as_json: bool) -> None:
         shown = repr(message.body) if body is None else body
         marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
         where = f"{message.queue.queue_id}/{message.queue_offset}"
-        print(f"{message.stored_at:%Y-%m-%dT%H:%M:%S.%f} {where} {marks}{' ' if marks else ''}{shown}", flush=True)
+        stored_at = message.stored_at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+        print(f"{stored_at}Z {where} {marks}{' ' if marks else ''}{shown}", flush=True)
         return
     print_json(
         {

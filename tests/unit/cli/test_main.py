@@ -125,6 +125,12 @@ def test_properties_are_name_and_value() -> None:
             _property(wrong)
 
 
+def test_one_body_or_many_lines_but_not_both(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["send", "Orders", "--body", "x", "--lines"])
+    assert "--lines: not allowed with argument --body" in capsys.readouterr().err
+
+
 def test_a_malformed_tag_expression_is_refused_before_anybody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tail", "Orders", "--tag", "|| paid", "-n", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith("ogive: tags '|| paid': expected a tag, several separated by ||")
