@@ -36,6 +36,7 @@ FORBIDDEN_IMPORTS = {
 # Parsing and printing an address is pure, so a part that may not use sockets may use these of the module.
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
 EXTRAS = {  # packages outside the standard library, and the parts that may import them
+    "lz4": {"wire"},
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "pyarrow": {"spark", "demo"},
@@ -43,6 +44,7 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
     "uvloop": {"transport"},
+    "zstandard": {"wire"},
 }
 FACING_THE_NETWORK = {"broker", "namesrv", "store", "transport", "wire"}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
