@@ -27,6 +27,6 @@ async def call_async(listener: AnyListener, messages: Sequence[MessageExt]) -> F
         if task is not None and task.cancelling():
             raise
         return failed(listener, messages, exc)
-    except Exception as exc:  # noqa: BLE001  user code: any exception means "later"
+    except (Exception, SystemExit) as exc:  # noqa: BLE001  user code: any exception means "later", and sys.exit() must not end a worker
         return failed(listener, messages, exc)
     return None if answer is None else judge(listener, messages, answer)

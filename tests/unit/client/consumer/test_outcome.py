@@ -1,12 +1,13 @@
 """What a listener's answer means."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ogive.client.consumer.call import call
+from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.outcome import Failure, judge
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener, suspend
 from tests.unit.client.consumer.test_process_queue import message
@@ -66,6 +67,16 @@ def test_raising_is_a_failure_whatever_is_raised(error: BaseException, caplog: p
 
     assert call(make(bill), MESSAGES[:1]) == Failure()
     assert "bill failed on Orders/broker-a/1/0 (try 1" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), asyncio.CancelledError()])
+async def test_an_async_listener_fails_alike(error: BaseException) -> None:
+    """Also one that is cancelled by itself; ``sys.exit()`` ends neither the worker nor the program."""
+
+    async def bill(_: Any) -> None:
+        raise error
+
+    assert await call_async(make(bill), MESSAGES[:1]) == Failure()
 
 
 def test_the_traceback_is_logged_for_the_first_try_only(caplog: pytest.LogCaptureFixture) -> None:
