@@ -82,6 +82,7 @@ class ProducerConfig:
     compress_level: int = 5  # rocketmq.message.compressLevel; lz4 has none
     max_in_flight: int = 1024  # backPressureForAsyncSendNum
     max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
+    max_requests: int = 4  # on their way to a broker at a time; beyond it messages without a key wait, and leave as batches
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
 
@@ -95,7 +96,7 @@ class ProducerConfig:
         require(self.compression)
         if not 0 <= self.compress_level <= 9:
             raise InvalidOption(f"compress_level {self.compress_level} is outside 0..9")
-        if min(self.max_in_flight, self.max_in_flight_bytes, self.default_topic_queues) < 1:
-            raise InvalidOption("max_in_flight, max_in_flight_bytes and default_topic_queues must be at least 1")
+        if min(self.max_in_flight, self.max_in_flight_bytes, self.max_requests, self.default_topic_queues) < 1:
+            raise InvalidOption("max_in_flight, max_in_flight_bytes, max_requests and default_topic_queues must be at least 1")
         if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
             raise InvalidOption(f"max_batch_bytes {self.max_batch_bytes} is outside 1024..{MAX_BODY_BYTES}")

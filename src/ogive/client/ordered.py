@@ -8,19 +8,16 @@ at all. A failed run goes to the front again: nothing behind it can overtake. A 
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from ogive.client.config import ProducerConfig
+from ogive.client.merging import BATCH_PROPERTIES, failure_of, next_run, read_results
 from ogive.client.outgoing import Lane, Outgoing, Pump, Target
-from ogive.errors import BrokerError, OgiveError, ProtocolError, TransportError, broker_error
-from ogive.model import MessageQueue, SendResult, SendStatus
+from ogive.errors import BrokerError, OgiveError, ProtocolError, TransportError
+from ogive.model import SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch
-
-MAX_RUN: Final = 256
-BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
-STORED: Final[dict[int, SendStatus]] = {status.value: status for status in SendStatus}
 
 
 class Engine(Protocol):
@@ -79,29 +76,13 @@ class OrderedQueue:
         if connection is None:
             self._engine.stall(self._target.lane, self)
             return
-        run = self._next_run()
+        run = next_run(self._waiting, self._engine.config.max_batch_bytes, self._loop.time())
         if run:
             self._run = run
             try:
                 self._send(run, connection)
             except TransportError as exc:
                 self._answered(exc)
-
-    def _next_run(self) -> list[Outgoing]:
-        run: list[Outgoing] = []
-        total, limit = 0, self._engine.config.max_batch_bytes
-        waiting, now = self._waiting, self._loop.time()
-        while waiting and len(run) < MAX_RUN:
-            outgoing = waiting[0]
-            if not outgoing.finished and outgoing.deadline > now:  # one whose time is up ends by its deadline
-                total += outgoing.size
-                if run and (total > limit or not _may_share(outgoing)):
-                    break
-                run.append(outgoing)
-            waiting.popleft()
-            if run and not _may_share(run[0]):
-                break
-        return run
 
     def _send(self, run: list[Outgoing], connection: Connection) -> None:
         for outgoing in run:
@@ -121,19 +102,19 @@ class OrderedQueue:
         run, self._run = self._run or [], None
         for outgoing in run:
             outgoing.on_way = False
-        address = self._target.lane.address
-        if not isinstance(answer, RemotingCommand):
-            self._failed(run, answer)
-        elif answer.code not in STORED:
-            self._failed(run, broker_error(answer.code, answer.remark, address))
-        else:
+        error = failure_of(answer, self._target)
+        if error is None:
+            assert isinstance(answer, RemotingCommand)
             try:
                 results = read_results([outgoing.key for outgoing in run], answer, self._target.queue)
             except ProtocolError as exc:
-                self._failed(run, exc)
-                return
-            for outgoing, result in zip(run, results, strict=True):
-                self._engine.succeed(outgoing, result)
+                error = exc
+            else:
+                for outgoing, result in zip(run, results, strict=True):
+                    self._engine.succeed(outgoing, result)
+        if error is not None:
+            self._failed(run, error)
+        else:
             self.pump()
 
     def _failed(self, run: list[Outgoing], error: OgiveError) -> None:
@@ -161,34 +142,3 @@ class OrderedQueue:
         finally:
             self._pausing = False
         self.pump()
-
-
-def _may_share(outgoing: Outgoing) -> bool:
-    """Whether the message may travel in a batch: brokers take no compressed, delayed or retry-topic messages there."""
-    if outgoing.alone or outgoing.batch is not None or outgoing.sys_flag or outgoing.topic.startswith("%"):
-        return False
-    return "DELAY\x01" not in outgoing.text and "WAIT\x01" not in outgoing.text
-
-
-def read_result(key: str, answer: RemotingCommand, queue: MessageQueue) -> SendResult:
-    """The result of one message from a broker's answer that says it is stored. Raises ProtocolError."""
-    ext = answer.ext_fields
-    try:
-        queue_id = int(ext["queueId"])
-        if queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        return SendResult(STORED[answer.code], key, ext["msgId"], queue, int(ext["queueOffset"]))
-    except (KeyError, ValueError) as exc:
-        raise ProtocolError(f"the broker stored the message, but its answer cannot be read: {exc}") from None
-
-
-def read_results(keys: list[str], answer: RemotingCommand, queue: MessageQueue) -> list[SendResult]:
-    """One result for each of *keys*, which were stored together. Raises ProtocolError."""
-    first = read_result(keys[0], answer, queue)
-    if len(keys) == 1:
-        return [first]
-    ids = first.offset_id.split(",")
-    if len(ids) != len(keys):
-        ids = [first.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
-    rows = enumerate(zip(keys, ids, strict=True))
-    return [SendResult(first.status, key, offset_id, first.queue, first.queue_offset + i) for i, (key, offset_id) in rows]

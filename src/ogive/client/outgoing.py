@@ -82,7 +82,9 @@ class Outgoing:
 class Lane:
     """One broker's connection, and what waits for it: messages, and queues whose messages must keep their order."""
 
-    __slots__ = ("address", "avoid_until", "backlog", "broker_name", "connection", "down", "opening", "stalled")
+    __slots__ = ("address", "avoid_until", "backlog", "broker_name", "connection", "down", "merger", "opening", "stalled")
+
+    merger: "Sender"  # takes the messages that may go to any queue
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
@@ -110,6 +112,13 @@ class Lane:
         return bool(self.backlog or self.stalled)
 
 
+class Sender(Protocol):
+    """The part of a merger that its publisher needs."""
+
+    def send(self, topic: "Topic", outgoing: Outgoing, connection: Connection) -> None: ...
+    def drop_finished(self) -> None: ...
+
+
 class Pump(Protocol):
     """The part of an ordered queue that its lane needs."""
 
@@ -123,13 +132,14 @@ class Pump(Protocol):
 class Target:
     """One queue to send to; *ordered* takes the messages that must keep their order."""
 
-    __slots__ = ("frames", "lane", "ordered", "queue")
+    __slots__ = ("frames", "lane", "ordered", "queue", "sent")
 
-    def __init__(self, queue: MessageQueue, lane: Lane, frames: SendFrames) -> None:
+    def __init__(self, queue: MessageQueue, lane: Lane, frames: SendFrames, sent: int = 0) -> None:
         self.queue = queue
         self.lane = lane
         self.frames = frames
         self.ordered: Pump | None = None
+        self.sent = sent  # messages that might have gone elsewhere: batches go where the fewest went
 
     @property
     def idle(self) -> bool:

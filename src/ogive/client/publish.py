@@ -22,13 +22,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
-from functools import partial
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.ordered import BATCH_PROPERTIES, STORED, OrderedQueue, read_result
+from ogive.client.merging import BATCH_PROPERTIES, Merger
+from ogive.client.ordered import OrderedQueue
 from ogive.client.outgoing import FAILED_S, Lane, Outgoing, Pump, Target, Topic
 from ogive.client.room import Room
 from ogive.client.routes import auto_create_route, publish_queues
@@ -46,12 +46,10 @@ from ogive.errors import (
     SendFailed,
     SendTimeout,
     TransportError,
-    broker_error,
 )
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult, SendStatus
 from ogive.transport.connection import Connection
 from ogive.transport.deadlines import Deadlines
-from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, java_hash
 
 log = logging.getLogger(__name__)
@@ -119,11 +117,7 @@ class Publisher:
         outgoing.started = self._loop.time()
         outgoing.deadline = outgoing.started + timeout_s
         self._in_flight.add(outgoing)
-        topic = self._topics.get(outgoing.topic) or self._add_topic(outgoing.topic)
-        if topic.targets is None or topic.backlog:
-            self._park_for_route(topic, outgoing)
-        else:
-            self._place(topic, outgoing)
+        self.place(outgoing)
 
     def _form_batch(self, outgoing: Outgoing, now_ms: int) -> None:
         assert outgoing.batch is not None
@@ -144,7 +138,7 @@ class Publisher:
 
     def _park_for_route(self, topic: Topic, outgoing: Outgoing) -> None:
         topic.backlog.append(outgoing)
-        self._watch(outgoing)
+        self.watch(outgoing)
         if not topic.resolving:
             topic.resolving = True
             self._client.spawn(self._resolve(topic), f"route of {topic.name}")
@@ -169,7 +163,7 @@ class Publisher:
                 while topic.backlog:
                     outgoing = topic.backlog[0]
                     if not outgoing.finished:
-                        self._unwatch(outgoing)
+                        self.unwatch(outgoing)
                         self._place(topic, outgoing)
                     topic.backlog.popleft()
         finally:
@@ -177,7 +171,7 @@ class Publisher:
 
     def _give_up(self, topic: Topic, waiting: Iterable[Outgoing], error: OgiveError) -> None:
         for outgoing in waiting:
-            self._unwatch(outgoing)
+            self.unwatch(outgoing)
             self._end(outgoing, error)
         topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
 
@@ -200,13 +194,20 @@ class Publisher:
 
     def _set_targets(self, topic: Topic, queues: Iterable[MessageQueue]) -> None:
         known = topic.left | topic.by_queue
-        topic.by_queue = {queue: known.get(queue) or self._make_target(queue) for queue in queues}
+        most = max((target.sent for target in known.values()), default=0)  # a new queue gets its share, and not all until it has caught up
+        topic.by_queue = {queue: known.get(queue) or self._make_target(queue, most) for queue in queues}
         topic.left = {queue: target for queue, target in known.items() if queue not in topic.by_queue and not target.idle}
         topic.targets = list(topic.by_queue.values()) or None
 
-    def _make_target(self, queue: MessageQueue) -> Target:
-        lane = self._lanes.get(queue.broker_name) or self._lanes.setdefault(queue.broker_name, Lane(queue.broker_name))
-        return Target(queue, lane, SendFrames(self.config.group, queue, self.config.default_topic_queues, self._client.config.credentials))
+    def _make_target(self, queue: MessageQueue, sent: int) -> Target:
+        lane = self._lanes.get(queue.broker_name) or self._add_lane(queue.broker_name)
+        frames = SendFrames(self.config.group, queue, self.config.default_topic_queues, self._client.config.credentials)
+        return Target(queue, lane, frames, sent)
+
+    def _add_lane(self, broker_name: str) -> Lane:
+        lane = self._lanes[broker_name] = Lane(broker_name)
+        lane.merger = Merger(lane, self)
+        return lane
 
     def _route_changed(self, name: str) -> None:
         topic = self._topics.get(name)
@@ -234,14 +235,29 @@ class Publisher:
         if connection is None:
             self._park_for_connection(lane, outgoing)
         else:
-            self._transmit(outgoing, target, connection)
+            lane.merger.send(topic, outgoing, connection)
+
+    def _send(self, outgoing: Outgoing, connection: Connection) -> None:
+        assert outgoing.target is not None
+        topic = self._topics.get(outgoing.topic) or self._add_topic(outgoing.topic)
+        outgoing.target.lane.merger.send(topic, outgoing, connection)
+
+    def place(self, outgoing: Outgoing) -> None:
+        topic = self._topics.get(outgoing.topic) or self._add_topic(outgoing.topic)
+        if topic.targets is None or topic.backlog:
+            self._park_for_route(topic, outgoing)
+        else:
+            self._place(topic, outgoing)
+
+    def targets_on(self, topic: Topic, lane: Lane) -> list[Target]:
+        return [target for target in topic.targets or () if target.lane is lane]
 
     def _place_in_order(self, topic: Topic, outgoing: Outgoing) -> None:
         outgoing.target = target = self._pinned_target(topic, outgoing)
         if target is None:
             self._end(outgoing, NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to"))
             return
-        self._watch(outgoing)  # until its outcome: it may wait behind others
+        self.watch(outgoing)  # until its outcome: it may wait behind others
         if target.ordered is None:
             target.ordered = OrderedQueue(target, self)
         target.ordered.put(outgoing)
@@ -268,39 +284,13 @@ class Publisher:
         ahead = [target for target in ahead if target.lane is not avoid] or ahead
         return next((target for target in ahead if target.lane.avoid_until <= now), ahead[0])
 
-    def _transmit(self, outgoing: Outgoing, target: Target, connection: Connection) -> None:
-        outgoing.tries += 1
-        outgoing.sent_at = self._loop.time()
-        opaque = connection.next_opaque()
-        if outgoing.batch is None:
-            frame = target.frames.single(opaque, outgoing.born_ms, outgoing.properties, outgoing.body, outgoing.sys_flag, outgoing.flag)
-        else:
-            frame = target.frames.batch(opaque, outgoing.born_ms, outgoing.properties, outgoing.body)
-        try:
-            connection.start_frame(opaque, frame, partial(self._answered, outgoing), outgoing.deadline - outgoing.sent_at)
-        except TransportError as exc:
-            self._attempt_failed(outgoing, exc)
-
-    def _answered(self, outgoing: Outgoing, answer: RemotingCommand | TransportError) -> None:
-        target = outgoing.target
-        assert target is not None
-        if not isinstance(answer, RemotingCommand):
-            self._attempt_failed(outgoing, answer)
-            return
-        if answer.code not in STORED:
-            self._attempt_failed(outgoing, broker_error(answer.code, answer.remark, target.lane.address))
-            return
-        try:
-            result = read_result(outgoing.key, answer, target.queue)
-        except ProtocolError as exc:
-            self._end(outgoing, exc)
-            return
+    def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
         if self.config.avoid_slow_brokers:
             now = self._loop.time()
             target.lane.note(now - outgoing.sent_at, now)
         if result.status is not SendStatus.SEND_OK and self.config.retry_when_not_stored_ok:
             outgoing.result = result
-            self._attempt_failed(outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}"))
+            self.attempt_failed(outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}"))
             return
         self.succeed(outgoing, result)
 
@@ -308,7 +298,7 @@ class Publisher:
 
     def _park_for_connection(self, lane: Lane, outgoing: Outgoing) -> None:
         lane.backlog.append(outgoing)
-        self._watch(outgoing)
+        self.watch(outgoing)
         self._start_opening(lane)
 
     def stall(self, lane: Lane, queue: Pump) -> None:
@@ -349,10 +339,9 @@ class Publisher:
         lane.connection, lane.down = connection, None
         while lane.backlog and not connection.closed:
             outgoing = lane.backlog.popleft()
-            self._unwatch(outgoing)
+            self.unwatch(outgoing)
             if not outgoing.finished:
-                assert outgoing.target is not None
-                self._transmit(outgoing, outgoing.target, connection)
+                self._send(outgoing, connection)
         stalled, lane.stalled = lane.stalled, {}
         for queue in stalled:
             queue.pump()
@@ -365,7 +354,7 @@ class Publisher:
                 continue
             topic = self._topics.get(outgoing.topic)
             if topic is not None and any(target.lane.down is None for target in topic.targets or ()):
-                self._unwatch(outgoing)
+                self.unwatch(outgoing)
                 self._place(topic, outgoing)
             else:
                 lane.backlog.append(outgoing)
@@ -397,9 +386,9 @@ class Publisher:
         allowed = self.config.retries > 0 if isinstance(error, BrokerBusy) else outgoing.tries <= self.config.retries
         return allowed and self._loop.time() < outgoing.deadline
 
-    def _attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
+    def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
         if self.note_failure(outgoing, error) and not outgoing.finished:
-            self._watch(outgoing)
+            self.watch(outgoing)
             self.spawn(self._try_again(outgoing, error), "send again")
         else:
             self.fail(outgoing)
@@ -411,7 +400,7 @@ class Publisher:
         lanes = {id(target.lane) for target in topic.targets or ()} if topic is not None else set()
         if outgoing.tries >= len(lanes) or error.refresh_route:
             await self.before_next_try(outgoing.topic, error, max(1, outgoing.tries - len(lanes) + 1))
-        self._unwatch(outgoing)
+        self.unwatch(outgoing)
         if outgoing.finished:
             return
         if topic is None or topic.targets is None or previous is None:
@@ -423,7 +412,7 @@ class Publisher:
         if connection is None:
             self._park_for_connection(target.lane, outgoing)
         else:
-            self._transmit(outgoing, target, connection)
+            target.lane.merger.send(topic, outgoing, connection)
 
     async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
         """Pause, and refresh the route where the error asks for it."""
@@ -440,6 +429,8 @@ class Publisher:
     def _outcome(self, outgoing: Outgoing) -> OgiveError:
         """The error that says what happened to the message, all tries together."""
         error = outgoing.error
+        if isinstance(error, ProtocolError):
+            return error
         waited = self._loop.time() - outgoing.started
         tried = sorted(outgoing.tried or ())
         where = ", ".join(tried)
@@ -481,7 +472,7 @@ class Publisher:
             return
         outgoing.finished = True
         if outgoing.number >= 0:
-            self._unwatch(outgoing)
+            self.unwatch(outgoing)
         self._in_flight.discard(outgoing)
         self._room.give_back(outgoing.size)
         for waiting, flushed in self._flushes:
@@ -491,14 +482,14 @@ class Publisher:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def _watch(self, outgoing: Outgoing) -> None:
+    def watch(self, outgoing: Outgoing) -> None:
         """End the message at its deadline. In flight by itself it needs no watch: the connection sees to that."""
         if outgoing.number < 0:
             outgoing.number = next(self._numbers)
             self._watched[outgoing.number] = outgoing
             self._deadlines.add(outgoing.number, outgoing.deadline)
 
-    def _unwatch(self, outgoing: Outgoing) -> None:
+    def unwatch(self, outgoing: Outgoing) -> None:
         self._watched.pop(outgoing.number, None)
         outgoing.number = -1
 
@@ -520,6 +511,8 @@ class Publisher:
         for holder in holders:
             if any(outgoing.finished for outgoing in holder.backlog):
                 holder.backlog = deque(outgoing for outgoing in holder.backlog if not outgoing.finished)
+        for lane in self._lanes.values():
+            lane.merger.drop_finished()
         for topic in self._topics.values():
             for target in topic.all_targets:
                 if target.ordered is not None:
