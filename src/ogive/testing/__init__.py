@@ -1,5 +1,6 @@
-"""A real broker and name server for tests and demonstrations: temporary folder, free ports, gone afterwards."""
+"""For tests: a real broker and name server (temporary folder, free ports, gone afterwards), and messages without one."""
 
 from ogive.testing.broker import Broker
+from ogive.testing.messages import message
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "message"]
