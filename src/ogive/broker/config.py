@@ -52,6 +52,14 @@ class BrokerConfig:
     max_held_pulls: int = 50_000
     max_held_pulls_per_connection: int = 2_000
 
+    # transactions
+    transaction_timeout_s: float = 6.0  # transactionTimeOut; younger ones are not asked about
+    transaction_check_interval_s: float = 30.0  # transactionCheckInterval
+    transaction_check_max: int = 15  # transactionCheckMax
+    transaction_keep_s: float = 72 * 3600.0  # fileReservedTime; one whose producer group is away for longer is given up
+    max_open_transactions: int = 100_000
+    max_checks_per_round: int = 2_000
+
     # clients
     client_expiry_s: float = 120.0  # channelExpiredTimeout
     client_scan_s: float = 10.0
@@ -107,6 +115,8 @@ _POSITIVE: Final = (
     "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
     "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
     "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",
+    "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
+    "max_checks_per_round",
     "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
     "name_server_timeout_s", "stop_grace_s",
 )  # fmt: skip

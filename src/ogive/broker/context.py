@@ -15,6 +15,7 @@ from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.stats import Traffic
 from ogive.broker.topics import TopicTable
+from ogive.broker.transactions import Transactions
 from ogive.errors import StoreError
 from ogive.model import DelayLevels
 from ogive.store.model import NewMessage, PutDone, PutResult
@@ -42,6 +43,7 @@ class Context:
     holds: PullHolds
     slow_readers: SlowReaders
     registration: Registration
+    transactions: Transactions
     traffic: Traffic
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
@@ -57,7 +59,15 @@ class Context:
 
         *done* is called when they are safe: with the topics they are in, so a topic made a moment ago is waited for.
         """
-        self.store.put(messages, partial(self._once_saved, done) if self.topics.unsaved else done)
+        self.put_now(messages, self.once_saved(done))
+
+    def once_saved(self, done: PutDone) -> PutDone:
+        """*done*, called no sooner than the topics that there are now are safe."""
+        return partial(self._once_saved, done) if self.topics.unsaved else done
+
+    def put_now(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """The same, but *done* waits for no topic: it is called in the order of the messages' offsets."""
+        self.store.put(messages, done)
         if not self._submit_due:
             self._submit_due = True
             self.loop.call_soon(self._submit)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, send, send_back, topics
+from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, send, send_back, topics, transaction
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -42,6 +42,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.LITE_PULL_MESSAGE: Direct(pull.handle),
     RequestCode.HEART_BEAT: Direct(clients.heartbeat),
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
+    RequestCode.END_TRANSACTION: Direct(transaction.end),
     **_table(
         Route(headers.QueryConsumerOffsetRequest, offsets.query_consumer_offset),
         Route(headers.UpdateConsumerOffsetRequest, offsets.update_consumer_offset),
@@ -135,7 +136,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.AUTH_CREATE_USER, C.AUTH_UPDATE_USER, C.AUTH_DELETE_USER, C.AUTH_GET_USER, C.AUTH_LIST_USER, C.AUTH_CREATE_ACL, C.AUTH_UPDATE_ACL,
         C.AUTH_DELETE_ACL, C.AUTH_GET_ACL, C.AUTH_LIST_ACL,
     ),
-    **_reasons("transactional messages are not supported", C.END_TRANSACTION, C.RESUME_CHECK_HALF_MESSAGE),
     **_reasons("request-reply is not supported", C.SEND_REPLY_MESSAGE, C.SEND_REPLY_MESSAGE_V2),
     **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
     **_reasons("messages are not indexed by key", C.QUERY_MESSAGE),
@@ -145,7 +145,7 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, C.QUERY_CONSUME_TIME_SPAN, C.CLEAN_EXPIRED_CONSUMEQUEUE, C.QUERY_CORRECTION_OFFSET,
         C.CONSUME_MESSAGE_DIRECTLY, C.CLONE_GROUP_OFFSET, C.VIEW_BROKER_STATS_DATA, C.CLEAN_UNUSED_TOPIC, C.GET_BROKER_CONSUME_STATS,
         C.QUERY_CONSUME_QUEUE, C.GET_ALL_PRODUCER_INFO, C.DELETE_EXPIRED_COMMITLOG, C.QUERY_TOPICS_BY_CONSUMER,
-        C.QUERY_SUBSCRIPTION_BY_CONSUMER, C.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        C.QUERY_SUBSCRIPTION_BY_CONSUMER, C.UPDATE_AND_GET_GROUP_FORBIDDEN, C.RESUME_CHECK_HALF_MESSAGE,
     ),
 }  # fmt: skip
 """Every other code of the protocol, and why it gets REQUEST_CODE_NOT_SUPPORTED."""

@@ -148,6 +148,9 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "registerNameServerPeriod": round(config.register_period_s * 1000),
         "sendThreadPoolQueueCapacity": config.max_sends_waiting,
         "storePathRootDir": config.data,
+        "transactionCheckInterval": round(config.transaction_check_interval_s * 1000),
+        "transactionCheckMax": config.transaction_check_max,
+        "transactionTimeOut": round(config.transaction_timeout_s * 1000),
     }
     return dict(sorted(values.items()))
 

@@ -19,10 +19,13 @@ from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.replies import Rejected
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
+from ogive.broker.transaction_checks import TransactionChecks
+from ogive.broker.transactions import Transactions
 from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import OsFs, reason
@@ -53,6 +56,7 @@ class _Opened:
     offsets_file: JsonTable
     delays_file: JsonTable
     delays: dict[str, Any]
+    transactions: Transactions
 
 
 def _open(config: BrokerConfig) -> _Opened:
@@ -82,14 +86,17 @@ def _open(config: BrokerConfig) -> _Opened:
         delays_file = JsonTable(fs, folder / "delayOffset.json")
         delays = delays_file.load() or {}
         _cut_progress(store, offsets, offsets_file, delays, delays_file)
+        transactions = Transactions(store, _now_ms, config.max_open_transactions)
+        transactions.recover(offsets)
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
             raise StoreUnusable(f"the broker's tables cannot be in {folder}: {reason(exc)}") from exc
         raise
     return _Opened(
-        store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays
-    )
+        store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
+        transactions=transactions,
+    )  # fmt: skip
 
 
 def _cut_progress(
@@ -126,7 +133,7 @@ class Broker:
         self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
-        self._writers: list[Progress] = []
+        self._saves: list[Callable[[], Awaitable[None]]] = []
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
         self._stopping = False
@@ -158,18 +165,21 @@ class Broker:
         ctx = self._ctx = self._context(opened)
         self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
         self._schedule.load(opened.delays)
-        self._writers = [
-            Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced),
-            Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced),
+        self._saves = [
+            partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
+            Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
         ]
         ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
         ctx.store.on_failure = self._store_failed
         ctx.store.start(ctx.loop.call_soon_threadsafe)
         self._schedule.start()
+        ctx.transactions.start(ctx.put_now, ctx.store_host)
+        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
         config = self.config
         self._jobs = [
-            self._job(config.offsets_persist_s, self._writers[0].save, "save consumer offsets"),
-            self._job(config.delay_persist_s, self._writers[1].save, "save delay offsets"),
+            self._job(config.offsets_persist_s, self._saves[0], "save consumer offsets"),
+            self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
+            self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
@@ -211,6 +221,7 @@ class Broker:
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
             ),
+            transactions=opened.transactions,
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
@@ -247,11 +258,11 @@ class Broker:
         await ctx.slow_readers.close()
         await ctx.finish_tasks()
         try:
-            for writer in self._writers:
-                await writer.save()
+            for save in self._saves:
+                await save()
             await ctx.topics.saved()
             await ctx.groups.saved()
-        except StoreError as exc:
+        except (StoreError, Rejected) as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()
 
@@ -294,6 +305,14 @@ class Broker:
 def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:
     holds.arrived(ends)
     schedule.arrived(ends)
+
+
+async def _save_offsets(ctx: Context, progress: Progress) -> None:
+    """The broker's own progress, where there is room for it, and that of all groups."""
+    try:
+        ctx.transactions.note_progress(ctx.offsets)
+    finally:
+        await progress.save()
 
 
 async def _expire(ctx: Context) -> None:

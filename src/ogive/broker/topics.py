@@ -1,7 +1,7 @@
 """The topics of one broker. Source: TopicConfigManager.java, TopicValidator.java, 5.3.
 
 Differs from Java: with auto-creation off no default topic creates anything (Java still follows the cluster's topic); an unchanged
-update changes no version; names and queue numbers are checked here, for every way in.
+update changes no version; names and queue numbers are checked here, for every way in; TRANS_CHECK_MAX_TIME_TOPIC is there from the start.
 """
 
 import logging
@@ -13,6 +13,7 @@ from ogive.broker.saving import Render, TableWriter
 from ogive.errors import InvalidOption, ProtocolError
 from ogive.model import (
     AUTO_CREATE_TOPIC,
+    CHECKED_TOO_OFTEN_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
@@ -38,6 +39,7 @@ _FIXED: Final = {
     SCHEDULE_TOPIC: 18,
     HALF_TOPIC: 1,
     OP_HALF_TOPIC: 1,
+    CHECKED_TOO_OFTEN_TOPIC: 1,
 }
 
 

@@ -236,6 +236,14 @@ class SysFlag:
     ZLIB = 0x300
 
 
+class Decision(enum.IntEnum):
+    """How a transaction ends: ``commitOrRollback`` of END_TRANSACTION. Source: EndTransactionRequestHeader.java."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
 class PullSysFlag:
     """Bits of a pull's ``sysFlag``. Source: PullSysFlag.java."""
 

@@ -173,6 +173,39 @@ class ConsumerSendMsgBackRequest(Header):
     max_reconsume_times: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRequest(Header):
+    """END_TRANSACTION (37). The offsets are those of the half message: *tran_state_table_offset* counts in its queue.
+
+    *commit_or_rollback* is a ``Decision``.
+    """
+
+    code = RequestCode.END_TRANSACTION
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    msg_id: str = ""
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTransactionStateRequest(Header):
+    """CHECK_TRANSACTION_STATE (39), a broker's question; END_TRANSACTION answers it. Body: the half message, under its real topic."""
+
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
 # --- pulling and offsets ---------------------------------------------------------------------------------------------
 
 

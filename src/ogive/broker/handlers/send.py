@@ -7,11 +7,13 @@ Behaviour
 - The answer leaves when the store says that the messages are safe and visible, and their topic is saved.
 - Added to each single message: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY where the client gave none. Batch items stay as they are.
 - A delay level sends the message through SCHEDULE_TOPIC_XXXX.
+- A transactional message waits as a half message, see transactions.py; one that is tried again by a consumer is an ordinary one.
 - A message for a retry topic that has had its retries goes to the dead-letter topic.
 
 Differs from Java
 - Properties keep the client's order; Java's come out of a hash map.
-- Transactional messages are refused (NO_PERMISSION), as is a batch item with a delay level; Java stores such items as ordinary ones.
+- A batch item that is transactional or has a delay level is refused; Java stores it as an ordinary one.
+- A transactional message with a delay is refused; Java's own client takes the delay off, and a half message with one would be lost there.
 - Timer messages (TIMER_*) are answered as by a Java broker with its timer wheel off.
 - FLUSH_DISK_TIMEOUT is never answered: the answer waits for the sync, or says that it failed.
 """
@@ -25,8 +27,9 @@ from typing import Final, NamedTuple
 from ogive.broker.context import Context
 from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
 from ogive.broker.schedule import delayed
+from ogive.broker.transactions import redirect_half
 from ogive.errors import ProtocolError, ResponseCode, StoreError
-from ogive.model import NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
+from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -39,6 +42,7 @@ VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field w
 
 _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_PREPARED: Final = SysFlag.TRANSACTION_PREPARED
 _CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _MAX_INT: Final = 0x7FFFFFFF
 _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
@@ -102,8 +106,9 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         reconsume_times = int(ext.get(names.reconsume_times, "0"))
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
-    if sys_flag & ~_CLIENT_FLAGS or not (0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT):
-        _refuse_numbers(sys_flag)
+    fits = 0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT
+    if sys_flag & ~_CLIENT_FLAGS or not fits:
+        sys_flag = _without_prepared(sys_flag, fits, ext.get(names.properties, ""))
     config = ctx.topics.get(topic)
     if config is None or topic in NO_SEND_TOPICS:
         config = _make_topic(ctx, topic, ext, names)
@@ -140,7 +145,11 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     message = NewMessage(
         topic, queue_id, command.body, _encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
     )
-    ctx.put((message,), partial(_stored, ctx, connection, command, asked_queue, key))
+    done = partial(_stored, ctx, connection, command, asked_queue, key)
+    if topic == HALF_TOPIC:
+        ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+    else:
+        ctx.put((message,), done)
     ctx.sends_waiting += 1
 
 
@@ -163,12 +172,15 @@ def _stored(
 # --- what a message may be -------------------------------------------------------------------------------------------
 
 
-def _refuse_numbers(sys_flag: int) -> None:
-    if sys_flag & SysFlag.TRANSACTION_MASK:
-        raise Rejected(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages")
-    raise Rejected(
-        ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
-    )
+def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
+    """What a half message is stored with. Raises Rejected for any other unusual flag or number."""
+    if not fits or sys_flag & ~_CLIENT_FLAGS != _PREPARED:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
+        )
+    if "TRAN_MSG\x01" not in text:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "sysFlag says that the message is transactional, its properties do not")
+    return sys_flag & ~_PREPARED
 
 
 def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) -> TopicConfig:
@@ -229,14 +241,21 @@ def _redirect(
         queue_id = 0
         properties[PropertyName.DELAY] = "-1"
     key = properties.setdefault(PropertyName.UNIQ_KEY, secrets.token_hex(16).upper())
-    if properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true":
-        raise Rejected(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages")
     for entry in ctx.own_properties.split("\x02"):
         properties.pop(entry.partition("\x01")[0], None)
-    topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
+    if _is_transactional(properties, topic, reconsume_times):
+        topic, queue_id = redirect_half(properties, topic, queue_id)
+    else:
+        topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
     if topic != SCHEDULE_TOPIC and any(name in properties for name in _TIMERS):
         raise Rejected(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
     return topic, queue_id, "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties, key
+
+
+def _is_transactional(properties: dict[str, str], topic: str, reconsume_times: int) -> bool:
+    """Consumers that try a message again send it with all its properties, TRAN_MSG too."""
+    again = reconsume_times > 0 or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return not again and properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true"
 
 
 def _retries_are_over(ctx: Context, command: RemotingCommand, topic: str, reconsume_times: int, names: _Names) -> bool:

@@ -144,11 +144,14 @@ async def test_a_queue_beyond_the_topic_is_refused_and_a_negative_one_is_chosen(
 @pytest.mark.parametrize(
     ("changed", "properties", "code"),
     [
-        ({"f": SysFlag.TRANSACTION_PREPARED}, None, ResponseCode.NO_PERMISSION),
-        ({"f": SysFlag.TRANSACTION_COMMIT}, None, ResponseCode.NO_PERMISSION),
-        ({}, {"TRAN_MSG": "true", "UNIQ_KEY": "AB"}, ResponseCode.NO_PERMISSION),
+        ({"f": SysFlag.TRANSACTION_PREPARED}, None, ResponseCode.MESSAGE_ILLEGAL),
+        ({"f": SysFlag.TRANSACTION_COMMIT}, None, ResponseCode.MESSAGE_ILLEGAL),
+        ({"f": SysFlag.TRANSACTION_ROLLBACK}, {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"TRAN_MSG": "true", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "1", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"TRAN_MSG": "true", "PGROUP": "g", "TIMER_DELAY_MS": "1", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"f": SysFlag.INNER_BATCH}, None, ResponseCode.MESSAGE_ILLEGAL),
-        ({"f": -1}, None, ResponseCode.NO_PERMISSION),
+        ({"f": -1}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"h": 1 << 31}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"g": -1}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"g": 1 << 63}, None, ResponseCode.MESSAGE_ILLEGAL),

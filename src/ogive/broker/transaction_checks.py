@@ -1,0 +1,158 @@
+"""Asking producers about transactions that nobody ended: CHECK_TRANSACTION_STATE (39).
+
+Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java, ProducerManager.java, 5.3.
+
+Behaviour
+- Each round asks one live producer of its group about every transaction that is old enough, the oldest first; producers take turns.
+- A question counts before it is asked: the half message goes to the end of its topic with TRANSACTION_CHECK_TIMES one higher, and the
+  producer answers with the offsets of that copy.
+- After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, where nobody but an operator reads it.
+
+Differs from Java
+- Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked.
+- The age counts from when the message was stored, on the broker's own clock; Java takes the producer's.
+- A round asks at most max_checks_per_round questions.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ogive.broker.clients import ClientTable
+from ogive.broker.config import BrokerConfig
+from ogive.broker.transactions import Transaction, Transactions
+from ogive.errors import ConnectError, InvalidOption, ProtocolError, StoreError
+from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, PropertyName
+from ogive.store.model import NewMessage
+from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import CheckTransactionStateRequest, encode_header
+from ogive.wire.message import StoredMessage, decode_properties, encode_properties, encode_stored, offset_message_id
+
+log = logging.getLogger(__name__)
+
+AT_A_TIME: Final = 64
+
+
+class TransactionChecks:
+    """One round is ``run``. Event-loop only."""
+
+    def __init__(
+        self, transactions: Transactions, clients: ClientTable, config: BrokerConfig, store_host: bytes, now_ms: Callable[[], int]
+    ) -> None:
+        self._transactions, self._clients, self._config = transactions, clients, config
+        self._store_host, self._now_ms = store_host, now_ms
+        self._turn = itertools.count()
+
+    async def run(self) -> None:
+        """One round. Raises StoreError."""
+        self._transactions.mark_again()
+        due = [transaction for transaction in self._transactions.idle() if self._is_due(transaction)]
+        room = self._config.max_checks_per_round
+        for start in range(0, len(due), AT_A_TIME):
+            if room <= 0:
+                break
+            asked = await asyncio.gather(*(self._look_at(transaction) for transaction in due[start : start + AT_A_TIME]))
+            room -= sum(asked)
+
+    def _is_due(self, transaction: Transaction) -> bool:
+        immunity_ms = transaction.immunity_ms
+        if immunity_ms is None:
+            immunity_ms = round(self._config.transaction_timeout_s * 1000)
+        return self._now_ms() - transaction.stored_ms >= immunity_ms
+
+    async def _look_at(self, transaction: Transaction) -> bool:
+        """Ask, or give up; whether a producer was asked."""
+        if transaction.decision is not None or transaction.moving:
+            return False
+        try:
+            half = self._transactions.half_message(transaction)
+        except StoreError as exc:
+            log.error("a transaction is given up: %s", exc)
+            self._transactions.drop(transaction, None)
+            return False
+        try:
+            return await self._ask_or_give_up(transaction, half)
+        except (StoreError, InvalidOption, ProtocolError) as exc:
+            log.warning("the transaction of %s is looked at again later: %s", _name(half), exc)
+            return False
+
+    async def _ask_or_give_up(self, transaction: Transaction, half: StoredMessage) -> bool:
+        properties = decode_properties(half.properties)
+        properties.pop(PropertyName.RECORD_CRC, None)
+        checks = _count(properties)
+        too_old = self._now_ms() - transaction.stored_ms > self._config.transaction_keep_s * 1000
+        if checks >= self._config.transaction_check_max or too_old:
+            log.warning("nobody decided about the transaction of %s: it goes to %s", _name(half), CHECKED_TOO_OFTEN_TOPIC)
+            self._transactions.drop(transaction, self._copy(half, CHECKED_TOO_OFTEN_TOPIC, properties))
+            return False
+        group = properties[PropertyName.PRODUCER_GROUP]
+        if not self._live(group):
+            log.debug("no producer of group %s is there to be asked about %s", group, _name(half))
+            return False
+        properties[PropertyName.TRANSACTION_CHECKS] = str(checks + 1)
+        copy = self._copy(half, HALF_TOPIC, properties)
+        await self._move(transaction, copy)
+        producers = self._live(group)
+        if transaction.decision is None and producers:
+            self._ask(producers[next(self._turn) % len(producers)], transaction, half, copy)
+        return True
+
+    async def _move(self, transaction: Transaction, copy: NewMessage) -> None:
+        """Return when the half message has its new place. Raises StoreError."""
+        moved: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self._transactions.move(transaction, copy, lambda error: None if moved.done() else moved.set_result(error))
+        error = await moved
+        if error is not None:
+            raise error
+
+    def _ask(self, producer: Connection, transaction: Transaction, half: StoredMessage, copy: NewMessage) -> None:
+        properties = decode_properties(copy.properties)
+        key = properties.get(PropertyName.UNIQ_KEY)
+        header = CheckTransactionStateRequest(
+            tran_state_table_offset=transaction.queue_offset,
+            commit_log_offset=transaction.commitlog_offset,
+            msg_id=key,
+            transaction_id=key,
+            offset_msg_id=offset_message_id(self._store_host, transaction.commitlog_offset),
+            topic=HALF_TOPIC,
+            broker_name=self._config.name,
+        )
+        record = replace(
+            half,
+            topic=properties[PropertyName.REAL_TOPIC],
+            queue_id=int(properties[PropertyName.REAL_QUEUE_ID]),
+            properties=copy.properties,
+            queue_offset=transaction.queue_offset,
+            commitlog_offset=transaction.commitlog_offset,
+            store_timestamp_ms=transaction.stored_ms,
+            store_host=self._store_host,
+        )
+        try:
+            producer.send_nowait(RemotingCommand(header.code, encode_header(header), encode_stored(record)))
+        except ConnectError as exc:
+            log.debug("the transaction of %s is asked about again later: %s", _name(half), exc)
+
+    def _live(self, group: str) -> list[Connection]:
+        """Producers that are there and read what they are sent."""
+        limit = self._config.server.max_write_buffer_bytes
+        return [member for member in self._clients.producers.get(group, ()) if not member.closed and member.unsent_bytes < limit]
+
+    def _copy(self, half: StoredMessage, topic: str, properties: dict[str, str]) -> NewMessage:
+        return NewMessage(
+            topic, 0, half.body, encode_properties(properties), half.sys_flag, half.flag, half.born_timestamp_ms, half.born_host,
+            self._store_host, half.reconsume_times,
+        )  # fmt: skip
+
+
+def _count(properties: dict[str, str]) -> int:
+    text = properties.get(PropertyName.TRANSACTION_CHECKS, "0")
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _name(half: StoredMessage) -> str:
+    properties = decode_properties(half.properties)
+    return f"{properties.get(PropertyName.UNIQ_KEY)} for {properties.get(PropertyName.REAL_TOPIC)}"

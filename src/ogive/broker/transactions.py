@@ -1,0 +1,432 @@
+"""Which transactions are open: half messages in RMQ_SYS_TRANS_HALF_TOPIC without an entry in RMQ_SYS_TRANS_OP_HALF_TOPIC.
+
+Source: TransactionalMessageBridge.java, TransactionalMessageServiceImpl.java, 5.3.
+
+Behaviour
+- The two topics and the progress of CID_RMQ_SYS_TRANS in them are all there is: a start reads them from there on. A directory can change
+  hands with Apache's broker.
+- A commit stores the message under its real topic; when that is safe, an entry marks the half message as done. A start that finds the
+  message without its mark adds the mark: a transaction is committed once however often it is ended, and whenever the broker dies.
+- A transaction that is asked about goes to the end of the half topic with its count of checks; when that is safe, the old place is marked.
+
+Differs from Java
+- A transaction is recognised by its unique key, producer group, topic, time of birth and body, so that a copy of its half message, or
+  one that a client sent twice, does not make it two. Java commits each copy that is ended, also twice.
+- Each half message is marked at once, in the form of 4.9; Java collects marks for up to 3 s.
+"""
+
+import hashlib
+import logging
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from ogive.broker.offsets import OffsetTable
+from ogive.broker.replies import Rejected
+from ogive.errors import ProtocolError, ResponseCode, StoreError
+from ogive.model import HALF_TOPIC, MAX_TOPIC_LENGTH, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
+from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.store import MessageStore
+from ogive.wire.codes import Decision, SysFlag
+from ogive.wire.message import StoredMessage, decode_properties, decode_stored
+
+log = logging.getLogger(__name__)
+
+MARK_TAG: Final = b"d"
+MAX_SETTLED: Final = 10_000  # outcomes remembered, for whoever asks again
+MAX_MARKS: Final = 10_000  # marks whose places are remembered one by one; with more, progress in their topic is coarser
+UNMARKED_MS: Final = 10_000  # a commit without its mark is no older, compared with the newest message of its queue: Apache marks every 3 s
+_READ: Final = 256
+_QUEUE_DIGITS: Final = 9  # more fit no record
+_MAX_IMMUNITY_S: Final = 7 * 24 * 3600
+
+Put = Callable[[Sequence[NewMessage], PutDone], None]
+Ended = Callable[[StoreError | None], None]
+"""Called once the end of a transaction is safe, or could not be stored."""
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One that is open. *commitlog_offset* and *stored_ms* are those of its newest half message."""
+
+    identity: bytes
+    commitlog_offset: int
+    stored_ms: int
+    immunity_ms: int | None  # the age before which it is not asked about, where the producer chose one
+    places: list[int]  # offsets in the half topic that carry no mark yet; the newest is the last
+    moving: bool = False  # a new half message of it is on its way to the store
+    decision: Decision | None = None  # its end is on its way, or waits for the move
+    settled: bool = False  # it has ended, only marks are missing
+    marking: bool = False  # they are on their way to the store
+    waiting: list[Ended] = field(default_factory=list)
+
+    @property
+    def queue_offset(self) -> int:
+        return self.places[-1]
+
+
+class Transactions:
+    """Owned by the event loop. First ``recover``, then ``start``."""
+
+    def __init__(self, store: MessageStore, now_ms: Callable[[], int], max_open: int) -> None:
+        self._store, self._now_ms, self._max_open = store, now_ms, max_open
+        self._put: Put = store.put
+        self._store_host = bytes(8)
+        self._open: dict[bytes, Transaction] = {}
+        self._places: OrderedDict[int, Transaction] = OrderedDict()  # by offset in the half topic, in its order
+        self._half_end = store.max_offset(HALF_TOPIC, 0)
+        self._marks: deque[tuple[int, int]] = deque()  # (offset in the op topic + 1, highest half offset marked there or before)
+        self._op_progress = store.min_offset(OP_HALF_TOPIC, 0)
+        self._settled: OrderedDict[bytes, Decision] = OrderedDict()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, identity: bytes) -> Transaction | None:
+        return self._open.get(identity)
+
+    def outcome(self, identity: bytes) -> Decision | None:
+        """How a transaction ended, as far as that is remembered."""
+        return self._settled.get(identity)
+
+    def idle(self) -> list[Transaction]:
+        """Those that nothing happens to at the moment, the oldest place first."""
+        return [found for found in dict.fromkeys(self._places.values()) if not found.moving and found.decision is None]
+
+    def half_message(self, transaction: Transaction) -> StoredMessage:
+        """Raises StoreError where the log does not have it any more."""
+        record = self._store.record_at(transaction.commitlog_offset)
+        if record is None:
+            raise StoreError(f"the log has no half message at {transaction.commitlog_offset} any more")
+        return decode_stored(record)
+
+    # --- progress ----------------------------------------------------------------------------------------------------
+
+    def note_progress(self, offsets: OffsetTable) -> None:
+        """Write down from where the next start has to read. Raises Rejected when the table is full."""
+        half = next(iter(self._places), self._half_end)
+        while self._marks and self._marks[0][1] < half:
+            self._op_progress = self._marks.popleft()[0]
+        if half:
+            offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half)
+            offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self._op_progress)
+
+    def _note_mark(self, op_offset: int, half_offsets: Iterable[int]) -> None:
+        highest = max(half_offsets, default=-1)
+        if self._marks:
+            highest = max(highest, self._marks[-1][1])
+        self._marks.append((op_offset + 1, highest))
+        if len(self._marks) > MAX_MARKS:
+            self._marks = deque(mark for i, mark in enumerate(self._marks, len(self._marks) % 2) if i % 2)  # the later one of each pair
+
+    # --- opening -----------------------------------------------------------------------------------------------------
+
+    def accept(self, message: NewMessage, done: PutDone) -> PutDone:
+        """What to call instead of *done* with the outcome of storing a half message: from then on the transaction is open.
+
+        Raises Rejected when too many are.
+        """
+        if len(self._open) >= self._max_open:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} transactions are open already (max_open_transactions)")
+        properties = decode_properties(message.properties)
+        identity = identity_of(properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
+        return partial(self._accepted, identity, _immunity_ms(properties), done)
+
+    def _accepted(self, identity: bytes, immunity_ms: int | None, done: PutDone, result: list[PutResult] | StoreError) -> None:
+        if not isinstance(result, StoreError):
+            stored = result[0]
+            self._half_end = stored.queue_offset + 1
+            known = self._open.get(identity)
+            if known is not None:
+                self._add_place(known, stored)  # a second try of the same message: still one transaction
+            else:
+                transaction = Transaction(identity, stored.commitlog_offset, stored.store_timestamp_ms, immunity_ms, [stored.queue_offset])
+                self._open[identity] = self._places[stored.queue_offset] = transaction
+                transaction.decision = self._settled.get(identity)
+                if transaction.decision is not None:
+                    self._settle(transaction)
+        done(result)
+
+    def _add_place(self, transaction: Transaction, stored: PutResult) -> None:
+        transaction.places.append(stored.queue_offset)
+        transaction.commitlog_offset, transaction.stored_ms = stored.commitlog_offset, stored.store_timestamp_ms
+        self._places[stored.queue_offset] = transaction
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def end(self, transaction: Transaction, decision: Decision, ended: Ended | None) -> None:
+        """Commit or roll back. Raises Rejected if it is being ended the other way at this moment, StoreError."""
+        if transaction.decision not in (None, decision):
+            raise Rejected(ResponseCode.ILLEGAL_OPERATION, "the transaction is being ended the other way already")
+        if transaction.decision is None and not transaction.moving:
+            self._end(transaction, decision)
+        transaction.decision = decision
+        if ended is not None:
+            transaction.waiting.append(ended)
+
+    def drop(self, transaction: Transaction, message: NewMessage | None) -> None:
+        """Give up; *message* is a copy for whoever looks into the matter. Raises StoreError."""
+        if message is None:
+            self._write_marks(transaction)
+        else:
+            self._put([message], partial(self._delivered, transaction))
+        transaction.decision = Decision.ROLLBACK
+
+    def mark_again(self) -> None:
+        """Make good for marks that could not be stored. Raises StoreError."""
+        for transaction in [found for found in self._open.values() if found.settled and not found.marking]:
+            self._write_marks(transaction)
+
+    def _end(self, transaction: Transaction, decision: Decision) -> None:
+        """Raises StoreError; then the transaction stays as it is."""
+        if decision is Decision.COMMIT:
+            self._put([committed(self.half_message(transaction), self._store_host)], partial(self._delivered, transaction))
+        else:
+            self._write_marks(transaction)
+        transaction.decision = decision
+
+    def _delivered(self, transaction: Transaction, result: list[PutResult] | StoreError) -> None:
+        if isinstance(result, StoreError):
+            self._failed(transaction, result)
+        else:
+            self._settle(transaction)
+
+    def _settle(self, transaction: Transaction) -> None:
+        """Only the marks are missing."""
+        transaction.settled = True
+        self._answer(transaction, None)
+        self._try_to_mark(transaction)
+
+    def _try_to_mark(self, transaction: Transaction) -> None:
+        try:
+            self._write_marks(transaction)
+        except StoreError as exc:
+            log.warning("an ended transaction is marked later: %s", exc)
+
+    def _write_marks(self, transaction: Transaction) -> None:
+        """Raises StoreError."""
+        places = list(transaction.places)
+        self._put([self._mark(place) for place in places], partial(self._marked, transaction, places))
+        transaction.marking = True
+
+    def _marked(self, transaction: Transaction, places: list[int], result: list[PutResult] | StoreError) -> None:
+        transaction.marking = False
+        if isinstance(result, StoreError):
+            if transaction.settled:
+                log.warning("an ended transaction is marked later: %s", result)
+            else:
+                self._failed(transaction, result)
+            return
+        self._note_marks(transaction, places, result)
+        transaction.settled = True
+        if transaction.places:  # sent once more meanwhile
+            self._try_to_mark(transaction)
+        else:
+            del self._open[transaction.identity]
+            self._answer(transaction, None)
+
+    def _failed(self, transaction: Transaction, error: StoreError) -> None:
+        transaction.decision = None
+        log.warning("a transaction could not be ended, its producer will be asked again: %s", error)
+        self._answer(transaction, error)
+
+    def _answer(self, transaction: Transaction, error: StoreError | None) -> None:
+        if error is None and transaction.decision is not None:
+            self._settled.setdefault(transaction.identity, transaction.decision)
+            if len(self._settled) > MAX_SETTLED:
+                self._settled.popitem(last=False)
+        waiting, transaction.waiting = transaction.waiting, []
+        for ended in waiting:
+            ended(error)
+
+    def _note_marks(self, transaction: Transaction, places: Sequence[int], marks: Sequence[PutResult]) -> None:
+        for place, mark in zip(places, marks, strict=True):
+            self._note_mark(mark.queue_offset, (place,))
+            del self._places[place]
+            transaction.places.remove(place)
+
+    def _mark(self, place: int) -> NewMessage:
+        properties = b"TAGS\x01%b\x02" % MARK_TAG
+        return NewMessage(OP_HALF_TOPIC, 0, b"%d" % place, properties, 0, 0, self._now_ms(), self._store_host, self._store_host)
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def move(self, transaction: Transaction, message: NewMessage, moved: Ended) -> None:
+        """Store *message*, its new half message, then mark the old places. Raises StoreError."""
+        self._put([message], partial(self._copied, transaction, list(transaction.places), moved))
+        transaction.moving = True
+
+    def _copied(self, transaction: Transaction, old: list[int], moved: Ended, result: list[PutResult] | StoreError) -> None:
+        if isinstance(result, StoreError):
+            self._moved(transaction, result, moved)
+            return
+        self._half_end = result[0].queue_offset + 1
+        self._add_place(transaction, result[0])
+        try:
+            self._put([self._mark(place) for place in old], partial(self._left, transaction, old, moved))
+        except StoreError as exc:
+            self._left(transaction, old, moved, exc)
+
+    def _left(self, transaction: Transaction, old: list[int], moved: Ended, result: list[PutResult] | StoreError) -> None:
+        if isinstance(result, StoreError):
+            log.warning("an old half message is marked together with its copy: %s", result)
+        else:
+            self._note_marks(transaction, old, result)
+        self._moved(transaction, None, moved)
+
+    def _moved(self, transaction: Transaction, error: StoreError | None, moved: Ended) -> None:
+        transaction.moving = False
+        if transaction.decision is not None:  # came meanwhile
+            try:
+                self._end(transaction, transaction.decision)
+            except StoreError as exc:
+                self._failed(transaction, exc)
+        moved(error)
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def recover(self, offsets: OffsetTable) -> None:
+        """Read the two topics from the group's progress on. Blocking. Raises StoreError; Rejected where no progress can be kept."""
+        marked = self._read_marks(offsets)
+        newest: dict[bytes, Transaction] = {}
+        first = max(offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0, self._store.min_offset(HALF_TOPIC, 0))
+        for place, stored in self._records(HALF_TOPIC, 0, first):
+            found = _transaction(place, stored)
+            if found is None:
+                log.warning("the half message at %d does not say where it belongs: it is passed over", stored.commitlog_offset)
+                continue
+            older = newest.pop(found.identity, None)
+            if older is not None:
+                found.places = older.places + found.places
+            newest[found.identity] = found
+        for found in newest.values():
+            if found.queue_offset not in marked:  # the newest place decides: older ones are marked when a new one is made
+                found.places = [place for place in found.places if place not in marked]
+                self._open[found.identity] = found
+        self._places.update(sorted((place, found) for found in self._open.values() for place in found.places))
+        self._find_unmarked()
+        self.note_progress(offsets)
+        if self._open:
+            log.info("%d transactions are open", len(self._open))
+
+    def start(self, put: Put, store_host: bytes) -> None:
+        """Mark those whose commit a crash left without its mark.
+
+        *put* stores messages, all or none, and calls back in the order of their offsets.
+        """
+        self._put, self._store_host = put, store_host
+        for transaction in list(self._open.values()):
+            if transaction.decision is Decision.COMMIT:
+                self._settle(transaction)
+
+    def _read_marks(self, offsets: OffsetTable) -> set[int]:
+        marked: set[int] = set()
+        self._op_progress = max(offsets.get(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, self._store.min_offset(OP_HALF_TOPIC, 0))
+        for at, stored in self._records(OP_HALF_TOPIC, 0, self._op_progress):
+            places = {int(word) for word in stored.body.split(b",") if word.isdigit()}
+            marked |= places
+            self._note_mark(at, places)
+        return marked
+
+    def _records(self, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, StoredMessage]]:
+        """(queue offset, record) from *offset* to the queue's end; offsets without a record are passed over."""
+        end = self._store.max_offset(topic, queue_id)
+        while offset < end:
+            entries = self._store.entries(topic, queue_id, offset, _READ)
+            if not entries:
+                return
+            for at, entry in enumerate(entries, offset):
+                record = self._store.record_at(entry.commitlog_offset)
+                stored = decode_stored(record) if record is not None else None
+                if stored is not None and (stored.topic, stored.queue_offset) == (topic, at):
+                    yield at, stored
+            offset += len(entries)
+
+    def _find_unmarked(self) -> None:
+        """Note the decision where a crash came between a commit and its mark."""
+        queues: dict[tuple[str, int], None] = {}
+        for transaction in self._open.values():
+            queues[_real_place(self.half_message(transaction))] = None
+        for topic, queue_id in queues:  # the commit is under its real topic, near the end of what the broker wrote
+            end = self._store.max_offset(topic, queue_id)
+            newest_ms = self._store.store_time(topic, queue_id, end - 1)
+            first = self._store.offset_by_time(topic, queue_id, newest_ms - UNMARKED_MS)
+            for _, stored in self._records(topic, queue_id, first):
+                if stored.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
+                    found = self._open.get(identity_of_record(stored))
+                    if found is not None:
+                        log.warning("the transaction of the message at %d was committed: its mark is added", stored.commitlog_offset)
+                        found.decision = Decision.COMMIT
+
+
+# --- the messages ----------------------------------------------------------------------------------------------------
+
+
+def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tuple[str, int]:
+    """Where a message with TRAN_MSG=true is stored; adds what leads back. Raises Rejected for one that no commit could deliver."""
+    if not properties.get(PropertyName.PRODUCER_GROUP):
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a transactional message needs the property PGROUP: nobody could end it")
+    if PropertyName.DELAY in properties or any(name.startswith("TIMER_") for name in properties):
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a message is either transactional or delayed, not both")
+    for name in (PropertyName.TRANSACTION_CHECKS, PropertyName.TRANSACTION_FIRST_OFFSET):
+        properties.pop(name, None)
+    properties |= {
+        PropertyName.TRANSACTION_ID: properties[PropertyName.UNIQ_KEY],
+        PropertyName.REAL_TOPIC: topic,
+        PropertyName.REAL_QUEUE_ID: str(queue_id),
+    }
+    return HALF_TOPIC, 0
+
+
+def identity_of(properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:
+    """16 bytes that copies of one half message, and the message that it becomes, have in common."""
+    names = (PropertyName.UNIQ_KEY, PropertyName.PRODUCER_GROUP, PropertyName.REAL_TOPIC)
+    parts = [*(properties.get(name, "") for name in names), str(born_ms), str(body_crc)]
+    return hashlib.blake2b("\x02".join(parts).encode(), digest_size=16).digest()
+
+
+def identity_of_record(stored: StoredMessage) -> bytes:
+    return identity_of(decode_properties(stored.properties), stored.born_timestamp_ms, stored.body_crc)
+
+
+def committed(half: StoredMessage, store_host: bytes) -> NewMessage:
+    """The message that consumers get. It keeps all properties, as in Java, whose clients look at TRAN_MSG."""
+    topic, queue_id = _real_place(half)
+    sys_flag = half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
+    return NewMessage(
+        topic, queue_id, half.body, half.properties, sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
+        half.reconsume_times, half.commitlog_offset,
+    )  # fmt: skip
+
+
+def _real_place(half: StoredMessage) -> tuple[str, int]:
+    properties = decode_properties(half.properties)
+    return properties[PropertyName.REAL_TOPIC], int(properties[PropertyName.REAL_QUEUE_ID])
+
+
+def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
+    """The transaction of a half message; None if the message could never be delivered, or nobody could end it."""
+    try:
+        properties = decode_properties(stored.properties)
+    except ProtocolError:
+        return None
+    topic, queue = properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.REAL_QUEUE_ID, "")
+    if not 0 < len(topic) <= MAX_TOPIC_LENGTH or not queue.isdecimal() or len(queue) > _QUEUE_DIGITS:
+        return None
+    if PropertyName.PRODUCER_GROUP not in properties:
+        return None
+    identity = identity_of(properties, stored.born_timestamp_ms, stored.body_crc)
+    return Transaction(identity, stored.commitlog_offset, stored.store_timestamp_ms, _immunity_ms(properties), [place])
+
+
+def _immunity_ms(properties: Mapping[str, str]) -> int | None:
+    """CHECK_IMMUNITY_TIME_IN_SECONDS, which counts until the first check; None where there is none that makes sense."""
+    text = properties.get(PropertyName.TRANSACTION_IMMUNITY, "")
+    if PropertyName.TRANSACTION_CHECKS in properties or not text.isdecimal() or len(text) > _QUEUE_DIGITS:
+        return None
+    return min(int(text), _MAX_IMMUNITY_S) * 1000

@@ -1,0 +1,346 @@
+"""Transactions over a socket: half messages, their ends, and the broker's questions. Periods are scaled down by configuration."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
+from ogive.wire.bodies import HeartbeatData
+from ogive.wire.codes import Decision, Flag, RequestCode, SysFlag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import decode_messages, parse_offset_message_id
+from tests.raw_client import RawClient, messages, unique_key
+from tests.unit.broker.conftest import StartBroker
+
+QUICK = {"transaction_timeout_s": 0.001, "transaction_check_interval_s": 0.02}
+END = RequestCode.END_TRANSACTION
+CHECK = RequestCode.CHECK_TRANSACTION_STATE
+
+
+async def send_half(client: RawClient, body: bytes = b"paid", topic: str = "T", queue: int = 2, **own: str) -> dict[str, str]:
+    properties = {"UNIQ_KEY": unique_key(), "TAGS": "a", "TRAN_MSG": "true", "PGROUP": "shop"} | own
+    answer = await client.send(topic, body, properties, queue=queue, f=SysFlag.TRANSACTION_PREPARED, h=7)
+    return answer.ext_fields
+
+
+def ending(half: dict[str, str], decision: int = Decision.COMMIT, **changed: object) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "producerGroup": "shop",
+        "tranStateTableOffset": half["queueOffset"],
+        "commitLogOffset": parse_offset_message_id(half["msgId"])[1],
+        "commitOrRollback": int(decision),
+        "msgId": half["transactionId"],
+        "transactionId": half["transactionId"],
+    }
+    return fields | changed
+
+
+async def end(client: RawClient, half: dict[str, str], decision: int = Decision.COMMIT, **changed: object) -> RemotingCommand:
+    return await client.call(END, **ending(half, decision, **changed))
+
+
+async def stored(client: RawClient, topic: str, queue: int = 0) -> list[MessageExt]:
+    answer = await client.pull("looker", topic, 0, queue=queue)
+    return [] if answer.code == ResponseCode.PULL_NOT_FOUND else messages(answer)
+
+
+async def beat(client: RawClient, *groups: str) -> None:
+    await client.ok(RequestCode.HEART_BEAT, HeartbeatData(client_id=f"p{id(client)}", producers=groups).encode())
+
+
+def answer_of(check: RemotingCommand) -> dict[str, str]:
+    """A check's offsets in the form that a send's answer has."""
+    fields = check.ext_fields
+    return {"queueOffset": fields["tranStateTableOffset"], "msgId": fields["offsetMsgId"], "transactionId": fields["transactionId"]}
+
+
+# --- half messages and their ends ------------------------------------------------------------------------------------
+
+
+async def test_a_half_message_waits_where_no_consumer_looks(client: RawClient) -> None:
+    half = await send_half(client)
+    assert await stored(client, "T", 2) == []
+    [message] = await stored(client, HALF_TOPIC)
+    assert (message.body, message.flag, message.sys_flag) == (b"paid", 7, 0)
+    assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "2")
+    assert message.properties["__transactionId__"] == half["transactionId"] == message.id
+    assert (half["queueId"], half["queueOffset"], half["msgId"]) == ("2", "0", message.offset_id)
+
+
+async def test_a_commit_is_answered_when_the_message_is_there(client: RawClient) -> None:
+    half = await send_half(client)
+    assert (await end(client, half)).code == ResponseCode.SUCCESS
+    [message] = await stored(client, "T", 2)
+    [waiting] = await stored(client, HALF_TOPIC)
+    assert (message.body, message.tag, message.flag, message.id) == (b"paid", "a", 7, half["transactionId"])
+    assert message.sys_flag == SysFlag.TRANSACTION_COMMIT
+    assert message.prepared_transaction_offset == waiting.commitlog_offset
+    assert (message.born_timestamp_ms, message.born_host) == (waiting.born_timestamp_ms, waiting.born_host)
+    assert dict(message.properties) == dict(waiting.properties)
+    [mark] = messages(await client.pull("looker", OP_HALF_TOPIC, 0, suspend_ms=15_000))
+    assert (mark.body, mark.tag) == (b"0", "d")
+
+
+async def test_a_rolled_back_message_is_only_marked(server: Broker, client: RawClient) -> None:
+    await send_half(client)
+    half = await send_half(client)
+    assert (await end(client, half, Decision.ROLLBACK)).code == ResponseCode.SUCCESS
+    assert await stored(client, "T", 2) == []
+    assert [mark.body for mark in await stored(client, OP_HALF_TOPIC)] == [b"1"]
+    assert len(server.context.transactions) == 1
+
+
+async def test_a_oneway_end_counts_too(client: RawClient) -> None:
+    half = await send_half(client)
+    client.oneway(END, **ending(half))
+    [message] = messages(await client.pull("looker", "T", 0, queue=2, suspend_ms=15_000))
+    assert message.body == b"paid"
+
+
+async def test_ending_twice_is_ending_once(client: RawClient) -> None:
+    half = await send_half(client)
+    both = [client.start(END, **ending(half)), client.start(END, **ending(half))]
+    assert [(await one).code for one in both] == [ResponseCode.SUCCESS] * 2
+    assert (await end(client, half)).code == ResponseCode.SUCCESS
+    assert (await end(client, half, Decision.ROLLBACK)).code == ResponseCode.ILLEGAL_OPERATION
+    assert len(await stored(client, "T", 2)) == 1
+    assert len(messages(await client.pull("looker", OP_HALF_TOPIC, 0, suspend_ms=15_000))) == 1
+
+
+async def test_a_second_decision_that_differs_is_refused_while_the_first_is_carried_out(client: RawClient) -> None:
+    half = await send_half(client)
+    both = [client.start(END, **ending(half)), client.start(END, **ending(half, Decision.ROLLBACK))]
+    assert [(await one).code for one in both] == [ResponseCode.SUCCESS, ResponseCode.ILLEGAL_OPERATION]
+    assert len(await stored(client, "T", 2)) == 1
+
+
+@pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
+async def test_an_end_is_known_after_a_restart(start_broker: StartBroker, decision: Decision) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        open_one, half = await send_half(client), await send_half(client, b"other")
+        await end(client, half, decision)
+    await server.stop()
+    server = await start_broker(port=0)
+    assert len(server.context.transactions) == 1
+    async with await RawClient.open(server.address) as client:
+        again = await end(client, half)
+        assert (again.code, "ended before" in (again.remark or "")) == (ResponseCode.ILLEGAL_OPERATION, True)
+        assert (await end(client, open_one)).code == ResponseCode.SUCCESS
+        expected = [b"other", b"paid"] if decision is Decision.COMMIT else [b"paid"]
+        assert [message.body for message in await stored(client, "T", 2)] == expected
+
+
+async def test_a_half_message_that_was_sent_twice_is_one_transaction(server: Broker, client: RawClient) -> None:
+    key = unique_key()
+    first = await send_half(client, UNIQ_KEY=key)
+    second = await send_half(client, UNIQ_KEY=key)
+    assert len(server.context.transactions) == 1
+    assert (await end(client, second)).code == ResponseCode.SUCCESS
+    assert (await end(client, first)).code == ResponseCode.SUCCESS
+    assert len(messages(await client.pull("looker", OP_HALF_TOPIC, 1, suspend_ms=15_000))) == 1
+    late = await send_half(client, UNIQ_KEY=key)
+    assert (await end(client, late)).code == ResponseCode.SUCCESS
+    assert len(await stored(client, "T", 2)) == 1
+    [last] = messages(await client.pull("looker", OP_HALF_TOPIC, 2, suspend_ms=15_000))
+    assert [mark.body for mark in await stored(client, OP_HALF_TOPIC)] == [b"0", b"1", b"2"] == [b"0", b"1", last.body]
+
+
+@pytest.mark.parametrize("changed", [{"body": b"else"}, {"topic": "U"}, {"PGROUP": "market"}])
+async def test_equal_keys_alone_do_not_make_two_transactions_one(server: Broker, client: RawClient, changed: dict[str, Any]) -> None:
+    """Clients in containers have been seen to give out equal keys."""
+    key = unique_key()
+    await send_half(client, UNIQ_KEY=key)
+    await send_half(client, UNIQ_KEY=key, **changed)
+    assert len(server.context.transactions) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "remark"),
+    [
+        ({"commitLogOffset": 1}, "Find prepared transaction message failed"),
+        ({"commitLogOffset": 1 << 60}, "Find prepared transaction message failed"),
+        ({"commitLogOffset": -1}, "Find prepared transaction message failed"),
+        ({"producerGroup": "thief"}, "The producer group wrong"),
+        ({"tranStateTableOffset": 1}, "The transaction state table offset wrong"),
+    ],
+)
+async def test_an_end_that_does_not_fit_its_half_message_is_refused(client: RawClient, changed: dict[str, Any], remark: str) -> None:
+    half = await send_half(client)
+    answer = await end(client, half, **changed)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+    assert await stored(client, "T", 2) == []
+
+
+async def test_an_ordinary_message_cannot_be_committed(client: RawClient) -> None:
+    sent = (await client.send("T", b"x", {"UNIQ_KEY": "AB", "PGROUP": "shop"})).ext_fields
+    assert (await end(client, sent)).remark == "Find prepared transaction message failed"
+
+
+@pytest.mark.parametrize("decision", [Decision.UNKNOWN, 5])
+async def test_unknown_changes_nothing(server: Broker, client: RawClient, decision: int) -> None:
+    half = await send_half(client)
+    assert (await end(client, half, decision)).code == ResponseCode.SUCCESS
+    assert len(server.context.transactions) == 1
+    assert await stored(client, OP_HALF_TOPIC) == []
+
+
+async def test_a_consumers_second_try_of_a_committed_message_is_an_ordinary_message(server: Broker, client: RawClient) -> None:
+    await client.heartbeat("c", "G", "T")
+    properties = {"UNIQ_KEY": "AB", "TRAN_MSG": "true", "PGROUP": "shop"}
+    await client.send("%RETRY%G", b"again", properties, j=1)
+    assert len(server.context.transactions) == 0
+    assert [message.body for message in await stored(client, "%RETRY%G")] == [b"again"]
+
+
+async def test_more_open_transactions_than_allowed_are_refused(start_broker: StartBroker) -> None:
+    server = await start_broker(max_open_transactions=2)
+    async with await RawClient.open(server.address) as client:
+        half = await send_half(client)
+        await send_half(client)
+        properties = {"UNIQ_KEY": "AB", "TRAN_MSG": "true", "PGROUP": "shop"}
+        assert (await client.start_send("T", b"x", properties)).code == ResponseCode.SYSTEM_BUSY
+        await end(client, half, Decision.ROLLBACK)
+        await send_half(client)
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_is_asked_and_its_answer_counts(start_broker: StartBroker) -> None:
+    server = await start_broker(**QUICK)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "other", "shop")
+        half = await send_half(client)
+        check = await client.next_request(CHECK)
+        assert check.flag & Flag.ONEWAY
+        fields = check.ext_fields
+        assert (fields["topic"], fields["msgId"], fields["transactionId"]) == (HALF_TOPIC, half["transactionId"], half["transactionId"])
+        assert fields["bname"] == "broker-a"
+        [message] = decode_messages(check.body)
+        assert (message.topic, message.queue.queue_id, message.body) == ("T", 2, b"paid")
+        assert (str(message.queue_offset), message.offset_id) == (fields["tranStateTableOffset"], fields["offsetMsgId"])
+        assert (message.properties["TRANSACTION_CHECK_TIMES"], message.properties["PGROUP"]) == ("1", "shop")
+        assert parse_offset_message_id(fields["offsetMsgId"])[1] == int(fields["commitLogOffset"])
+        answer = await end(client, answer_of(check), fromTransactionCheck=True)
+        assert answer.code == ResponseCode.SUCCESS
+        assert [one.body for one in await stored(client, "T", 2)] == [b"paid"]
+        assert messages(await client.pull("looker", OP_HALF_TOPIC, 1, suspend_ms=15_000))[0].body == b"1"
+
+
+async def test_the_producers_own_end_counts_after_it_was_asked(start_broker: StartBroker) -> None:
+    """The local transaction took longer than the broker waited: both answers come, one message is stored."""
+    server = await start_broker(**QUICK)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        half = await send_half(client)
+        check = await client.next_request(CHECK)
+        assert (await end(client, half)).code == ResponseCode.SUCCESS
+        assert (await end(client, answer_of(check), fromTransactionCheck=True)).code == ResponseCode.SUCCESS
+        assert len(await stored(client, "T", 2)) == 1
+
+
+async def test_producers_of_a_group_are_asked_in_turn_and_others_never(start_broker: StartBroker) -> None:
+    server = await start_broker(**QUICK)
+    async with (
+        await RawClient.open(server.address) as one,
+        await RawClient.open(server.address) as two,
+        await RawClient.open(server.address) as stranger,
+    ):
+        await beat(one, "shop")
+        await beat(two, "shop")
+        await beat(stranger, "market")
+        await send_half(stranger)
+        await one.next_request(CHECK)
+        await two.next_request(CHECK)
+        assert stranger.requests.empty()
+
+
+async def test_after_the_last_question_the_message_is_put_aside(start_broker: StartBroker) -> None:
+    server = await start_broker(transaction_check_max=3, **QUICK)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        half = await send_half(client)
+        for times in ("1", "2", "3"):
+            [message] = decode_messages((await client.next_request(CHECK)).body)
+            assert message.properties["TRANSACTION_CHECK_TIMES"] == times
+        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        assert (given_up.body, given_up.id, given_up.properties["REAL_TOPIC"]) == (b"paid", half["transactionId"], "T")
+        assert (await end(client, half)).code == ResponseCode.ILLEGAL_OPERATION
+        assert await stored(client, "T", 2) == []
+        assert client.requests.empty()
+        assert sorted(int(mark.body) for mark in await stored(client, OP_HALF_TOPIC)) == [0, 1, 2, 3]
+
+
+async def test_nothing_counts_while_no_producer_of_the_group_is_there(start_broker: StartBroker) -> None:
+    server = await start_broker(transaction_check_max=1, **QUICK)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "market")
+        await send_half(client)
+        await send_half(client, PGROUP="market")
+        for _ in range(2):  # rounds have passed
+            await client.next_request(CHECK)
+            await send_half(client, PGROUP="market")
+        await beat(client, "shop")
+        while True:
+            [message] = decode_messages((await client.next_request(CHECK)).body)
+            if message.properties["PGROUP"] == "shop":
+                break
+        assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+async def test_a_transaction_whose_group_never_comes_back_is_put_aside(start_broker: StartBroker) -> None:
+    server = await start_broker(transaction_keep_s=0.001, **QUICK)
+    async with await RawClient.open(server.address) as client:
+        await send_half(client)
+        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        assert given_up.body == b"paid"
+
+
+async def test_a_young_transaction_is_left_alone_and_a_producer_may_ask_for_more_time(start_broker: StartBroker) -> None:
+    server = await start_broker(transaction_timeout_s=3600.0, transaction_check_interval_s=0.02)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        await send_half(client)
+        await send_half(client, b"soon", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
+        [message] = decode_messages((await client.next_request(CHECK)).body)
+        assert message.body == b"soon"
+        assert client.requests.empty()
+
+
+async def test_questions_go_on_after_a_restart_with_their_count(start_broker: StartBroker) -> None:
+    server = await start_broker(**QUICK)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        half = await send_half(client)
+        await client.next_request(CHECK)
+        await client.next_request(CHECK)
+    await server.stop()
+    server = await start_broker(port=0, **QUICK)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        [message] = decode_messages((await client.next_request(CHECK)).body)
+        assert int(message.properties["TRANSACTION_CHECK_TIMES"]) >= 3
+        assert (await end(client, half)).code == ResponseCode.SUCCESS
+        assert len(await stored(client, "T", 2)) == 1
+
+
+async def test_what_is_settled_is_not_read_again_by_the_next_start(start_broker: StartBroker) -> None:
+    server = await start_broker(**QUICK)
+    async with await RawClient.open(server.address) as client:
+        halves = [await send_half(client, b"%d" % i) for i in range(10)]
+        for i in (0, 1, 2, 4, 5):
+            await end(client, halves[i])
+    offsets = server.context.offsets
+    await server.stop()
+    assert offsets.queues_of("CID_RMQ_SYS_TRANS", HALF_TOPIC) == {0: 3}
+    assert offsets.queues_of("CID_RMQ_SYS_TRANS", OP_HALF_TOPIC) == {0: 3}
+    server = await start_broker(port=0)
+    assert len(server.context.transactions) == 5
+    async with await RawClient.open(server.address) as client:
+        ended = await asyncio.gather(*(end(client, half) for half in halves))
+    codes = [one.code == ResponseCode.SUCCESS for one in ended]
+    assert codes == [i not in (0, 1, 2, 4, 5) for i in range(10)]
