@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.push import run
     from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
-    from ogive.client.sync import Admin, Producer, PushConsumer
+    from ogive.client.sync import Admin, Producer, PushConsumer, Transaction
     from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
     from ogive.wire.acl import Credentials
 
@@ -33,6 +33,7 @@ __all__ = [
     "PushConsumer",
     "SendResult",
     "SendStatus",
+    "Transaction",
     "aio",
     "errors",
     "later",
@@ -56,6 +57,7 @@ _HOME: Final = {
     "PushConsumer": "ogive.client.sync",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
+    "Transaction": "ogive.client.sync",
     "later": "ogive.client.listener",
     "listener": "ogive.client.listener",
     "run": "ogive.client.consumer.push",

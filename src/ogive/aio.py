@@ -5,5 +5,6 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import IncomingMessage
 from ogive.client.consumer.push import PushConsumer
 from ogive.client.producer import Producer
+from ogive.client.transaction import Transaction
 
-__all__ = ["Admin", "ConsumerConfig", "IncomingMessage", "Producer", "PushConsumer"]
+__all__ = ["Admin", "ConsumerConfig", "IncomingMessage", "Producer", "PushConsumer", "Transaction"]

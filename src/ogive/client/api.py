@@ -216,6 +216,13 @@ async def send_back(
     await _ask(pool, address, header, timeout_s)
 
 
+async def end_transaction(
+    pool: ConnectionPool, address: str, header: h.EndTransactionRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    """Commit or roll back, and wait until that is done. A broker does not answer the decision "unknown"."""
+    await _ask(pool, address, header, timeout_s)
+
+
 # --- pulling and offsets ---------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from ogive.wire.compression import CompressionType, require
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
+DEFAULT_GROUP = "ogive-producer"
 MAX_TIME_S = 86_400.0  # a day; what is meant to last for ever is no time budget
 
 
@@ -72,7 +73,7 @@ def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:
 class ProducerConfig:
     """How a producer sends."""
 
-    group: str = "ogive-producer"  # producerGroup
+    group: str = DEFAULT_GROUP  # producerGroup
     send_timeout_s: float = 3.0  # sendMsgTimeout; the whole call: waiting for room, route, connection and every try
     retries: int = 2  # retryTimesWhenSendFailed
     retry_when_not_stored_ok: bool = False  # retryAnotherBrokerWhenNotStoreOK; a status other than SEND_OK counts as a failed try
@@ -85,6 +86,8 @@ class ProducerConfig:
     max_requests: int = 4  # on their way to a broker at a time; beyond it messages without a key wait, and leave as batches
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
+    check_threads: int = 4  # checkThreadPoolMaxSize, 1; calls of a transaction check at a time
+    max_checks_waiting: int = 2000  # checkRequestHoldMax; the broker asks again about others
 
     def __post_init__(self) -> None:
         validate_group(self.group)
@@ -98,5 +101,7 @@ class ProducerConfig:
             raise InvalidOption(f"compress_level {self.compress_level} is outside 0..9")
         if min(self.max_in_flight, self.max_in_flight_bytes, self.max_requests, self.default_topic_queues) < 1:
             raise InvalidOption("max_in_flight, max_in_flight_bytes, max_requests and default_topic_queues must be at least 1")
+        if min(self.check_threads, self.max_checks_waiting) < 1:
+            raise InvalidOption("check_threads and max_checks_waiting must be at least 1")
         if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
             raise InvalidOption(f"max_batch_bytes {self.max_batch_bytes} is outside 1024..{MAX_BODY_BYTES}")

@@ -26,14 +26,20 @@ from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
-from ogive.model import MessageQueue
+from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
 from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import GetConsumerRunningInfoRequest, NotifyConsumerIdsChangedRequest, decode_header
+from ogive.wire.headers import (
+    CheckTransactionStateRequest,
+    GetConsumerRunningInfoRequest,
+    NotifyConsumerIdsChangedRequest,
+    decode_header,
+)
+from ogive.wire.message import decode_messages
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +52,10 @@ T = TypeVar("T")
 
 ServerRequestHandler = Callable[[Connection, RemotingCommand], Awaitable[RemotingCommand | None]]
 """Answers one request of a broker; None is a bare SUCCESS. A one-way request gets no answer whatever the handler returns."""
+
+
+TransactionCheck = Callable[[Connection, CheckTransactionStateRequest, MessageExt], None]
+"""Takes a broker's question about a half message, and must not block."""
 
 
 class GroupMember(Protocol):
@@ -90,6 +100,8 @@ class ClientInstance:
         self._refreshing: dict[str, asyncio.Task[TopicRouteData]] = {}
         self._producer_groups: Counter[str] = Counter()
         self._consumers: dict[str, GroupMember] = {}
+        self._checks: dict[str, list[TransactionCheck]] = {}  # by producer group
+        self._cluster: dict[str, dict[int, str]] = {}  # like _brokers; all that the name server knows, once somebody wants to meet them
         self._beating = asyncio.Lock()
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -97,6 +109,7 @@ class ClientInstance:
         self._handlers: dict[int, ServerRequestHandler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._consumer_ids_changed,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CHECK_TRANSACTION_STATE: self._transaction_state,
         }
         self._state = "new"
 
@@ -294,7 +307,8 @@ class ClientInstance:
                 raise
             except OgiveError as exc:
                 log.log(logging.DEBUG if isinstance(exc, NoRoute) else logging.WARNING, "route of %s: %s", topic, exc)
-        wanted = {address for addresses in self._brokers.values() for address in addresses.values()} | set(self.name_servers.addresses)
+        wanted = {address for addresses in self._known_brokers().values() for address in addresses.values()}
+        wanted.update(self.name_servers.addresses)
         for address in self.pool.addresses():
             connection = self.pool.existing(address)
             if address not in wanted and connection is not None and connection.calls_in_flight == 0:
@@ -324,6 +338,15 @@ class ClientInstance:
         if self._consumers.pop(group, None) is not None:
             await self._unregister(consumer_group=group)
 
+    def add_check(self, group: str, check: TransactionCheck) -> None:
+        """Let *check* take the questions about half messages of the producer group; if there are several, the first one does."""
+        self._checks.setdefault(group, []).append(check)
+
+    def remove_check(self, group: str, check: TransactionCheck) -> None:
+        self._checks[group].remove(check)
+        if not self._checks[group]:
+            del self._checks[group]
+
     async def heartbeat_now(self) -> int:
         """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
         self.check_running()
@@ -341,9 +364,18 @@ class ClientInstance:
         consumers = tuple(consumer.consumer_data() for consumer in self._consumers.values())
         return HeartbeatData(client_id=self.client_id, producers=tuple(self._producer_groups), consumers=consumers)
 
+    async def meet_all_brokers(self) -> None:
+        """Heartbeats go to every broker of the cluster from now on, also where no topic in use lives: one may have a question for us."""
+        info = await self.ask_name_server(api.get_cluster_info)
+        self._cluster = {name: dict(broker.addresses) for name, broker in info.brokers.items()}
+        await self.heartbeat_now()
+
+    def _known_brokers(self) -> dict[str, dict[int, str]]:
+        return self._cluster | self._brokers
+
     def _heartbeat_addresses(self) -> list[str]:
         """Masters; slaves as well if anybody reads."""
-        brokers = self._brokers.values()
+        brokers = self._known_brokers().values()
         if self._consumers:
             return [address for addresses in brokers for address in addresses.values()]
         return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
@@ -423,6 +455,17 @@ class ClientInstance:
         log.debug("members of %s changed", decode_header(NotifyConsumerIdsChangedRequest, command.ext_fields).consumer_group)
         for consumer in list(self._consumers.values()):
             consumer.on_consumer_ids_changed()
+
+    async def _transaction_state(self, connection: Connection, command: RemotingCommand) -> None:
+        """One-way: the answer is an END_TRANSACTION of ours, later."""
+        header = decode_header(CheckTransactionStateRequest, command.ext_fields)
+        for message in decode_messages(command.body, header.broker_name or ""):
+            group = message.properties.get(PropertyName.PRODUCER_GROUP, "")
+            checks = self._checks.get(group)
+            if checks:
+                checks[0](connection, header, message)
+            else:
+                log.warning("%s asks about transaction %s, and group %s has no check here", connection.remote_address, message.id, group)
 
     async def _running_info(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
         group = decode_header(GetConsumerRunningInfoRequest, command.ext_fields).consumer_group

@@ -32,7 +32,7 @@ class Outgoing:
     """One message, or one batch, from its acceptance to its outcome. *pinned* ones must keep their order on their queue."""
 
     __slots__ = (
-        "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "on_way",
+        "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "on_way", "once",
         "pinned", "properties", "queue", "result", "sent_at", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
         "tried", "tries", "unknown",
     )  # fmt: skip
@@ -66,6 +66,7 @@ class Outgoing:
         self.batch = batch  # flag, body and property text of each; the body is made of them on acceptance
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
+        self.once = False  # a try that may have been carried out is the last
         self.alone = False  # pinned: must not share a request with others
         self.on_way = False  # pinned: in a request without an answer yet
         self.number = -1  # among those whose deadline the publisher watches

@@ -9,14 +9,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
+from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
 from ogive.client.routes import split_by_size
 from ogive.client.send_frame import message_property_text, property_text
+from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.transport.tasks import every
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
@@ -27,7 +29,8 @@ class Producer:
     """``async with Producer() as producer``. Used on one event loop; many tasks may share it.
 
     *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
-    Leaving the block waits for the messages in flight.
+    Leaving the block waits for the messages in flight. *check* answers the broker's questions about transactions of *group* that nobody
+    ended: True commits, False rolls back, None means "not known yet".
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Producer:
         name_server: str = DEFAULT_NAME_SERVER,
         *,
         group: str | None = None,
+        check: Check | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -42,27 +46,39 @@ class Producer:
         if group is not None:
             self.config = replace(self.config, group=group)
         self._owner = ClientOwner("producer", name_server, client)
+        if check is not None and self.config.group == DEFAULT_GROUP:
+            raise InvalidOption("a check needs a producer group of its own: Producer(group=..., check=...)")
+        self._check = check
+        self._checks: CheckService | None = None
+        self._meeting: asyncio.Task[object] | None = None
         self._publisher: Publisher | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Asks nobody anything yet: the first message finds its broker."""
+        """Asks nobody anything yet: the first message finds its broker. With a check every broker of the cluster is told, by and by."""
         client = await self._owner.start()
         client.register_producer(self.config.group)
         self._publisher = Publisher(client, self.config)
+        if self._check is not None:
+            self._checks = CheckService(client, self._check, self.config)
+            self._meeting = client.spawn(every(client.config.route_period_s, client.meet_all_brokers, name="brokers"), "brokers")
 
     async def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then leave. Harmless when repeated."""
         publisher, self._publisher = self._publisher, None
         if publisher is None:
             return
+        if self._meeting is not None:
+            self._meeting.cancel()
         try:
             await publisher.flush()
         finally:
             publisher.close()
             try:
                 await self.client.unregister_producer(self.config.group)
+                if self._checks is not None:
+                    await self._checks.close()
             finally:
                 await self._owner.close()
 
@@ -168,6 +184,30 @@ class Producer:
         publisher = self.publisher
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
         await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
+
+    def transaction(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> Transaction:
+        """A message that is delivered if the block is left, and never if it raises.
+
+        Entering stores it where nobody sees it, and raises what ``send`` raises. Leaving tells the broker, and raises nothing: if the
+        broker cannot be reached, or this process dies, it asks the check of a producer of the group. A block that is cancelled or
+        interrupted leaves the decision to the check, too. *timeout_s* is the budget of entering, and again of leaving.
+        """
+        publisher = self.publisher
+        if isinstance(topic, Message) and topic.delay_level:
+            raise InvalidOption("a message is either transactional or delayed, not both")
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        return Transaction(self.client, publisher, outgoing, self.budget_s(timeout_s))
 
     async def send_batch(
         self,

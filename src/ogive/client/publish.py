@@ -381,6 +381,8 @@ class Publisher:
         outgoing.tried = (outgoing.tried or set()) | ({f"{lane.broker_name} ({lane.address})"} if lane is not None else set())
         if isinstance(error, ProtocolError) or (isinstance(error, BrokerError) and not error.retry_other_broker):
             return False
+        if outgoing.once and error.outcome_unknown:
+            return False
         if lane is not None and self.config.avoid_slow_brokers:
             lane.note(FAILED_S, self._loop.time())
         allowed = self.config.retries > 0 if isinstance(error, BrokerBusy) else outgoing.tries <= self.config.retries

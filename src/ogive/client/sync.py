@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, Self
 
 from ogive.client import admin as aio_admin
 from ogive.client import producer as aio_producer
+from ogive.client import transaction as aio_transaction
 from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.consumer import push
@@ -22,6 +23,7 @@ from ogive.client.listener import AnyListener, Start
 from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Portal, SubmitFuture, portal
 from ogive.client.publish import Publisher
+from ogive.client.transaction import Check
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
 from ogive.model import DelayLevels, Message, MessageQueue, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection
@@ -79,11 +81,12 @@ class Producer(Facade):
         name_server: str = DEFAULT_NAME_SERVER,
         *,
         group: str | None = None,
+        check: Check | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._producer = aio_producer.Producer(name_server, group=group, config=config, client=client)
+        self._producer = aio_producer.Producer(name_server, group=group, check=check, config=config, client=client)
 
     def start(self) -> None:
         """See ``ogive.aio.Producer.start``."""
@@ -152,6 +155,26 @@ class Producer(Facade):
             )
         )
 
+    def transaction(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> "Transaction":
+        """See ``ogive.aio.Producer.transaction``."""
+        portal = self._live()
+        portal.check()
+        transaction = self._producer.transaction(
+            topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+        )
+        return Transaction(transaction, portal)
+
     def send_batch(
         self,
         topic: str,
@@ -204,6 +227,38 @@ def _take(publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:
         publisher.take(outgoing, timeout_s)
     except OgiveError as exc:
         outgoing.future.set_exception(exc)
+
+
+class Transaction:
+    """Blocking ``ogive.aio.Transaction``. ``with producer.transaction(topic, body) as transaction``."""
+
+    def __init__(self, transaction: aio_transaction.Transaction, portal: Portal) -> None:
+        self._transaction, self._portal = transaction, portal
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._transaction.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._portal.call(self._transaction.__aexit__(kind, error, trace))
+
+    @property
+    def id(self) -> str:
+        """See ``ogive.aio.Transaction.id``."""
+        return self._transaction.id
+
+    @property
+    def confirmed(self) -> bool:
+        """See ``ogive.aio.Transaction.confirmed``."""
+        return self._transaction.confirmed
+
+    def rollback(self) -> None:
+        """See ``ogive.aio.Transaction.rollback``."""
+        self._transaction.rollback()
+
+    def leave_open(self) -> None:
+        """See ``ogive.aio.Transaction.leave_open``."""
+        self._transaction.leave_open()
 
 
 class PushConsumer(Facade):

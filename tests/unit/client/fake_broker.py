@@ -69,6 +69,7 @@ class FakeBroker:
         self.stored: dict[tuple[str, int], list[StoredMessage]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}  # (group, topic, queue id)
         self.members: dict[str, dict[str, Connection]] = defaultdict(dict)  # group -> client id -> connection
+        self.producers: dict[str, Connection] = {}  # group -> the connection of its last heartbeat
         self._scripts: dict[int, deque[Script]] = defaultdict(deque)
         self._always: dict[int, Script] = {}
         self._held: dict[int, list[tuple[Connection, RemotingCommand]]] = {}
@@ -290,6 +291,7 @@ class FakeBroker:
         data = HeartbeatData.decode(request.body)
         for consumer in data.consumers:
             self.members[consumer.group][data.client_id] = connection
+        self.producers.update(dict.fromkeys(data.producers, connection))
         return ok()
 
     def _unregister(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -1,0 +1,243 @@
+"""Transactional messages: a message is stored where nobody sees it, and delivered once the sender's own transaction is through.
+
+Source: DefaultMQProducerImpl.java (sendMessageInTransaction, checkTransactionState), ClientRemotingProcessor.java, 5.3.
+
+Behaviour
+- ``Transaction`` sends the half message on entry. Leaving the block commits, an exception rolls back. A block that is cancelled or
+  interrupted decides nothing: how far it came is for the check to find out.
+- The broker is told the decision and answers. If that goes wrong, nothing is raised: the broker asks the check later.
+- ``CheckService`` answers such questions: True commits, False rolls back, None and everything else means "not known".
+
+Differs from Java
+- A half message whose answer is lost is not sent again: the broker would hold two, and the check would commit both.
+- The decision is a call, not one-way, so that a commit is known to be visible when the block is left.
+- The check runs in several threads (or tasks), and the broker is found by a producer that has sent nothing yet.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ogive.client import api
+from ogive.client.config import ProducerConfig
+from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
+from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import Outgoing
+from ogive.client.publish import Publisher
+from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
+from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
+from ogive.transport.connection import Connection
+from ogive.wire.codes import Decision, SysFlag
+from ogive.wire.headers import CheckTransactionStateRequest, EndTransactionRequest
+from ogive.wire.message import parse_offset_message_id
+
+log = logging.getLogger(__name__)
+
+Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[bool | None]]
+"""Whether the local transaction behind a message came through: True, False, or None while that is not known yet."""
+
+_NOBODY_GETS_IT: Final = "It is a half message: nobody gets it unless the check of the producer group commits it."
+
+
+class Transaction:
+    """``async with producer.transaction(topic, body) as transaction``. Made by a producer; for one block."""
+
+    def __init__(self, client: ClientInstance, publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:
+        self._client, self._publisher, self._outgoing, self._timeout_s = client, publisher, outgoing, timeout_s
+        group = publisher.config.group
+        outgoing.text += f"{PropertyName.TRANSACTION_PREPARED}\x01true\x02{PropertyName.PRODUCER_GROUP}\x01{group}\x02"
+        outgoing.sys_flag |= SysFlag.TRANSACTION_PREPARED
+        outgoing.once = True
+        self._entered = False
+        self._half: SendResult | None = None
+        self._decision: Decision | None = None
+        self._confirmed = False
+
+    @property
+    def id(self) -> str:
+        """The message's unique key. Raises IllegalStateError before the block is entered."""
+        return self._stored.id
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the broker has answered that it carried out the decision. False: its question to the check will settle it."""
+        return self._confirmed
+
+    def rollback(self) -> None:
+        """Roll back when the block ends, without an exception."""
+        self._decide(Decision.ROLLBACK)
+
+    def leave_open(self) -> None:
+        """Decide nothing when the block ends, however it ends: for a local transaction whose outcome is not known."""
+        self._decide(Decision.UNKNOWN)
+
+    def _decide(self, decision: Decision) -> None:
+        _ = self._stored
+        self._decision = decision
+
+    @property
+    def _stored(self) -> SendResult:
+        if self._half is None:
+            raise IllegalStateError("the half message is not stored yet: enter the block first")
+        return self._half
+
+    async def __aenter__(self) -> Self:
+        """Store the half message. Raises what ``send`` raises; SendTimeout leaves a half message behind, perhaps."""
+        if self._entered:
+            raise IllegalStateError("this transaction was entered before; make a new one")
+        self._entered = True
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self._outgoing.future = future
+        try:
+            await self._publisher.accept(self._outgoing, self._timeout_s)
+            half = await future
+        except SendTimeout as exc:
+            raise SendTimeout(f"{exc} {_NOBODY_GETS_IT}") from None
+        self._half = half
+        if half.status is not SendStatus.SEND_OK:
+            await self._end(Decision.ROLLBACK)
+            raise SendFailed(
+                f"half message {half.id} for {half.queue} is rolled back: the broker does not hold it safely ({half.status.name})"
+            )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        decision = self._decision
+        if decision is None:
+            decision = Decision.COMMIT if kind is None else Decision.ROLLBACK if issubclass(kind, Exception) else Decision.UNKNOWN
+        await self._end(decision)
+
+    async def _end(self, decision: Decision) -> None:
+        half = self._stored
+        if decision is Decision.UNKNOWN:
+            log.info("transaction %s is left open: the broker asks group %s about it", half.id, self._publisher.config.group)
+            return
+        try:
+            header = _end_header(self._publisher.config.group, half, decision)
+            await api.end_transaction(
+                self._client.pool, self._client.broker_address(half.queue.broker_name), header, timeout_s=self._timeout_s
+            )
+            self._confirmed = True
+        except OgiveError as exc:
+            log.warning(
+                "%s of transaction %s is not confirmed, the broker asks group %s about it: %s",
+                decision.name.lower(), half.id, self._publisher.config.group, exc,
+            )  # fmt: skip
+
+
+def _end_header(group: str, half: SendResult, decision: Decision) -> EndTransactionRequest:
+    return EndTransactionRequest(
+        producer_group=group,
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=parse_offset_message_id(half.offset_id)[1],
+        commit_or_rollback=decision,
+        msg_id=half.id,
+        transaction_id=half.id,
+        topic=half.queue.topic,
+        broker_name=half.queue.broker_name,
+    )
+
+
+# --- questions of brokers --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    connection: Connection
+    header: CheckTransactionStateRequest
+    message: MessageExt
+
+
+class CheckService:
+    """Calls *check* for each question about the producer's group: a plain function in threads, an ``async def`` on the loop."""
+
+    def __init__(self, client: ClientInstance, check: Check, config: ProducerConfig) -> None:
+        self._client, self._check, self._config = client, check, config
+        self._waiting = 0
+        self._workers: Workers[_Question] | None = None
+        client.add_check(config.group, self.asked)
+
+    def asked(self, connection: Connection, header: CheckTransactionStateRequest, message: MessageExt) -> None:
+        """Returns at once; the answer goes to the broker later."""
+        if self._waiting >= self._config.max_checks_waiting:
+            log.warning("transaction %s: %d questions wait already, the broker will ask again", message.id, self._waiting)
+            return
+        self._waiting += 1
+        if self._workers is None:
+            self._workers = self._make_workers()
+            self._workers.start()
+        self._workers.submit([_Question(connection, header, message)])
+
+    def _make_workers(self) -> Workers[_Question]:
+        name, count = f"check {self._config.group}", self._config.check_threads
+        if _is_async(self._check):
+            return LoopWorkers(self._decide_async, self._answer, count=count, name=name)
+        return ThreadWorkers(self._decide, self._answer, count=count, name=name)
+
+    def _decide(self, question: _Question) -> Decision:
+        try:
+            return self._judge(question, self._check(question.message))
+        except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
+            return self._failed(question, exc)
+
+    async def _decide_async(self, question: _Question) -> Decision:
+        try:
+            answer: Any = self._check(question.message)
+            return self._judge(question, await answer)
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failed(question, exc)  # of the check's own making
+        except Exception as exc:  # noqa: BLE001  user code: whatever goes wrong there, the outcome is not known
+            return self._failed(question, exc)
+
+    def _failed(self, question: _Question, error: BaseException) -> Decision:
+        log.error("the check of group %s failed for transaction %s: not known", self._config.group, question.message.id, exc_info=error)
+        return Decision.UNKNOWN
+
+    def _judge(self, question: _Question, answer: object) -> Decision:
+        if answer is True:
+            return Decision.COMMIT
+        if answer is False:
+            return Decision.ROLLBACK
+        if answer is not None:
+            log.error(
+                "the check of group %s answered %.80r for transaction %s: True, False or None is expected; it counts as not known",
+                self._config.group, answer, question.message.id,
+            )  # fmt: skip
+        return Decision.UNKNOWN
+
+    def _answer(self, decided: Sequence[tuple[_Question, Decision]]) -> None:
+        for question, decision in decided:
+            self._waiting -= 1
+            asked = question.header
+            header = EndTransactionRequest(
+                producer_group=self._config.group,
+                tran_state_table_offset=asked.tran_state_table_offset,
+                commit_log_offset=asked.commit_log_offset,
+                commit_or_rollback=decision,
+                msg_id=question.message.id,
+                transaction_id=asked.transaction_id,
+                from_transaction_check=True,
+                topic=question.message.topic,
+                broker_name=asked.broker_name,
+            )
+            try:
+                question.connection.send_nowait(api.request(header))
+            except ConnectError as exc:
+                log.debug("transaction %s: the broker will ask again: %s", question.message.id, exc)
+
+    async def close(self) -> None:
+        """Answer what is being checked, forget what waits."""
+        self._client.remove_check(self._config.group, self.asked)
+        if self._workers is not None:
+            await self._workers.stop(self._config.send_timeout_s)
+
+
+def _is_async(check: Check) -> bool:
+    return inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(getattr(check, "__call__", None))  # noqa: B004
