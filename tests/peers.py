@@ -13,6 +13,11 @@ Flavour = Literal["ogive", "apache"]
 DELAY_LEVELS = "1s 2s " + " ".join(["1s"] * 16)
 
 
+# Transactions that nobody ends are asked about after a second, every second.
+APACHES_CHECKS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionOpBatchInterval": "100"}
+OUR_CHECKS = ("--transaction-timeout", "1", "--transaction-check-interval", "1")
+
+
 class RunningBroker(Protocol):
     """A broker with a name server; addresses are "host:port" and stay the same over kill and start."""
 
@@ -42,10 +47,10 @@ class RunningBroker(Protocol):
 def start_broker(flavour: Flavour, directory: Path, delay_levels: str = DELAY_LEVELS) -> RunningBroker:
     """A broker of that kind with its files in *directory*; it runs inside the with block."""
     if flavour == "apache":
-        return Apache(directory, {"messageDelayLevel": delay_levels})
+        return Apache(directory, {"messageDelayLevel": delay_levels, **APACHES_CHECKS})
     return our_broker(directory, delay_levels=delay_levels)
 
 
 def our_broker(directory: Path, *, flush: Literal["sync", "async"] = "sync", delay_levels: str = DELAY_LEVELS) -> Broker:
     """Ours, with its store where Apache has it in *directory*, so that each opens what the other wrote."""
-    return Broker(data=directory / "store", flush=flush, options=("--delay-levels", delay_levels))
+    return Broker(data=directory / "store", flush=flush, options=("--delay-levels", delay_levels, *OUR_CHECKS))

@@ -31,7 +31,7 @@ from ogive.model import HALF_TOPIC, MAX_TOPIC_LENGTH, OP_HALF_TOPIC, TRANSACTION
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.codes import Decision, SysFlag
-from ogive.wire.message import StoredMessage, decode_properties, decode_stored
+from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Transactions:
         if len(self._open) >= self._max_open:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} transactions are open already (max_open_transactions)")
         properties = decode_properties(message.properties)
-        identity = identity_of(properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
+        identity = identity_of(message.topic, properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
         return partial(self._accepted, identity, _immunity_ms(properties), done)
 
     def _accepted(self, identity: bytes, immunity_ms: int | None, done: PutDone, result: list[PutResult] | StoreError) -> None:
@@ -383,23 +383,27 @@ def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tupl
     return HALF_TOPIC, 0
 
 
-def identity_of(properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:
+def identity_of(topic: str, properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:
     """16 bytes that copies of one half message, and the message that it becomes, have in common."""
-    names = (PropertyName.UNIQ_KEY, PropertyName.PRODUCER_GROUP, PropertyName.REAL_TOPIC)
-    parts = [*(properties.get(name, "") for name in names), str(born_ms), str(body_crc)]
+    real_topic = properties.get(PropertyName.REAL_TOPIC, topic)  # a committed message has only its own
+    names = (PropertyName.UNIQ_KEY, PropertyName.PRODUCER_GROUP)
+    parts = [real_topic, *(properties.get(name, "") for name in names), str(born_ms), str(body_crc)]
     return hashlib.blake2b("\x02".join(parts).encode(), digest_size=16).digest()
 
 
 def identity_of_record(stored: StoredMessage) -> bytes:
-    return identity_of(decode_properties(stored.properties), stored.born_timestamp_ms, stored.body_crc)
+    return identity_of(stored.topic, decode_properties(stored.properties), stored.born_timestamp_ms, stored.body_crc)
 
 
 def committed(half: StoredMessage, store_host: bytes) -> NewMessage:
-    """The message that consumers get. It keeps all properties, as in Java, whose clients look at TRAN_MSG."""
+    """The message that consumers get. It keeps TRAN_MSG and __transactionId__, as in Java, whose clients look at them."""
     topic, queue_id = _real_place(half)
+    properties = decode_properties(half.properties)
+    for name in (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC):
+        properties.pop(name, None)
     sys_flag = half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
     return NewMessage(
-        topic, queue_id, half.body, half.properties, sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
+        topic, queue_id, half.body, encode_properties(properties), sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
         half.reconsume_times, half.commitlog_offset,
     )  # fmt: skip
 
@@ -420,7 +424,7 @@ def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
         return None
     if PropertyName.PRODUCER_GROUP not in properties:
         return None
-    identity = identity_of(properties, stored.born_timestamp_ms, stored.body_crc)
+    identity = identity_of(stored.topic, properties, stored.born_timestamp_ms, stored.body_crc)
     return Transaction(identity, stored.commitlog_offset, stored.store_timestamp_ms, _immunity_ms(properties), [place])
 
 

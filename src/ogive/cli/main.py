@@ -120,6 +120,16 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument(
         "--delay-levels", metavar="LIST", help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 levels)"
     )
+    command.add_argument(
+        "--transaction-timeout", metavar="SECONDS", type=float, default=6.0, help="ask about no transaction that is younger (default: 6)"
+    )
+    command.add_argument(
+        "--transaction-check-interval",
+        metavar="SECONDS",
+        type=float,
+        default=30.0,
+        help="time between two rounds of questions (default: 30)",
+    )
     command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
 

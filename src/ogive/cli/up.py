@@ -101,4 +101,6 @@ def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig
         flush=options.flush,
         auto_create_topics=not options.no_auto_create_topics,
         delay_levels=options.delay_levels or DEFAULT_DELAY_LEVELS,
+        transaction_timeout_s=options.transaction_timeout,
+        transaction_check_interval_s=options.transaction_check_interval,
     )
