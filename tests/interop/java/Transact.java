@@ -12,17 +12,19 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Sends count transactional messages with the bodies "<plan> N", and prints a JSON line for each, and one for each question of the broker.
- * nameServer= topic= group= count= [plans=commit,rollback,check-commit,check-rollback,check-twice] [checks=0] [hang=false]
+ * nameServer= topic= group= count= [first=0] [plans=commit,rollback,check-commit,check-rollback,check-twice] [checks=0] [hang=false]
  * The plans are taken in turn. "check-..." says "unknown" at first; "check-twice" says it once more when it is asked. The program ends when
- * it has been asked "checks" times; hang=true lets it print {"hanging":true} after the sends and wait for its end.
+ * it has been asked "checks" times; hang=true lets it print {"hanging":true} after the sends, know no answer, and wait for its end.
  */
 public class Transact implements TransactionListener {
     private final Options options;
+    private final boolean hang;
     private final Map<String, Integer> asked = new ConcurrentHashMap<>();
     private final Semaphore questions = new Semaphore(0);
 
     Transact(Options options) {
         this.options = options;
+        this.hang = options.text("hang", "false").equals("true");
     }
 
     public static void main(String[] args) {
@@ -42,13 +44,14 @@ public class Transact implements TransactionListener {
         producer.setTransactionListener(this);
         producer.start();
         String[] plans = options.text("plans", "commit,rollback,check-commit,check-rollback,check-twice").split(",");
-        for (int i = 0; i < options.number("count", 1); i++) {
-            String body = plans[i % plans.length] + " " + i;
+        int first = options.number("first", 0);
+        for (int i = first; i < first + options.number("count", 1); i++) {
+            String body = plans[(i - first) % plans.length] + " " + i;
             Message message = new Message(options.text("topic"), "tag", "key-" + i, body.getBytes());
             TransactionSendResult result = producer.sendMessageInTransaction(message, null);
             print("body", body, "id", result.getMsgId(), "status", result.getSendStatus().name(), "state", result.getLocalTransactionState().name());
         }
-        if (options.text("hang", "false").equals("true")) {
+        if (hang) {
             print("hanging", true);
             Thread.sleep(600_000);
         }
@@ -72,6 +75,7 @@ public class Transact implements TransactionListener {
         int times = asked.merge(message.getTransactionId(), 1, Integer::sum);
         print("asked", new String(message.getBody()), "times", times, "topic", message.getTopic(), "transactionId", message.getTransactionId());
         questions.release();
+        if (hang) return LocalTransactionState.UNKNOW;
         return switch (plan(message)) {
             case "check-commit" -> LocalTransactionState.COMMIT_MESSAGE;
             case "check-twice" -> times < 2 ? LocalTransactionState.UNKNOW : LocalTransactionState.COMMIT_MESSAGE;
