@@ -131,8 +131,8 @@ class Transactions:
 
         Raises Rejected when too many are.
         """
-        if len(self._open) >= self._max_open:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} transactions are open already (max_open_transactions)")
+        if len(self._places) >= self._max_open:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (max_open_transactions)")
         properties = decode_properties(message.properties)
         identity = identity_of(message.topic, properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
         return partial(self._accepted, identity, _immunity_ms(properties), done)
