@@ -26,6 +26,20 @@ Start = Literal["latest", "earliest"] | datetime
 """Where a group begins in a queue in which it has no offset yet."""
 
 
+def validate_start(start: Start) -> None:
+    """Raises InvalidOption."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidOption("start needs a time zone: datetime(..., tzinfo=UTC)")
+    elif start not in ("latest", "earliest"):
+        raise InvalidOption(f'start is {start!r}: "latest", "earliest" or a datetime are possible')
+
+
+def consume_from_where(start: Start) -> str:
+    """Java's name for it."""
+    return {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}.get(str(start), "CONSUME_FROM_TIMESTAMP")
+
+
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
@@ -107,11 +121,7 @@ class ListenerConfig:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
-        if isinstance(self.start, datetime):
-            if self.start.tzinfo is None:
-                raise InvalidOption("start needs a time zone: datetime(..., tzinfo=UTC)")
-        elif self.start not in ("latest", "earliest"):
-            raise InvalidOption(f'start is {self.start!r}: "latest", "earliest" or a datetime are possible')
+        validate_start(self.start)
 
     @property
     def retries(self) -> int:
@@ -137,13 +147,14 @@ class Listener(Generic[P, R]):
 
     @property
     def is_async(self) -> bool:
-        return _is_async(self.function)
+        return is_async(self.function)
 
 
 AnyListener = Listener[..., Any]
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  the method, not whether there is one

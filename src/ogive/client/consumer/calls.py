@@ -6,8 +6,10 @@ from typing import Final, TypeVar
 
 from ogive.client import api
 from ogive.client.instance import ClientInstance
+from ogive.client.listener import Start
 from ogive.errors import OgiveError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, retry_topic
+from ogive.wire.bodies import SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2
 from ogive.wire.message import encode_properties
@@ -93,8 +95,12 @@ class GroupCalls:
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
-    async def query_offset(self, queue: MessageQueue) -> int | None:
-        return await self._master(queue, lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, timeout_s=self._timeout_s))
+    async def query_offset(self, queue: MessageQueue, *, zero_if_young: bool | None = None) -> int | None:
+        """See ``api.query_consumer_offset``."""
+        return await self._master(
+            queue,
+            lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, zero_if_young=zero_if_young, timeout_s=self._timeout_s),
+        )
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> None:
         await self._master(queue, lambda a: api.update_consumer_offset(self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s))
@@ -109,6 +115,14 @@ class GroupCalls:
         """The first message stored at or after *timestamp_ms*."""
         return await self._master(queue, lambda a: api.search_offset(self._pool, a, queue, timestamp_ms, timeout_s=self._timeout_s))
 
+    async def start_offset(self, queue: MessageQueue, start: Start) -> int:
+        """Where a group begins that has no offset in *queue*."""
+        if start == "latest":
+            return await self.max_offset(queue)
+        if start == "earliest":
+            return await self.min_offset(queue)
+        return await self.offset_at(queue, int(start.timestamp() * 1000))
+
     # --- messages ----------------------------------------------------------------------------------------------------
 
     async def pull(
@@ -119,10 +133,15 @@ class GroupCalls:
         broker_id: int,
         max_messages: int,
         max_bytes: int,
-        sub_version: int,
+        subscription: SubscriptionData,
+        post_subscription: bool = False,
         suspend_s: float,
     ) -> PullResult:
-        """A long poll. Differs from Java: it carries no progress along, see RemoteOffsetStore."""
+        """A long poll; with *suspend_s* 0 the broker answers at once.
+
+        With *post_subscription* the request says itself what it wants, else the group's heartbeat has done so.
+        Differs from Java: it carries no progress along, see RemoteOffsetStore.
+        """
         try:
             address, _ = self._instance.readable_broker(queue.broker_name, broker_id)
             header = PullMessageRequest(
@@ -131,11 +150,12 @@ class GroupCalls:
                 queue_id=queue.queue_id,
                 queue_offset=offset,
                 max_msg_nums=max_messages,
-                sys_flag=PullSysFlag.SUSPEND,
+                sys_flag=(PullSysFlag.SUSPEND if suspend_s > 0 else 0) | (PullSysFlag.SUBSCRIPTION if post_subscription else 0),
                 commit_offset=0,
                 suspend_timeout_ms=int(suspend_s * 1000),
-                sub_version=sub_version,
-                expression_type="TAG",
+                subscription=subscription.expression if post_subscription else None,
+                sub_version=subscription.version,
+                expression_type=subscription.expression_type,
                 max_msg_bytes=max_bytes,
             )
             return await api.pull_message(

@@ -8,7 +8,7 @@ from ogive.errors import InvalidOption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Settings of one push consumer that are the same for all of its listeners."""
+    """Settings of a push consumer, the same for all of its listeners, or of a pull consumer (which has no locks and sends nothing back)."""
 
     pull_batch_size: int = 1024  # pullBatchSize, 32 there; Apache's brokers give at most 32 at a time whatever is asked
     pull_batch_bytes: int = 1024 * 1024  # pullBatchSizeInBytes, 256 KiB there

@@ -14,12 +14,16 @@ from ogive.model import MessageExt, MessageQueue
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One member of one group. *held* are the queues that are assigned to it."""
+    """One member of one group. *held* are the queues that are assigned to it.
+
+    Without *auto_commit* only the application moves the progress of a queue.
+    """
 
     name: str
     instance: ClientInstance
     calls: GroupCalls
     store: RemoteOffsetStore
+    auto_commit: bool = True
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -28,7 +32,9 @@ class Group:
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
         """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message."""
-        self.store.update(process_queue.queue, process_queue.ack(offsets))
+        safe_offset = process_queue.ack(offsets)
+        if self.auto_commit:
+            self.store.update(process_queue.queue, safe_offset)
 
 
 class ConsumeService(Protocol):

@@ -17,7 +17,7 @@ from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener, ListenerConfig, Start
+from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where
 from ogive.errors import CompressionUnavailable, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, retry_topic
 from ogive.transport.tasks import every
@@ -25,8 +25,6 @@ from ogive.wire.bodies import ConsumerData, SubscriptionData, queue_map_dumps
 from ogive.wire.compression import decompress
 
 log = logging.getLogger(__name__)
-
-_FROM_WHERE: Final[dict[Start, str]] = {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}
 
 DEAD_LETTER_LEVEL: Final = -1
 
@@ -126,7 +124,7 @@ class Member:
     # --- what the client asks ----------------------------------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData:
-        where = _FROM_WHERE.get(self._settings[0].start, "CONSUME_FROM_TIMESTAMP")
+        where = consume_from_where(self._settings[0].start)
         return ConsumerData(group=self.group, consume_from_where=where, subscriptions=tuple(self._subscriptions.values()))
 
     def on_consumer_ids_changed(self) -> None:

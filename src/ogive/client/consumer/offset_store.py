@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ogive.errors import OgiveError
@@ -54,6 +54,10 @@ class RemoteOffsetStore:
         self._offsets[queue] = offset
         self._frozen.add(queue)
 
+    def move(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, also back: the application says so. Unlike after a repair it goes on from there."""
+        self._offsets[queue] = offset
+
     def forget(self, queue: MessageQueue) -> None:
         self._offsets.pop(queue, None)
         self._acknowledged.pop(queue, None)
@@ -67,14 +71,26 @@ class RemoteOffsetStore:
         """
         await asyncio.gather(*(self._persist(queue, again) for queue in queues if queue in self._offsets))
 
+    async def commit(self, offsets: Mapping[MessageQueue, int], *, again: bool = False) -> None:
+        """Set offsets, also back, as the application says, and tell the brokers. Raises the first failure after every broker was asked.
+
+        Without *again* those that were acknowledged before are not sent.
+        """
+        for queue, offset in offsets.items():
+            self.move(queue, offset)
+        for failure in await asyncio.gather(*(self._tell(queue, again) for queue in offsets), return_exceptions=True):
+            if failure is not None:
+                raise failure
+
     async def _persist(self, queue: MessageQueue, again: bool) -> None:
+        try:
+            await self._tell(queue, again)
+        except OgiveError as exc:
+            log.warning("offset %s of %s was not persisted: %s", self._offsets.get(queue), queue, exc)
+
+    async def _tell(self, queue: MessageQueue, again: bool) -> None:
         async with self._turns[queue]:
             offset = self._offsets.get(queue)
-            if offset is None or (offset == self._acknowledged.get(queue) and not again):
-                return
-            try:
+            if offset is not None and (again or offset != self._acknowledged.get(queue)):
                 await self._calls.update_offset(queue, offset)
-            except OgiveError as exc:
-                log.warning("offset %d of %s was not persisted: %s", offset, queue, exc)
-            else:
                 self._acknowledged[queue] = offset

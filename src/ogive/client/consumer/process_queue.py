@@ -43,6 +43,7 @@ class ProcessQueue:
         "active",
         "busy",
         "leased_until",
+        "paused",
         "pull_offset",
         "queue",
         "state",
@@ -56,6 +57,7 @@ class ProcessQueue:
         self.state = QueueState.ACTIVE
         self.active = True  # state is ACTIVE; read by other threads before each listener call
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
+        self.paused = False  # neither pulled nor handed out until ``resume``
         self.suggested_broker_id = 0
         # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find its first key.
         self._pending: OrderedDict[int, MessageExt] = OrderedDict()
@@ -75,6 +77,13 @@ class ProcessQueue:
     @property
     def dropped(self) -> bool:
         return self.state is QueueState.DROPPED
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        self._wake()
 
     # --- filling and emptying ----------------------------------------------------------------------------------------
 

@@ -33,14 +33,16 @@ BUSY_PAUSE_S: Final = 0.02  # after FLOW_CONTROL
 IDLE_PAUSE_S: Final = 0.05  # after an empty answer that came at once: a broker without long polls
 FULL_LOOK_S: Final = 0.05  # when the group's total is used up, other queues may make room unseen
 
-Deliver = Callable[[ProcessQueue, list[MessageExt]], None]
+Deliver = Callable[[ProcessQueue, Sequence[MessageExt]], None]
 Repair = Callable[[ProcessQueue, int], Awaitable[None]]
 
 
 class PullService:
     """Fills the process queues of one group.
 
-    *deliver* gets what is new in a queue, *reject* what of it cannot be read; *repair* puts a queue at another offset.
+    *deliver* gets what is new in a queue, *reject* what of it cannot be read (where nobody rejects, it is delivered as it is); *repair*
+    puts a queue at another offset. With *post_subscription* each pull says what it wants, so that it works without heartbeats
+    (postSubscriptionWhenPull).
     """
 
     def __init__(
@@ -50,8 +52,9 @@ class PullService:
         subscriptions: Mapping[str, SubscriptionData],
         *,
         deliver: Deliver,
-        reject: Deliver,
+        reject: Deliver | None = None,
         repair: Repair,
+        post_subscription: bool = False,
     ) -> None:
         self._group = group
         self._config = config
@@ -59,6 +62,7 @@ class PullService:
         self._deliver = deliver
         self._reject = reject
         self._repair = repair
+        self._post_subscription = post_subscription
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._unwanted: set[str] = set()  # topics of which messages came that no tag wanted
@@ -117,7 +121,8 @@ class PullService:
         """None if the queue may be pulled; else after how many seconds to look again at the latest."""
         config = self._config
         if (
-            process_queue.count > config.max_cached_messages
+            process_queue.paused
+            or process_queue.count > config.max_cached_messages
             or process_queue.bytes > config.max_cached_bytes
             or process_queue.span > config.max_span
         ):
@@ -135,7 +140,8 @@ class PullService:
             broker_id=process_queue.suggested_broker_id,
             max_messages=config.pull_batch_size,
             max_bytes=config.pull_batch_bytes,
-            sub_version=self._subscriptions[queue.topic].version,
+            subscription=self._subscriptions[queue.topic],
+            post_subscription=self._post_subscription,
             suspend_s=config.pull_suspend_s,
         )
         if not process_queue.active:
@@ -157,13 +163,19 @@ class PullService:
             self._report_unwanted(subscription)
         fresh = process_queue.put(wanted, result.next_offset)
         if fresh:
-            readable = [message for message in fresh if not message.is_compressed]
-            if readable:
-                self._deliver(process_queue, readable)
-            if len(readable) < len(fresh):
-                self._reject(process_queue, [message for message in fresh if message.is_compressed])
+            self._hand_on(process_queue, fresh)
         elif not process_queue.count:  # nothing of it was for us: that is progress too
             self._group.finish(process_queue, ())
+
+    def _hand_on(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
+        unreadable = [message for message in fresh if message.is_compressed]
+        if self._reject is None or not unreadable:
+            self._deliver(process_queue, fresh)
+            return
+        readable = [message for message in fresh if not message.is_compressed]
+        if readable:
+            self._deliver(process_queue, readable)
+        self._reject(process_queue, unreadable)
 
     def _report_unwanted(self, subscription: SubscriptionData) -> None:
         level = logging.DEBUG if subscription.topic in self._unwanted else logging.WARNING  # once for each topic

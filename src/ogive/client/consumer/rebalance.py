@@ -36,6 +36,8 @@ LEAVE_TIMEOUT_S: Final = 3.0  # for brokers that do not answer while the consume
 HAND_OVER_WAIT_S: Final = 0.5  # for a running orderly call, in each pass
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
+Changed = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], None]
+"""(taken over, given up); called on the loop at the end of a pass that changed something."""
 
 
 def difference(held: Collection[MessageQueue], mine: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
@@ -55,6 +57,7 @@ class Rebalancer:
         starts: Mapping[str, Start],
         orderly: bool,
         quiet: Quiet,
+        changed: Changed | None = None,
     ) -> None:
         self._group = group
         self._config = config
@@ -62,6 +65,7 @@ class Rebalancer:
         self._starts = starts  # topic -> where to begin; the retry topic is among them
         self._orderly = orderly
         self._quiet = quiet
+        self._changed = changed
         self._wanted = asyncio.Event()
         self._changing = asyncio.Lock()  # one change of the assignment at a time
         self._failing: set[str] = set()  # topics whose last pass failed
@@ -123,6 +127,8 @@ class Rebalancer:
             log.info(
                 "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
             )
+            if self._changed is not None:
+                self._changed(added, released)
             await group.calls.heartbeat()
         return me in members and len(released) == len(given_up) and len(added) == len(taken)
 
@@ -234,18 +240,26 @@ class Rebalancer:
         """Where the group goes on in *queue*; None if that cannot be learned now."""
         try:
             offset = await self._group.store.fetch(queue)
-            return offset if offset is not None else await self._first_offset(queue)
+            return offset if offset is not None else await self._group.calls.start_offset(queue, self._starts[queue.topic])
         except OgiveError as exc:
             log.warning("%s is left alone: where %s stands in it cannot be learned: %s", queue, self._group.name, exc)
             return None
 
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        start, calls = self._starts[queue.topic], self._group.calls
-        if start == "latest":
-            return await calls.max_offset(queue)
-        if start == "earliest":
-            return await calls.min_offset(queue)
-        return await calls.offset_at(queue, int(start.timestamp() * 1000))
+    # --- what an application that pulls asks for ---------------------------------------------------------------------
+
+    async def exchange(self, given_up: Iterable[MessageQueue], taken: Mapping[MessageQueue, int]) -> None:
+        """Give up queues that are held, and take over others, each from its offset on."""
+        async with self._changing:
+            await self._let_go([self._group.held[queue] for queue in given_up], unlock=False)
+            for queue, offset in taken.items():
+                self._hold(ProcessQueue(queue, offset))
+
+    def jump(self, process_queue: ProcessQueue, offset: int) -> None:
+        """Continue a held queue at *offset*; what was pulled before, and a pull on its way, no longer count."""
+        self._drop(process_queue)
+        moved = ProcessQueue(process_queue.queue, offset)
+        moved.paused = process_queue.paused
+        self._hold(moved)
 
     # --- repairs and locks -------------------------------------------------------------------------------------------
 

@@ -112,6 +112,33 @@ async def test_one_update_of_a_queue_is_on_its_way_at_a_time() -> None:
     assert broker.offsets == {A: 12, B: 20}
 
 
+async def test_a_commit_moves_also_back_and_says_what_failed() -> None:
+    """It tells every broker before it raises, and the offset goes on from there."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.update(A, 10)
+    broker.failing.add(A)
+    with pytest.raises(ConnectError):
+        await store.commit({A: 3, B: 20})
+    assert broker.offsets == {B: 20}
+    broker.failing.clear()
+    await store.commit({A: 3})
+    assert broker.offsets == {A: 3, B: 20}
+    store.update(A, 4)
+    await store.persist([A])
+    assert broker.offsets[A] == 4
+
+
+async def test_a_commit_that_changes_nothing_is_sent_only_where_asked() -> None:
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    await store.commit({A: 3})
+    await store.commit({A: 3})
+    assert len(broker.asked) == 1
+    await store.commit({A: 3}, again=True)
+    assert len(broker.asked) == 2
+
+
 async def test_a_failed_query_is_never_no_offset() -> None:
     broker = Broker()
     store = RemoteOffsetStore(broker)
