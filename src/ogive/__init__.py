@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.push import run
     from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
-    from ogive.client.sync import Admin, Producer, PushConsumer, Transaction
-    from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
+    from ogive.client.sync import Admin, Producer, PullConsumer, PushConsumer, Transaction
+    from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
     from ogive.wire.acl import Credentials
 
 __version__ = "0.1.0"
@@ -30,6 +30,9 @@ __all__ = [
     "MessageQueue",
     "Producer",
     "ProducerConfig",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "SendResult",
     "SendStatus",
@@ -54,6 +57,9 @@ _HOME: Final = {
     "MessageQueue": "ogive.model",
     "Producer": "ogive.client.sync",
     "ProducerConfig": "ogive.client.config",
+    "PullConsumer": "ogive.client.sync",
+    "PullResult": "ogive.model",
+    "PullStatus": "ogive.model",
     "PushConsumer": "ogive.client.sync",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",

@@ -21,7 +21,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class Closable(Protocol):
-    def close(self) -> None: ...
+    def close_at_exit(self) -> None: ...
 
 
 class Portal:
@@ -111,7 +111,7 @@ class Portal:
             return
         for closable in list(self._open):
             try:
-                closable.close()
+                closable.close_at_exit()
             except OgiveError as exc:
                 log.warning("at exit: %s", exc)
         self._stopped = True

@@ -6,18 +6,20 @@ Objects may be used from any thread of the process that made them. They are neve
 import concurrent.futures
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
 from ogive.client import admin as aio_admin
 from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
 from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
-from ogive.client.consumer import push
+from ogive.client.consumer import pull, push
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.pull_member import OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
 from ogive.client.outgoing import Outgoing
@@ -25,8 +27,10 @@ from ogive.client.portal import Portal, SubmitFuture, portal
 from ogive.client.publish import Publisher
 from ogive.client.transaction import Check
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
-from ogive.model import DelayLevels, Message, MessageQueue, SendResult
+from ogive.model import DelayLevels, Message, MessageExt, MessageQueue, PullResult, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection
+
+T = TypeVar("T")
 
 MAX_POSTED: Final = 256  # messages on their way to the loop, beside those in flight
 POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
@@ -43,6 +47,10 @@ class Facade(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    def close_at_exit(self) -> None:
+        """The program ended without closing."""
+        self.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -327,6 +335,130 @@ class PushConsumer(Facade):
     def assignment(self) -> dict[str, list[MessageQueue]]:
         """See ``ogive.aio.PushConsumer.assignment``."""
         return self._consumer.assignment
+
+
+class PullConsumer(Facade):
+    """Blocking ``ogive.aio.PullConsumer``. ``with PullConsumer("Orders", group="replay") as consumer``. One thread polls."""
+
+    def __init__(
+        self,
+        *topics: str,
+        group: str | None = None,
+        tags: str = "*",
+        start: Start = "latest",
+        auto_commit: bool = True,
+        on_change: OnChange | None = None,
+        name_server: str = DEFAULT_NAME_SERVER,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | ClientInstance | None = None,
+    ) -> None:
+        super().__init__()
+        self._consumer = pull.PullConsumer(
+            *topics,
+            group=group,
+            tags=tags,
+            start=start,
+            auto_commit=auto_commit,
+            on_change=on_change,
+            name_server=name_server,
+            config=config,
+            client=client,
+        )
+
+    def start(self) -> None:
+        """See ``ogive.aio.PullConsumer.start``."""
+        self._begin(self._consumer.start)
+
+    def close(self) -> None:
+        """See ``ogive.aio.PullConsumer.close``."""
+        self._close(in_good_order=True)
+
+    def close_at_exit(self) -> None:
+        """Nobody said that what the last poll handed out is finished: it will be delivered again."""
+        self._close(in_good_order=False)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """A block that ends with an exception has not finished what it had in hand."""
+        self._close(in_good_order=kind is None)
+
+    def _close(self, *, in_good_order: bool) -> None:
+        self._end(partial(self._consumer.close_for, in_good_order=in_good_order))
+
+    @property
+    def client_id(self) -> str:
+        """See ``ogive.aio.PullConsumer.client_id``."""
+        return self._consumer.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """See ``ogive.aio.PullConsumer.assignment``."""
+        return self._consumer.assignment
+
+    def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
+        """See ``ogive.aio.PullConsumer.poll``."""
+        return self._live().call(self._consumer.poll(timeout_s, max_messages=max_messages))
+
+    def batches(self, *, max_messages: int = 1000) -> Iterator[list[MessageExt]]:
+        """See ``ogive.aio.PullConsumer.batches``."""
+        batches = self._consumer.batches(max_messages=max_messages)
+        while (batch := self._live().call(_next(batches))) is not None:
+            yield batch
+
+    def pull(self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*") -> PullResult:
+        """See ``ogive.aio.PullConsumer.pull``."""
+        return self._live().call(self._consumer.pull(queue, offset, max_messages=max_messages, suspend_s=suspend_s, tags=tags))
+
+    def assign(self, queues: Collection[MessageQueue]) -> None:
+        """See ``ogive.aio.PullConsumer.assign``."""
+        self._live().call(self._consumer.assign(queues))
+
+    def seek(self, queue: MessageQueue, to: int | Literal["earliest", "latest"] | None = None, *, at: datetime | None = None) -> None:
+        """See ``ogive.aio.PullConsumer.seek``."""
+        self._live().call(self._consumer.seek(queue, to, at=at))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """See ``ogive.aio.PullConsumer.pause``."""
+        self._live().call(self._consumer.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """See ``ogive.aio.PullConsumer.resume``."""
+        self._live().call(self._consumer.resume(*queues))
+
+    def position(self, queue: MessageQueue) -> int:
+        """See ``ogive.aio.PullConsumer.position``."""
+        return self._live().call(self._consumer.position(queue))
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """See ``ogive.aio.PullConsumer.lag``."""
+        return self._live().call(self._consumer.lag())
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """See ``ogive.aio.PullConsumer.queues``."""
+        return self._live().call(self._consumer.queues(topic))
+
+    def beginning_offset(self, queue: MessageQueue) -> int:
+        """See ``ogive.aio.PullConsumer.beginning_offset``."""
+        return self._live().call(self._consumer.beginning_offset(queue))
+
+    def end_offset(self, queue: MessageQueue) -> int:
+        """See ``ogive.aio.PullConsumer.end_offset``."""
+        return self._live().call(self._consumer.end_offset(queue))
+
+    def offset_at(self, queue: MessageQueue, at: datetime) -> int:
+        """See ``ogive.aio.PullConsumer.offset_at``."""
+        return self._live().call(self._consumer.offset_at(queue, at))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """See ``ogive.aio.PullConsumer.commit``."""
+        self._live().call(self._consumer.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See ``ogive.aio.PullConsumer.committed``."""
+        return self._live().call(self._consumer.committed(queue))
+
+
+async def _next(iterator: AsyncIterator[T]) -> T | None:
+    return await anext(iterator, None)
 
 
 class Admin(Facade):

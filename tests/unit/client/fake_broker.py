@@ -96,6 +96,7 @@ class FakeBroker:
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: lambda _c, _r: ok(h.OffsetResponse(offset=0)),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
         }
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -317,6 +318,11 @@ class FakeBroker:
         header = decode_header(h.UpdateConsumerOffsetRequest, request.ext_fields)
         self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
         return ok()
+
+    def _search_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.SearchOffsetRequest, request.ext_fields)
+        rows = self.stored[header.topic, header.queue_id]
+        return ok(h.OffsetResponse(offset=sum(m.store_timestamp_ms < header.timestamp for m in rows)))
 
     def _max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         queue = MessageQueue(request.ext_fields["topic"], self.name, int(request.ext_fields["queueId"]))

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,12 +24,20 @@ from ogive.client import portal as portals
 from ogive.client import sync
 from ogive.client.config import ProducerConfig
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
+from ogive.model import MessageQueue
 from ogive.wire.codes import RequestCode
 from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 SEND = RequestCode.SEND_MESSAGE_V2
-PAIRS = [(sync.Producer, aio.Producer), (sync.Admin, aio.Admin), (sync.PushConsumer, aio.PushConsumer)]
+PAIRS = [
+    (sync.Producer, aio.Producer),
+    (sync.Admin, aio.Admin),
+    (sync.PushConsumer, aio.PushConsumer),
+    (sync.PullConsumer, aio.PullConsumer),
+]
 ONLY_ASYNC = {"client", "publisher", "prepare", "budget_s", "close_for"}  # reaches into the loop
+ONLY_BLOCKING = {"close_at_exit"}
+OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: each of its own world
 
 
 @pytest.fixture
@@ -64,7 +73,7 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
 def test_signatures_are_those_of_the_asyncio_class(blocking: type, awaited: type) -> None:
     def public(cls: type) -> dict[str, Callable[..., object]]:
-        return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_") and name not in ONLY_ASYNC}
+        return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_") and name not in ONLY_ASYNC | ONLY_BLOCKING}
 
     ours, theirs = public(blocking), public(awaited)
     assert ours.keys() == theirs.keys()
@@ -73,7 +82,7 @@ def test_signatures_are_those_of_the_asyncio_class(blocking: type, awaited: type
         if callable(method):
             one, other = inspect.signature(ours[name]), inspect.signature(method)
             assert list(one.parameters.values()) == list(other.parameters.values()), name
-            assert one.return_annotation == other.return_annotation or name in ("submit", "transaction"), name
+            assert one.return_annotation == other.return_annotation or name in OTHER_RESULT, name
 
 
 def test_every_public_name_can_be_had() -> None:
@@ -186,6 +195,82 @@ def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: py
         f'a submitted message failed and nobody looked at its future: topic "Ordres" has no route on {broker.address}. '
         "Similar topics: Orders. Create it with `ogive topic create Ordres`, or switch auto-create on at the broker."
     ]
+
+
+# --- pulling ---------------------------------------------------------------------------------------------------------
+
+
+def fill(broker: FakeBroker, count: int) -> None:
+    with ogive.Producer(broker.address) as producer:
+        producer.send_batch("Orders", [b"%d" % i for i in range(count)])
+
+
+def pull_consumer(broker: FakeBroker, **settings: object) -> ogive.PullConsumer:
+    return ogive.PullConsumer("Orders", **{"group": "replay", "start": "earliest", "name_server": broker.address, **settings})  # type: ignore[arg-type]
+
+
+def test_batches_are_pulled_sought_and_committed(broker: FakeBroker) -> None:
+    fill(broker, 10)
+    seen: list[bytes] = []
+    with pull_consumer(broker, auto_commit=False) as consumer:
+        for batch in consumer.batches(max_messages=4):
+            seen += [message.body for message in batch]
+            consumer.commit()
+            if len(seen) == 10:
+                break
+        (queue,) = consumer.assignment
+        assert (consumer.committed(queue), consumer.position(queue), consumer.lag()) == (10, 10, {queue: 0})
+        consumer.seek(queue, 7)
+        assert [message.body for message in consumer.poll(max_messages=1)] == [b"7"]
+        consumer.pause(queue)
+        assert consumer.poll(0) == []
+        consumer.resume(queue)
+        assert consumer.pull(queue, 3, max_messages=1).messages[0].body == b"3"
+        assert (consumer.beginning_offset(queue), consumer.end_offset(queue), consumer.queues("Orders")) == (0, 10, [queue])
+        assert consumer.offset_at(queue, datetime.fromtimestamp(0, UTC)) == 0
+    assert seen == [b"%d" % i for i in range(10)]
+
+
+def test_a_function_that_learns_of_queues_may_use_its_consumer(broker: FakeBroker) -> None:
+    fill(broker, 10)
+
+    def on_change(gained: list[MessageQueue], lost: list[MessageQueue]) -> None:
+        for queue in gained:
+            consumer.seek(queue, 8)
+
+    with pull_consumer(broker, on_change=on_change) as consumer:
+        assert consumer.poll()[0].body == b"8"
+
+
+def test_a_blocking_block_that_fails_has_not_finished_what_it_had_in_hand(broker: FakeBroker) -> None:
+    fill(broker, 10)
+
+    def fail() -> None:
+        with pull_consumer(broker) as consumer:
+            assert len(consumer.poll(max_messages=3)) == 3
+            assert consumer.poll(max_messages=3) != []
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert broker.offsets["replay", "Orders", 0] == 3
+
+
+def test_a_program_that_ends_without_closing_has_not_finished_what_it_had_in_hand(broker: FakeBroker) -> None:
+    """Nobody can tell whether it ended well; its consumer leaves the group at once."""
+    fill(broker, 10)
+    result = run_python(
+        """
+        import sys, ogive
+        consumer = ogive.PullConsumer("Orders", group="replay", start="earliest", name_server=sys.argv[1])
+        consumer.start()
+        print(len(consumer.poll(max_messages=3)), len(consumer.poll(max_messages=4)))
+        """,
+        broker.address,
+    )
+    assert (result.stdout, result.stderr) == ("3 4\n", "")
+    assert broker.offsets["replay", "Orders", 0] == 3
+    assert not broker.members["replay"]
 
 
 # --- life ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,54 @@
+"""Messages between the pulls and the application's polls."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.model import MessageExt
+
+
+class Prefetch:
+    """What was pulled and not handed out yet, by queue, and what the last ``take`` handed out.
+
+    Of a queue that is given up or paused nothing is handed out. The process queues themselves bound what is here: both what waits and what
+    was handed out last counts in them as unfinished.
+    """
+
+    def __init__(self) -> None:
+        self._ready: dict[ProcessQueue, deque[MessageExt]] = {}  # the queue that has waited longest comes first
+        self._in_hand: dict[ProcessQueue, list[int]] = {}  # offsets
+
+    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._ready.setdefault(process_queue, deque()).extend(messages)
+
+    def take(self, max_messages: int) -> list[MessageExt]:
+        """Hand out: from each queue in order, and from all queues in turn."""
+        taken: list[MessageExt] = []
+        for process_queue in [one for one in self._ready if one.active and not one.paused]:
+            if len(taken) == max_messages:
+                break
+            ready = self._ready.pop(process_queue)
+            batch = [ready.popleft() for _ in range(min(len(ready), max_messages - len(taken)))]
+            if ready:
+                self._ready[process_queue] = ready  # behind the others now
+            self._in_hand[process_queue] = [message.queue_offset for message in batch]
+            taken += batch
+        return taken
+
+    def settle(self) -> Iterator[tuple[ProcessQueue, list[int]]]:
+        """What was handed out, of queues that still count; from now on it is not in hand any more."""
+        in_hand, self._in_hand = self._in_hand, {}
+        return ((process_queue, offsets) for process_queue, offsets in in_hand.items() if not process_queue.dropped)
+
+    def drop_in_hand(self) -> None:
+        """What was handed out last will never be finished."""
+        self._in_hand.clear()
+
+    def discard_dropped(self) -> None:
+        """Free what was pulled from queues that are not held any more."""
+        self._ready = {process_queue: ready for process_queue, ready in self._ready.items() if not process_queue.dropped}
+
+    def position(self, process_queue: ProcessQueue) -> int:
+        """The offset that is handed out next."""
+        ready = self._ready.get(process_queue)
+        return ready[0].queue_offset if ready else process_queue.pull_offset

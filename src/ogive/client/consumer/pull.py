@@ -1,0 +1,238 @@
+"""The pull consumer: the application asks for messages, and says where to read and how far it got."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Literal, Self
+
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.pull_member import OnChange, PullMember, PullSettings
+from ogive.client.consumer.pull_service import select
+from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.listener import Start, validate_start
+from ogive.errors import IllegalStateError, InvalidOption
+from ogive.model import MessageExt, MessageQueue, PullResult
+from ogive.wire.bodies import SubscriptionData
+
+
+class PullConsumer:
+    """Messages on demand. ``async with PullConsumer("Orders", group="replay") as consumer``, or ``start()`` and ``close()``.
+
+    With *topics* it is a member of *group*, and shares their queues with the other members; *on_change* is called with the queues that were
+    taken over and given up since, from within ``poll`` and before anything of a new queue is handed out. Without topics it reads the queues
+    that ``assign`` names; without a group, too, it leaves no trace at the brokers.
+
+    *start* is where a queue begins in which the group has no offset: "latest", "earliest" or a datetime. With *auto_commit* what a poll
+    hands out counts as finished when the next poll is called, or the consumer is closed in good order. *client* is either the settings of
+    its own client (instead of *name_server*), or a running client to share, which it leaves open. Raises InvalidOption.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        group: str | None = None,
+        tags: str = "*",
+        start: Start = "latest",
+        auto_commit: bool = True,
+        on_change: OnChange | None = None,
+        name_server: str = DEFAULT_NAME_SERVER,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | ClientInstance | None = None,
+    ) -> None:
+        self._settings = PullSettings(topics=topics, group=group, tags=tags, start=start, auto_commit=auto_commit, on_change=on_change)
+        self._config = config or ConsumerConfig()
+        self._owner = ClientOwner("pull consumer", name_server, client)
+        self._member: PullMember | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group, if there are topics. Raises NoNameServer; IllegalStateError if it was started before."""
+        instance = await self._owner.start()
+        self._member = PullMember(instance, self._settings, self._config)
+        instance.on_failure.append(self._fail)
+        try:
+            await self._member.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Leave the group and close the client. What was handed out counts as finished, with auto-commit. Harmless when repeated."""
+        await self.close_for(in_good_order=True)
+
+    async def close_for(self, *, in_good_order: bool) -> None:
+        """``close``; otherwise than *in_good_order* what the last poll handed out does not count, and will be delivered again."""
+        if not self._owner.started:
+            return
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(in_good_order), name="close pull consumer")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, in_good_order: bool) -> None:
+        if self._member is None:
+            return
+        try:
+            await self._member.stop(in_good_order=in_good_order)
+        finally:
+            self._owner.client.on_failure.remove(self._fail)
+            await self._owner.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """A block that ends with an exception has not finished what it had in hand."""
+        await self.close_for(in_good_order=kind is None)
+
+    def _fail(self, _: BaseException) -> None:
+        if self._member is not None:
+            self._member.wake()
+
+    def _running(self) -> PullMember:
+        _ = self._owner.client
+        assert self._member is not None
+        if self._closing is not None:
+            raise IllegalStateError("the pull consumer is closed: make a new one")
+        return self._member
+
+    @property
+    def client_id(self) -> str:
+        """How brokers name this member."""
+        return self._owner.client.client_id
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
+        """Up to *max_messages*, as soon as there is at least one; an empty list when *timeout_s* is over or the consumer is closed.
+
+        None waits without end. Messages of one queue are in order. With auto-commit this call says that what the last one handed out is
+        finished; so one task polls at a time. Raises IllegalStateError where another does, and when the client failed.
+        """
+        member = self._running()
+        if max_messages < 1:
+            raise InvalidOption(f"max_messages is {max_messages}: at least 1 is needed")
+        if timeout_s is not None and timeout_s < 0:
+            raise InvalidOption(f"timeout_s is {timeout_s}: it must not be negative")
+        return await member.poll(timeout_s, max_messages)
+
+    async def batches(self, *, max_messages: int = 1000) -> AsyncIterator[list[MessageExt]]:
+        """What polls hand out, without the empty lists, until the consumer is closed."""
+        while self._closing is None:
+            batch = await self.poll(None, max_messages=max_messages)
+            if batch:
+                yield batch
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*"
+    ) -> PullResult:
+        """One pull of any queue at any offset, as the broker answers it; touches neither positions nor progress.
+
+        Where nothing is found the broker holds the request for up to *suspend_s*. Raises OgiveError.
+        """
+        if offset < 0 or max_messages < 1 or suspend_s < 0:
+            raise InvalidOption(f"offset {offset}, max_messages {max_messages}, suspend_s {suspend_s}: 0, 1 and 0 are the least")
+        calls = await self._calls(queue)
+        subscription = SubscriptionData.of_tags(queue.topic, tags)
+        result = await calls.pull(
+            queue,
+            offset,
+            broker_id=0,
+            max_messages=max_messages,
+            max_bytes=self._config.pull_batch_bytes,
+            subscription=subscription,
+            post_subscription=True,
+            suspend_s=suspend_s,
+        )
+        return replace(result, messages=tuple(select(result.messages, subscription)))
+
+    # --- queues and positions ----------------------------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are held now."""
+        return self._member.assignment if self._member is not None else []
+
+    async def assign(self, queues: Collection[MessageQueue]) -> None:
+        """Read exactly these queues: new ones from the group's offset, else from *start*; those that are held already go on.
+
+        For a consumer without topics. Raises OgiveError where an offset cannot be learned; then nothing has changed.
+        """
+        await self._running().assign(queues)
+
+    async def seek(self, queue: MessageQueue, to: int | Literal["earliest", "latest"] | None = None, *, at: datetime | None = None) -> None:
+        """Go on elsewhere in a held queue: at an offset, an end, or the first message stored *at* a time or later.
+
+        What was pulled ahead, and a pull on its way, are thrown away. With auto-commit the new position is the group's progress, too.
+        Raises InvalidOption for an offset that the broker does not hold, IllegalStateError for a queue that is not held.
+        """
+        member = self._running()
+        if (to is None) == (at is None):
+            raise InvalidOption('seek takes an offset, "earliest" or "latest", or at=datetime')
+        target = at if to is None else to
+        assert target is not None
+        if not isinstance(target, int):
+            validate_start(target)
+        await member.seek(queue, target)
+
+    async def pause(self, *queues: MessageQueue) -> None:
+        """Hand out nothing more of *queues* (all that are held, if none is named), and pull no more of them, until ``resume``."""
+        self._running().pause(queues)
+
+    async def resume(self, *queues: MessageQueue) -> None:
+        """Go on with *queues*, or all that are held."""
+        self._running().resume(queues)
+
+    async def position(self, queue: MessageQueue) -> int:
+        """The offset that is handed out next. Raises IllegalStateError for a queue that is not held."""
+        return self._running().position(queue)
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Messages of each held queue that were not handed out yet, asked from the brokers now. Raises OgiveError."""
+        return await self._running().lag()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of *topic* that can be read. Raises NoRoute."""
+        return list(await self._running().calls.queues(topic))
+
+    async def beginning_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that the queue still holds."""
+        return await (await self._calls(queue)).min_offset(queue)
+
+    async def end_offset(self, queue: MessageQueue) -> int:
+        """The offset that the queue's next message will get."""
+        return await (await self._calls(queue)).max_offset(queue)
+
+    async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
+        """The offset of the first message that was stored *at* that time or later; the end of the queue if there is none."""
+        validate_start(at)
+        return await (await self._calls(queue)).start_offset(queue, at)
+
+    # --- progress ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Tell the brokers how far the group got: past everything that was handed out, or to the given offsets, also back.
+
+        An offset is that of the next message to read. Returns when the brokers have it. Raises IllegalStateError for a queue that is not
+        held, OgiveError for the first broker that failed; the others have theirs then. A cancelled commit still goes out.
+        """
+        await self._running().commit(offsets)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group would go on after a restart, asked from the broker now; None if it has no offset there."""
+        return await self._running().committed(queue)
+
+    async def _calls(self, queue: MessageQueue) -> GroupCalls:
+        """The way to the brokers, which *queue*'s is known for."""
+        calls = self._running().calls
+        await calls.queues(queue.topic)
+        return calls
+
+
+__all__ = ["PullConsumer"]

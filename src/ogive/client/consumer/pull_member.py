@@ -1,0 +1,377 @@
+"""The queues of one pull consumer: pulled ahead, handed out by polls, their progress told to the brokers.
+
+Source: DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java, 5.3.
+
+Behaviour
+- Topics: a member of the group, whose queues change as members come and go. Without topics: the queues that ``assign`` names, no member.
+- Each queue is pulled ahead, one pull at a time, up to the limits of ConsumerConfig; what a poll has handed out counts until the next one.
+- With auto-commit what a poll hands out is finished when the next poll is called, or the consumer is closed in good order. The progress
+  of a queue is its lowest unfinished message; it goes to the broker each persist_period_s, and when the queue is given up.
+- A seek, and an offset that the broker does not hold, replace the queue's state by a new one: nothing of before can come back.
+
+Differs from Java
+- A poll gathers messages of all queues that have some, up to the asked number, not one pull's answer.
+- Java counts a batch as consumed when it is handed out; so a crash there loses what was in hand, and here it is repeated.
+- A clean close commits; Java's does not.
+- A paused queue hands out nothing, also not what was pulled before.
+- An offset that cannot be learned is not replaced by any other: the queue waits (topics), or ``assign`` raises.
+- A consumer of assigned queues sends no heartbeats: as a member it would be given queues that it does not read.
+- PULL_MESSAGE, not LITE_PULL_MESSAGE: the answers are the same, and brokers before 4.9 know it.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.prefetch import Prefetch
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.pull_service import PullService
+from ogive.client.consumer.rebalance import Rebalancer, difference
+from ogive.client.instance import ClientInstance
+from ogive.client.listener import Start, consume_from_where, is_async, validate_start
+from ogive.errors import IllegalStateError, InvalidOption, NoRoute
+from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, parse_tags, validate_group, validate_topic
+from ogive.transport.tasks import every
+from ogive.wire.bodies import ConsumerData, SubscriptionData, queue_map_dumps
+
+log = logging.getLogger(__name__)
+
+OnChange = Callable[[list[MessageQueue], list[MessageQueue]], Any]
+"""(taken over, given up). A plain function is called in a thread, an ``async def`` on the loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """What a pull consumer reads, and as whom."""
+
+    topics: tuple[str, ...]  # none: queues are assigned
+    group: str | None  # none: nothing is committed
+    tags: str
+    start: Start
+    auto_commit: bool
+    on_change: OnChange | None
+
+    def __post_init__(self) -> None:
+        for topic in self.topics:
+            validate_topic(topic)
+        if len(set(self.topics)) < len(self.topics):
+            raise InvalidOption("a topic is named twice")
+        if self.group is not None:
+            validate_group(self.group)
+        elif self.topics:
+            raise InvalidOption("who consumes a topic is a member of a group: give group=, or no topic, and assign queues")
+        if self.on_change is not None and not self.topics:
+            raise InvalidOption("on_change is for topics: assigned queues do not change by themselves")
+        parse_tags(self.tags)
+        validate_start(self.start)
+
+
+class PullMember:
+    """One pull consumer between its start and its end."""
+
+    def __init__(self, instance: ClientInstance, settings: PullSettings, config: ConsumerConfig) -> None:
+        self.group = settings.group or TOOLS_GROUP
+        self._settings = settings
+        self._config = config
+        self._started_ms = time.time_ns() // 1_000_000
+        self.calls = calls = GroupCalls(instance, self.group)
+        auto_commit = settings.auto_commit and settings.group is not None
+        self._group = group = Group(self.group, instance, calls, RemoteOffsetStore(calls), auto_commit=auto_commit)
+        self._subscriptions = {topic: self._subscription(topic) for topic in settings.topics}
+        self._prefetch = Prefetch()
+        self._pulls = PullService(group, config, self._subscriptions, deliver=self._deliver, repair=self._repair, post_subscription=True)
+        self._rebalancer = Rebalancer(
+            group,
+            config,
+            self._pulls,
+            starts=dict.fromkeys(settings.topics, settings.start),
+            orderly=False,
+            quiet=_always_quiet,
+            changed=self._note_change,
+        )
+        self._gained: set[MessageQueue] = set()  # of which the application does not know yet
+        self._lost: set[MessageQueue] = set()
+        self._news = asyncio.Event()
+        self._polling = False
+        self._closed = False
+        self._registered = False
+        self._assigning = asyncio.Lock()
+        self._commits: set[asyncio.Task[None]] = set()
+        self._jobs: list[asyncio.Task[Any]] = []
+        self._persisting: list[asyncio.Task[Any]] = []
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group, if topics are named. Raises NoNameServer. A topic that does not exist yet is waited for."""
+        group, config = self._group, self._config
+        if group.auto_commit:
+            self._persisting = [
+                self._every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
+                self._every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
+            ]
+        if not self._settings.topics:
+            return
+        for topic in self._settings.topics:
+            try:
+                await group.instance.route(topic)
+            except NoRoute as exc:
+                log.warning("group %s waits for its topic: %s", self.group, exc)
+        group.instance.register_consumer(self)
+        self._registered = True
+        await group.instance.heartbeat_now()
+        self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
+        self._rebalancer.soon()
+
+    async def stop(self, *, in_good_order: bool) -> None:
+        """Leave the group. What the last poll handed out counts as finished only *in_good_order*."""
+        self._closed = True
+        self._news.set()
+        if in_good_order:
+            self._count_in_hand()
+        else:
+            self._prefetch.drop_in_hand()
+        await self._rebalancer.settle()
+        await _cancel(self._jobs)
+        await self._pulls.stop_all()
+        await self._rebalancer.give_up_all()
+        await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+        if self._registered:
+            await self._group.instance.unregister_consumer(self.group)
+
+    def wake(self) -> None:
+        """Let a poll that waits look again: something is wrong."""
+        self._news.set()
+
+    # --- polling -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_s: float | None, max_messages: int) -> list[MessageExt]:
+        """See PullConsumer.poll."""
+        if self._polling:
+            raise IllegalStateError(
+                "another poll of this consumer is under way: what it hands out is finished with the next poll, so one task polls"
+            )
+        self._polling = True
+        try:
+            self._count_in_hand()
+            await asyncio.sleep(0)  # a loop of polls that find something must not keep the pulls from running
+            return await self._next_messages(timeout_s, max_messages)
+        finally:
+            self._polling = False
+
+    async def _next_messages(self, timeout_s: float | None, max_messages: int) -> list[MessageExt]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        while not self._closed:
+            self._news.clear()
+            self._group.instance.check_running()
+            await self._tell_changes()
+            if self._closed:
+                break
+            messages = self._prefetch.take(max_messages)
+            if messages:
+                return messages
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
+            except TimeoutError:
+                break
+        return []
+
+    def _count_in_hand(self) -> None:
+        for process_queue, offsets in self._prefetch.settle():
+            self._group.finish(process_queue, offsets)
+
+    async def _tell_changes(self) -> None:
+        """Before anything of a new queue is handed out, so that the application may seek in it first."""
+        on_change = self._settings.on_change
+        while on_change is not None and (self._gained or self._lost):
+            gained, lost = sorted(self._gained), sorted(self._lost)
+            self._gained.clear()
+            self._lost.clear()
+            if is_async(on_change):
+                await on_change(gained, lost)
+            else:
+                await asyncio.to_thread(on_change, gained, lost)
+
+    def _note_change(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
+        self._prefetch.discard_dropped()
+        self._lost.update(set(lost) - self._gained)  # the application never knew the others
+        self._gained = (self._gained - set(lost)) | set(gained)
+        self._news.set()
+
+    # --- queues ------------------------------------------------------------------------------------------------------
+
+    async def assign(self, queues: Collection[MessageQueue]) -> None:
+        """See PullConsumer.assign."""
+        if self._settings.topics:
+            raise IllegalStateError("this consumer takes its queues from its group; to assign queues, make one without topics")
+        async with self._assigning:
+            given_up, taken = difference(self._group.held, queues)
+            for topic in {queue.topic for queue in taken}:
+                await self.calls.queues(topic)  # so that their brokers are known
+            offsets = await asyncio.gather(*map(self._begin_offset, taken))
+            if self._closed:
+                raise IllegalStateError("the pull consumer is closed")
+            self._subscriptions.update({queue.topic: self._subscription(queue.topic) for queue in taken})
+            await self._rebalancer.exchange(given_up, dict(zip(taken, offsets, strict=True)))
+            self._prefetch.discard_dropped()
+
+    async def _begin_offset(self, queue: MessageQueue) -> int:
+        """Raises where it cannot be learned: a failed query is never "no offset"."""
+        offset = None if self._settings.group is None else await self._group.store.fetch(queue)
+        return offset if offset is not None else await self._group.calls.start_offset(queue, self._settings.start)
+
+    async def seek(self, queue: MessageQueue, to: int | Start) -> None:
+        """See PullConsumer.seek."""
+        self._held(queue)
+        calls = self._group.calls
+        if isinstance(to, int):
+            low, high = await asyncio.gather(calls.min_offset(queue), calls.max_offset(queue))
+            if not low <= to <= high:
+                raise InvalidOption(f"{queue} holds {low} to {high}: {to} is not among them")
+            offset = to
+        else:
+            offset = await calls.start_offset(queue, to)
+        self._jump(self._held(queue), offset)  # asked again: it may have been given up meanwhile
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        for process_queue in self._chosen(queues):
+            process_queue.pause()
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        for process_queue in self._chosen(queues):
+            process_queue.resume()
+        self._news.set()
+
+    def position(self, queue: MessageQueue) -> int:
+        return self._prefetch.position(self._held(queue))
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        return sorted(self._group.held)
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        held = list(self._group.held.values())
+        ends = await asyncio.gather(*(self._group.calls.max_offset(process_queue.queue) for process_queue in held))
+        return {p.queue: max(0, end - self._prefetch.position(p)) for p, end in zip(held, ends, strict=True)}
+
+    def _held(self, queue: MessageQueue) -> ProcessQueue:
+        process_queue = self._group.held.get(queue)
+        if process_queue is None or process_queue.state is not QueueState.ACTIVE:
+            raise IllegalStateError(f"{queue} is not held by this consumer (any more)")
+        return process_queue
+
+    def _chosen(self, queues: Collection[MessageQueue]) -> list[ProcessQueue]:
+        """All that are held where none is named."""
+        return [self._held(queue) for queue in queues] if queues else [p for p in self._group.held.values() if p.active]
+
+    def _jump(self, process_queue: ProcessQueue, offset: int) -> None:
+        if self._group.auto_commit:
+            self._group.store.move(process_queue.queue, offset)
+        self._rebalancer.jump(process_queue, offset)
+        self._prefetch.discard_dropped()
+
+    async def _repair(self, process_queue: ProcessQueue, offset: int) -> None:
+        if process_queue.active:
+            self._jump(process_queue, offset)
+
+    def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._prefetch.put(process_queue, messages)
+        self._news.set()
+
+    # --- progress ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
+        """See PullConsumer.commit."""
+        if self._settings.group is None:
+            raise IllegalStateError("a consumer without a group commits nothing: give group=")
+        if offsets is None:
+            wanted = {queue: self._prefetch.position(p) for queue, p in self._group.held.items() if p.active}
+        else:
+            wanted = {self._held(queue).queue: offset for queue, offset in offsets.items()}
+            if min(wanted.values(), default=0) < 0:
+                raise InvalidOption("an offset is not below 0")
+        task = asyncio.create_task(self._group.store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
+        self._commits.add(task)
+        task.add_done_callback(self._commit_done)
+        await asyncio.shield(task)  # cut off on its way, an update could be overtaken by the next one
+
+    def _commit_done(self, task: asyncio.Task[None]) -> None:
+        self._commits.discard(task)
+        if not task.cancelled():
+            task.exception()  # perhaps nobody waits for it any more
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        if self._settings.group is None:
+            return None
+        await self.calls.queues(queue.topic)
+        return await self.calls.query_offset(queue, zero_if_young=False)
+
+    async def _persist(self, *, again: bool) -> None:
+        await self._group.store.persist(list(self._group.held), again=again)
+
+    def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
+        return self._group.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
+
+    # --- what the client asks ----------------------------------------------------------------------------------------
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            group=self.group,
+            consume_type="CONSUME_ACTIVELY",
+            consume_from_where=consume_from_where(self._settings.start),
+            subscriptions=tuple(self._subscriptions.values()),
+        )
+
+    def on_consumer_ids_changed(self) -> None:
+        self._rebalancer.soon()
+
+    def running_info(self) -> bytes:
+        """Source: ConsumerRunningInfo.java, 5.3."""
+        queues = [
+            (
+                queue,
+                json.dumps(
+                    {
+                        "commitOffset": self._group.store.read(queue) or 0,
+                        "cachedMsgCount": p.count,
+                        "cachedMsgSizeInMiB": p.bytes >> 20,
+                        "cachedMsgMinOffset": p.safe_offset if p.count else 0,
+                        "cachedMsgMaxOffset": p.safe_offset + p.span if p.count else 0,
+                        "droped": p.dropped,
+                    }
+                ),
+            )
+            for queue, p in self._group.held.items()
+        ]
+        rest = {
+            "properties": {"PROP_CONSUME_TYPE": "CONSUME_ACTIVELY", "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms)},
+            "subscriptionSet": [subscription.to_json() for subscription in self._subscriptions.values()],
+            "statusTable": {},
+            "userConsumerInfo": {},
+        }
+        return f'{{"mqTable":{queue_map_dumps(queues)},{json.dumps(rest)[1:]}'.encode()
+
+    def _subscription(self, topic: str) -> SubscriptionData:
+        return SubscriptionData.of_tags(topic, self._settings.tags, self._started_ms)
+
+
+async def _always_quiet(process_queue: ProcessQueue, timeout_s: float) -> bool:
+    """Nothing here stands in the way of giving a queue up: what is in hand then is handed out again by the next owner."""
+    return True
+
+
+async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:
+    for job in jobs:
+        job.cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
