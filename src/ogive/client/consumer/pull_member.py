@@ -163,7 +163,6 @@ class PullMember:
         self._polling = True
         try:
             self._count_in_hand()
-            await asyncio.sleep(0)  # a loop of polls that find something must not keep the pulls from running
             return await self._next_messages(timeout_s, max_messages)
         finally:
             self._polling = False

@@ -162,7 +162,10 @@ async def test_assigned_queues_are_read_without_being_a_member(broker: FakeBroke
     fill(broker, 3)
     fill(broker, 3, queue_id=1)
     broker.offsets["replay", "Orders", 1] = 2
-    async with reader(broker, group="replay") as consumer:
+    async with (
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+        reader(broker, group="replay", client=client) as consumer,
+    ):
         assert await consumer.queues("Orders") == [Q0, Q1]
         await consumer.assign([Q0, Q1])
         assert len(await collect(consumer, 4)) == 4
@@ -171,6 +174,7 @@ async def test_assigned_queues_are_read_without_being_a_member(broker: FakeBroke
         fill(broker, 1)
         fill(broker, 1, queue_id=1)
         assert [message.queue for message in await collect(consumer, 1)] == [Q1]
+        await client.heartbeat_now()
     assert progress(broker, 1) == 4
     assert broker.of(RequestCode.HEART_BEAT) == broker.of(MEMBERS) == []
 
