@@ -1,6 +1,7 @@
 """The RPCs of one consumer group, addressed by queue: which broker, which budget, and a fresh route where the error asks for one."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -39,9 +40,14 @@ class GroupCalls:
         try:
             return await call(self._instance.broker_address(queue.broker_name))
         except OgiveError as exc:
-            if exc.refresh_route:
-                await self._instance.refresh_route(queue.topic)
+            await self._learn(exc, queue.topic)
             raise
+
+    async def _learn(self, failure: OgiveError, topic: str) -> None:
+        """Ask for the route again if it may be to blame. Whether that works or not, *failure* is what the caller hears of."""
+        if failure.refresh_route:
+            with contextlib.suppress(OgiveError):
+                await self._instance.refresh_route(topic)
 
     # --- members and locks -------------------------------------------------------------------------------------------
 
@@ -56,8 +62,7 @@ class GroupCalls:
         try:
             return sorted(await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s))
         except OgiveError as exc:
-            if exc.refresh_route:
-                await self._instance.refresh_route(topic)
+            await self._learn(exc, topic)
             raise
 
     async def heartbeat(self) -> None:
@@ -162,8 +167,7 @@ class GroupCalls:
                 self._pool, address, header, broker_name=queue.broker_name, timeout_s=suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
             )
         except OgiveError as exc:
-            if exc.refresh_route:
-                await self._instance.refresh_route(queue.topic)
+            await self._learn(exc, queue.topic)
             raise
 
     async def send_back(self, message: MessageExt, *, delay_level: int, max_retries: int) -> None:
