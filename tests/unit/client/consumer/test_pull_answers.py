@@ -1,0 +1,136 @@
+"""What a pull asks, and what each answer of a broker does to a queue."""
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.instance import ClientInstance
+from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import PullMessageResponse, encode_header
+from tests.unit.client.consumer.polling import PULL, Q0, QUICK, collect, fill, member, offsets, progress, pulls_of, reader
+from tests.unit.client.fake_broker import HANG_UP, SILENT, FakeBroker, error
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker({"Orders": 1}) as broker:
+        yield broker
+
+
+def answer(code: int, next_offset: int) -> RemotingCommand:
+    return RemotingCommand(code, encode_header(PullMessageResponse(next_begin_offset=next_offset, min_offset=0, max_offset=next_offset)))
+
+
+async def test_messages_are_cached_and_the_next_pull_goes_on_behind_them(broker: FakeBroker) -> None:
+    fill(broker, 25)
+    async with member(broker, config=replace(QUICK, pull_batch_size=10)) as consumer:
+        await broker.until(lambda: pulls_of(broker) == [0, 10, 20, 25])
+        assert offsets(await collect(consumer, 25)) == list(range(25))
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY])
+async def test_a_broker_may_move_a_queue_that_has_nothing_for_us(broker: FakeBroker, code: int) -> None:
+    """That is progress, too."""
+    broker.script(PULL, answer(code, 40))
+    async with member(broker):
+        await broker.until(lambda: pulls_of(broker) == [0, 40])
+        await broker.until(lambda: progress(broker) == 40)
+
+
+async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_in_hand(broker: FakeBroker) -> None:
+    fill(broker, 1)
+    broker.on(PULL, lambda request: answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 40) if request.ext_fields["queueOffset"] == "1" else None)
+    async with member(broker) as consumer:
+        await collect(consumer, 1)
+        await broker.until(lambda: pulls_of(broker) == [0, 1, 40])
+        assert await consumer.position(Q0) == 40
+        await consumer.lag()
+        assert progress(broker) is None
+        await consumer.poll(0)
+        await broker.until(lambda: progress(broker) == 40)
+
+
+async def test_a_broker_that_goes_back_is_followed_and_reported(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.offsets["replay", "Orders", 0] = 10
+    broker.script(PULL, answer(ResponseCode.PULL_NOT_FOUND, 7))
+    async with member(broker):
+        await broker.until(lambda: pulls_of(broker) == [10, 7])
+    assert "the broker goes back from 10 to 7" in caplog.text
+
+
+async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    fill(broker, 1)
+    broker.script(PULL, error(99, "from the future"))
+    with caplog.at_level(logging.INFO):
+        async with member(broker) as consumer:
+            assert offsets(await collect(consumer, 1)) == [0]
+    assert "99 unknown code: from the future" in caplog.text
+    assert "works again" in caplog.text
+
+
+async def test_a_pull_that_failed_is_repeated_after_a_pause(broker: FakeBroker) -> None:
+    """A second by default."""
+    broker.script(PULL, error(ResponseCode.SYSTEM_ERROR))
+    async with member(broker, config=replace(QUICK, pull_retry_s=60)) as consumer:
+        await broker.received(PULL)
+        for _ in range(5):  # round trips, in which another pull would come
+            await consumer.lag()
+        assert pulls_of(broker) == [0]
+    assert ConsumerConfig().pull_retry_s == 1.0
+
+
+async def test_a_poll_that_waits_asks_the_broker_nothing_more(broker: FakeBroker) -> None:
+    async with member(broker) as consumer:
+        await broker.received(PULL)
+        asked = len(broker.requests)
+        assert await consumer.poll(0.1) == []
+        assert [request.code for request in broker.requests[asked:] if request.code != RequestCode.UPDATE_CONSUMER_OFFSET] == []
+
+
+async def test_a_batch_belongs_to_the_application(broker: FakeBroker) -> None:
+    """Whatever it does to the list, the messages in it were handed out; they themselves cannot be changed."""
+    fill(broker, 3)
+    async with member(broker) as consumer:
+        batch = await collect(consumer, 3)
+        with pytest.raises(AttributeError):
+            batch[0].queue_offset = 7  # type: ignore[misc]
+        batch.clear()
+        await consumer.poll(0)
+        await broker.until(lambda: progress(broker) == 3)
+
+
+async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(broker, 1)
+    budgets: list[float] = []
+    async with ClientInstance(ClientConfig(name_server=broker.address)) as client, reader(broker, client=client) as consumer:
+        call = client.pool.call
+
+        async def note(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+            if command.code == PULL:
+                budgets.append(timeout_s)
+            return await call(address, command, timeout_s)
+
+        monkeypatch.setattr(client.pool, "call", note)
+        await consumer.pull(Q0, 0, suspend_s=15)
+    assert budgets == [30.0]
+
+
+async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(broker: FakeBroker) -> None:
+    """Each error names the address, and a timeout also the time."""
+    client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
+    async with reader(broker, client=client) as consumer:
+        broker.script(PULL, HANG_UP)
+        with pytest.raises(ConnectionLost, match=broker.address):
+            await consumer.pull(Q0, 0)
+        broker.script(RequestCode.GET_MAX_OFFSET, SILENT)
+        with pytest.raises(RequestTimeout, match=rf"{broker.address}.* 0\.1 s"):
+            await consumer.end_offset(Q0)
+        await broker.stop()
+        with pytest.raises(ConnectError, match=broker.address):
+            await consumer.pull(Q0, 0)
