@@ -87,3 +87,10 @@ def test_splitting_keeps_every_item_once_in_order_and_within_the_limits(sizes: l
     assert [size for part in parts for size in part] == sizes
     assert all(0 < len(part) <= max_count and (sum(part) <= limit or len(part) == 1) for part in parts)
     assert all(sum(a) + b[0] > limit or len(a) == max_count for a, b in pairwise(parts))
+
+
+def test_queues_sort_by_topic_broker_and_number_and_equal_ones_are_one() -> None:
+    """All members of a group must see the same order: Java's, in which queue 10 comes behind queue 9."""
+    queues = [MessageQueue(topic, broker, queue_id) for topic in ("A", "B") for broker in ("a-2", "b-1") for queue_id in (0, 9, 10)]
+    assert sorted(set(queues)) == queues
+    assert len({*queues, *(MessageQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in queues)}) == len(queues)

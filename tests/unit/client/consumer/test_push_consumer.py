@@ -225,6 +225,23 @@ async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(b
     assert {request.ext_fields["delayLevel"] for request in sent_back} == {"2"}
 
 
+async def test_what_a_listener_does_to_its_list_changes_nothing(broker: FakeBroker) -> None:
+    """It is the listener's own; all of its messages count as finished."""
+    seen = Seen()
+    for i in range(8):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(messages: list[MessageExt]) -> None:
+        for message in messages:
+            seen(message)
+        messages.clear()
+
+    async with consumer(broker, to(bill, batch=8)):
+        assert await seen.wait(8) == [b"%d" % i for i in range(8)]
+        await broker.until(lambda: progress(broker) == 8)
+    assert len(seen.messages) == 8
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
