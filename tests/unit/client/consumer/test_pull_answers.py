@@ -129,7 +129,7 @@ async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(
         with pytest.raises(ConnectionLost, match=broker.address):
             await consumer.pull(Q0, 0)
         broker.script(RequestCode.GET_MAX_OFFSET, SILENT)
-        with pytest.raises(RequestTimeout, match=rf"{broker.address}.* 0\.1 s"):
+        with pytest.raises(RequestTimeout, match=rf"{broker.address} within \d\.\d s"):
             await consumer.end_offset(Q0)
         await broker.stop()
         with pytest.raises(ConnectError, match=broker.address):
