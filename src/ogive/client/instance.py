@@ -333,10 +333,11 @@ class ClientInstance:
             raise IllegalStateError(f'client {self.client_id} has a consumer of group "{consumer.group}" already')
         self._consumers[consumer.group] = consumer
 
-    async def unregister_consumer(self, group: str) -> None:
-        """Forget the consumer and tell the brokers, so that the others take over at once."""
-        if self._consumers.pop(group, None) is not None:
-            await self._unregister(consumer_group=group)
+    async def unregister_consumer(self, consumer: GroupMember) -> None:
+        """Forget the consumer and tell the brokers, so that the others take over at once. Nothing, if another one stands for its group."""
+        if self._consumers.get(consumer.group) is consumer:
+            del self._consumers[consumer.group]
+            await self._unregister(consumer_group=consumer.group)
 
     def add_check(self, group: str, check: TransactionCheck) -> None:
         """Let *check* take the questions about half messages of the producer group; if there are several, the first one does."""

@@ -100,7 +100,7 @@ class Member:
         await asyncio.gather(self._stop_fetching(), *ending)
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
-        await self._context.instance.unregister_consumer(self.group)
+        await self._context.instance.unregister_consumer(self)
 
     def suspend(self) -> None:
         """Pull nothing more; what is here already is still consumed."""

@@ -103,7 +103,6 @@ class PullMember:
         self._news = asyncio.Event()
         self._polling = False
         self._closed = False
-        self._registered = False
         self._assigning = asyncio.Lock()
         self._commits: set[asyncio.Task[None]] = set()
         self._jobs: list[asyncio.Task[Any]] = []
@@ -127,7 +126,6 @@ class PullMember:
             except NoRoute as exc:
                 log.warning("group %s waits for its topic: %s", self.group, exc)
         group.instance.register_consumer(self)
-        self._registered = True
         await group.instance.heartbeat_now()
         self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
         self._rebalancer.soon()
@@ -145,8 +143,7 @@ class PullMember:
         await self._pulls.stop_all()
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
-        if self._registered:
-            await self._group.instance.unregister_consumer(self.group)
+        await self._group.instance.unregister_consumer(self)
 
     def wake(self) -> None:
         """Let a poll that waits look again: something is wrong."""

@@ -717,6 +717,16 @@ async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
         assert client.running
 
 
+async def test_a_second_consumer_of_a_group_in_one_client_is_refused_and_the_first_goes_on(broker: FakeBroker) -> None:
+    seen = Seen()
+    async with ClientInstance(ClientConfig(name_server=broker.address)) as client, PushConsumer(to(seen), client=client, config=QUICK):
+        with pytest.raises(IllegalStateError, match="already"):
+            await PushConsumer(to(seen), client=client, config=QUICK).start()
+        assert client.consumer("billing") is not None
+        broker.put("Orders", b"x")
+        await seen.wait(1)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
