@@ -264,7 +264,7 @@ class MessageExt:
     def is_compressed(self) -> bool:
         """The body is as stored, because it is damaged or in a compression that cannot be read here.
 
-        Listeners get no such message: it goes to the dead-letter topic.
+        Listeners get no such message: it goes to the dead-letter topic. Who pulls gets it as it is.
         """
         return bool(self.sys_flag & 1)  # MessageSysFlag.COMPRESSED_FLAG
 

@@ -7,6 +7,7 @@ Behaviour
 - Each queue is pulled ahead, one pull at a time, up to the limits of ConsumerConfig; what a poll has handed out counts until the next one.
 - With auto-commit what a poll hands out is finished when the next poll is called, or the consumer is closed in good order. The progress
   of a queue is its lowest unfinished message; it goes to the broker each persist_period_s, and when the queue is given up.
+- A message that cannot be decompressed is handed out as it is (``is_compressed``), with an error in the log.
 - A seek, and an offset that the broker does not hold, replace the queue's state by a new one: nothing of before can come back.
 
 Differs from Java
@@ -282,6 +283,9 @@ class PullMember:
             self._jump(process_queue, offset)
 
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        for message in messages:
+            if message.is_compressed:
+                log.error("%s/%d cannot be decompressed and is handed out as it is", message.queue, message.queue_offset)
         self._prefetch.put(process_queue, messages)
         self._news.set()
 

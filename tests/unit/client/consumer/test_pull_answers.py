@@ -10,6 +10,7 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
+from ogive.model import MessageQueue
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
@@ -62,6 +63,20 @@ async def test_a_broker_that_goes_back_is_followed_and_reported(broker: FakeBrok
     async with member(broker):
         await broker.until(lambda: pulls_of(broker) == [10, 7])
     assert "the broker goes back from 10 to 7" in caplog.text
+
+
+async def test_a_message_that_cannot_be_decompressed_is_handed_out_in_its_place(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it is, and marked; what is behind it does not wait."""
+    fill(broker, 1)
+    broker.put("Orders", b"no zlib", sys_flag=1)
+    fill(broker, 1)
+    async with member(broker) as consumer:
+        found = await collect(consumer, 3)
+    assert [(m.queue_offset, m.is_compressed, m.body) for m in found] == [(0, False, b"0"), (1, True, b"no zlib"), (2, False, b"2")]
+    assert "Orders/broker-a/0/1 cannot be decompressed" in caplog.text
+    assert progress(broker) == 3
 
 
 async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +137,8 @@ async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(broker: F
 
 
 async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(broker: FakeBroker) -> None:
-    """Each error names the address, and a timeout also the time."""
+    """Each error names the address, and a timeout also the time; that no name server answers then is not what the caller hears of."""
+    broker.peers.append(FakeBroker({"Orders": 1}, name="broker-b", port=1))  # not there
     client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
     async with reader(broker, client=client) as consumer:
         broker.script(PULL, HANG_UP)
@@ -131,6 +147,6 @@ async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(
         broker.script(RequestCode.GET_MAX_OFFSET, SILENT)
         with pytest.raises(RequestTimeout, match=rf"{broker.address} within \d\.\d s"):
             await consumer.end_offset(Q0)
-        await broker.stop()
-        with pytest.raises(ConnectError, match=broker.address):
-            await consumer.pull(Q0, 0)
+        broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
+        with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1\b"):
+            await consumer.pull(MessageQueue("Orders", "broker-b", 0), 0)
