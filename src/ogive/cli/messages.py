@@ -3,22 +3,15 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from datetime import UTC
 from typing import Any
 
 from ogive import aio
 from ogive.cli.output import print_json
-from ogive.client import api
-from ogive.client.config import ClientConfig
-from ogive.client.instance import ClientInstance
-from ogive.errors import BrokerError, InvalidOption, NoRoute, ProtocolError, TransportError
-from ogive.model import TOOLS_GROUP, Message, MessageExt, MessageQueue, PullResult, SendResult, parse_tags
-from ogive.wire.codes import PullSysFlag
-from ogive.wire.headers import PullMessageRequest
+from ogive.errors import BrokerError, InvalidOption, ProtocolError
+from ogive.model import Message, MessageExt, SendResult
 
-RETRY_S = 1.0
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
 
 
@@ -114,60 +107,14 @@ async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
-    parse_tags(options.tag)  # before anybody is asked
-    async with (
-        ClientInstance(ClientConfig(name_server=options.name_server)) as client,
-        aclosing(_follow(client, options.topic, options.tag, options.start)) as messages,
-    ):
-        async for message in messages:
-            _print_message(message, as_json=options.json)
-            if left is not None and (left := left - 1) == 0:
-                return 0
+    async with aio.PullConsumer(name_server=options.name_server, tags=options.tag, start=options.start) as consumer:
+        await consumer.assign(await consumer.queues(options.topic))
+        async for batch in consumer.batches():
+            for message in batch[:left]:
+                _print_message(message, as_json=options.json)
+            if left is not None and (left := left - len(batch)) <= 0:
+                break
     return 0
-
-
-async def _follow(client: ClientInstance, topic: str, tags: str, start: str) -> AsyncGenerator[MessageExt, None]:
-    """Messages of all queues as they come; one pull of each queue is on its way, its next one when its messages are taken."""
-    find = api.min_offset if start == "earliest" else api.max_offset
-    wanted = parse_tags(tags)
-    pulls: dict[asyncio.Task[PullResult], MessageQueue] = {}
-    try:
-        for queue in await client.subscribe_queues(topic):
-            offset = await find(client.pool, client.broker_address(queue.broker_name), queue)
-            pulls[asyncio.create_task(_pull(client, queue, offset, tags))] = queue
-        while True:
-            answered, _ = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
-            for pull in answered:
-                queue, result = pulls.pop(pull), pull.result()
-                for message in result.messages:
-                    if not wanted or message.tag in wanted:  # brokers filter by hash, which other tags may share
-                        yield message
-                pulls[asyncio.create_task(_pull(client, queue, result.next_offset, tags))] = queue
-    finally:
-        for pull in pulls:
-            pull.cancel()
-
-
-async def _pull(client: ClientInstance, queue: MessageQueue, offset: int, tags: str) -> PullResult:
-    """The broker's answer, which it may hold for a while; what goes wrong is said and tried again."""
-    request = PullMessageRequest(
-        consumer_group=TOOLS_GROUP,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=32,
-        sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_ms=15_000,
-        subscription=tags,
-        expression_type="TAG",
-    )
-    while True:
-        try:
-            return await api.pull_message(client.pool, client.broker_address(queue.broker_name), request, broker_name=queue.broker_name)
-        except (TransportError, BrokerError, NoRoute) as exc:
-            print(f"ogive: {queue}: {exc}; trying again", file=sys.stderr)
-            await asyncio.sleep(RETRY_S)
 
 
 def _print_message(message: MessageExt, *, as_json: bool) -> None:
