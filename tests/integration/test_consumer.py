@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.listener import AnyListener
 from ogive.errors import BrokerBusy
-from ogive.model import MessageExt, MessageQueue, dlq_topic
+from ogive.model import MessageExt, MessageQueue, dlq_topic, retry_topic
 from tests.peers import RunningBroker
 
 WAIT_S = 30.0
@@ -248,6 +249,33 @@ async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders
         await send(orders, topic, range(400, 500))
         await until(lambda: len(seen) >= 500)
     assert sorted(numbers(seen)) == list(range(500))
+
+
+async def test_broadcasting_members_get_everything_and_remember_it(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Each of them every message once, the failing ones too, over a restart; nothing is sent back."""
+    seen: dict[str, list[MessageExt]] = {"left": [], "right": []}
+
+    def member(name: str) -> aio.PushConsumer:
+        @ogive.listener(topic, group=group, start="earliest", broadcast=True)
+        def show(message: MessageExt) -> Any:
+            seen[name].append(message)
+            return ogive.LATER if message.body == b"7" else None
+
+        client = ogive.ClientConfig(name_server=broker.name_server, instance_name=name)
+        return aio.PushConsumer(show, client=client, config=replace(QUICK, offsets_dir=tmp_path))
+
+    await send(orders, topic, range(100))
+    async with member("left"), member("right"):
+        await until(lambda: len(seen["left"]) >= 100 and len(seen["right"]) >= 100)
+    await send(orders, topic, range(100, 120))
+    async with member("left"):
+        await until(lambda: len(seen["left"]) >= 120)
+    assert sorted(numbers(seen["left"])) == list(range(120))
+    assert sorted(numbers(seen["right"])) == list(range(100))
+    async with aio.Admin(broker.name_server) as admin:
+        assert {row.max_offset for row in await admin.offsets(retry_topic(group))} == {0}
 
 
 async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:

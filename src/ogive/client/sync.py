@@ -215,6 +215,7 @@ class PushConsumer(Facade):
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
+        broadcast: bool = False,
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -229,6 +230,7 @@ class PushConsumer(Facade):
             max_retries=max_retries,
             consume_timeout_s=consume_timeout_s,
             start=start,
+            broadcast=broadcast,
             config=config,
             client=client,
         )

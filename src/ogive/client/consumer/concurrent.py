@@ -3,7 +3,7 @@
 Behaviour
 - Messages are begun in the order in which they were pulled; a batch never mixes queues.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
-- A failed message is sent back and counts as finished once a broker has taken it.
+- A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting group it is logged and dropped.
 - A call that runs longer than the consume timeout: its messages are sent back once, and what it returns in the end is ignored.
 
 Differs from Java
@@ -24,7 +24,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import Failure
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.send_back import SendBack
+from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import AnyListener
 from ogive.model import MessageExt
@@ -65,11 +65,10 @@ class ConcurrentService:
             self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
         else:
             self._workers = ThreadWorkers(self._run, self._finished, count=count, name=name)
-        self._send_back = SendBack(
-            group.calls,
-            group.spawn,
-            max_retries=listener.config.retries,
-            retry_s=config.send_back_retry_s,
+        self._failed_messages = returns(
+            group,
+            listener,
+            config,
             returned=self._returned,
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
@@ -100,7 +99,7 @@ class ConcurrentService:
         await self._workers.stop(timeout_s, caller)
         if self._expiry is not None:
             self._expiry.cancel()
-        await self._send_back.close(max(0.0, deadline - self._loop.time()))
+        await self._failed_messages.close(max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ----------------------------------------------------------------------------------------------
 
@@ -126,7 +125,7 @@ class ConcurrentService:
     def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, finished: list[int]) -> None:
         finished += [message.queue_offset for message in messages[: failure.done]]
         for message in messages[failure.done :]:
-            self._send_back.give(process_queue, message, failure.delay_level)
+            self._failed_messages.give(process_queue, message, failure.delay_level)
 
     def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         if not process_queue.dropped:
@@ -139,12 +138,12 @@ class ConcurrentService:
             if begun >= begun_before or process_queue.dropped:
                 continue
             for message in messages:
-                if message.queue_offset in process_queue and not self._send_back.is_under_way(process_queue, message.queue_offset):
+                if message.queue_offset in process_queue and not self._failed_messages.is_under_way(process_queue, message.queue_offset):
                     log.warning(
-                        "listener %s has worked for more than %.0f s on %s/%d: it is sent back",
+                        "listener %s has worked for more than %.0f s on %s/%d: it counts as failed",
                         self._listener.name,
                         self._timeout_s,
                         message.queue,
                         message.queue_offset,
                     )
-                    self._send_back.give(process_queue, message, EXPIRED_LEVEL)
+                    self._failed_messages.give(process_queue, message, EXPIRED_LEVEL)

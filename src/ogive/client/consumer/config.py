@@ -1,6 +1,7 @@
 """How a consumer pulls, keeps and gives back. Times in seconds; the Java name of each setting stands beside it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ogive.client.consumer.allocate import Strategy, average
 from ogive.errors import InvalidOption
@@ -24,6 +25,7 @@ class ConsumerConfig:
     hand_over_pause_s: float = 0.2  # before a queue of a concurrent group is taken over: the one who gives it up commits first
     persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5 there; how much work is repeated after a crash
     persist_again_s: float = 30.0  # unchanged progress is told again, in case the broker lost it in a crash
+    offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
     lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
     send_back_retry_s: float = 5.0  # how long a message waits here that could not be sent back

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ogive.client.consumer.calls import GroupCalls
-from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.instance import ClientInstance
 from ogive.model import MessageExt, MessageQueue
@@ -19,7 +19,8 @@ class Group:
     name: str
     instance: ClientInstance
     calls: GroupCalls
-    store: RemoteOffsetStore
+    store: OffsetStore
+    broadcast: bool = False
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

@@ -11,10 +11,12 @@ from typing import Any, Final
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import ConsumeService, Group
-from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path
+from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
+from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start
 from ogive.errors import InvalidOption, NoRoute
@@ -44,19 +46,21 @@ class Member:
         self.group = settings[0].group
         self._settings = settings
         self._config = config
+        self._broadcast = settings[0].broadcast
         self._orderly = settings[0].orderly
         self._retry_topic = retry_topic(self.group)
         self._started_ms = time.time_ns() // 1_000_000
         calls = GroupCalls(instance, self.group)
-        self._context = group = Group(self.group, instance, calls, RemoteOffsetStore(calls))
+        self._context = group = Group(self.group, instance, calls, self._store(instance, calls), self._broadcast)
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
-        self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
+        starts: dict[str, Start] = {one.topic: one.start for one in settings}
+        if not self._broadcast:
+            self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
+            starts[self._retry_topic] = "earliest"
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
         self._pulls = PullService(group, config, self._subscriptions, self._deliver, self._go_to)
-        starts: dict[str, Start] = {one.topic: one.start for one in settings}
-        self._rebalancer = Rebalancer(
-            group, config, self._pulls, starts={**starts, self._retry_topic: "earliest"}, orderly=self._orderly, quiet=self._quiet
-        )
+        self._locks = self._orderly and not self._broadcast
+        self._rebalancer = Rebalancer(group, config, self._pulls, starts=starts, orderly=self._locks, quiet=self._quiet)
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
 
@@ -65,6 +69,7 @@ class Member:
     async def start(self) -> None:
         """Join the group and take over queues. Raises NoNameServer. A topic that does not exist yet is waited for."""
         group, config = self._context, self._config
+        await group.store.open()
         for topic in self._services:
             try:
                 await group.instance.route(topic)
@@ -79,7 +84,7 @@ class Member:
             self._every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
             self._every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
         ]
-        if self._orderly:
+        if self._locks:
             self._jobs.append(self._every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks"))
         self._rebalancer.soon()
 
@@ -89,6 +94,7 @@ class Member:
         await asyncio.gather(self._stop_fetching(), *ending)
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+        await self._context.store.close()
         await self._context.instance.unregister_consumer(self.group)
 
     def suspend(self) -> None:
@@ -114,7 +120,12 @@ class Member:
 
     def consumer_data(self) -> ConsumerData:
         where = _FROM_WHERE.get(self._settings[0].start, "CONSUME_FROM_TIMESTAMP")
-        return ConsumerData(group=self.group, consume_from_where=where, subscriptions=tuple(self._subscriptions.values()))
+        return ConsumerData(
+            group=self.group,
+            message_model="BROADCASTING" if self._broadcast else "CLUSTERING",
+            consume_from_where=where,
+            subscriptions=tuple(self._subscriptions.values()),
+        )
 
     def on_consumer_ids_changed(self) -> None:
         self._rebalancer.soon()
@@ -152,6 +163,11 @@ class Member:
         return f'{{"mqTable":{queue_map_dumps(queues)},{json.dumps(rest)[1:]}'.encode()
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _store(self, instance: ClientInstance, calls: GroupCalls) -> OffsetStore:
+        if not self._broadcast:
+            return RemoteOffsetStore(calls)
+        return LocalOffsetStore(offsets_path(self._config.offsets_dir, local_ip(), instance.config.instance_name, self.group))
 
     def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
         return self._context.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
@@ -203,5 +219,7 @@ def check_one_group(settings: Sequence[ListenerConfig]) -> None:
     group, topics = settings[0].group, [one.topic for one in settings]
     if len(set(topics)) < len(topics):
         raise InvalidOption(f"group {group} has two listeners to one topic: each topic of a group takes one")
+    if len({one.broadcast for one in settings}) > 1:
+        raise InvalidOption(f"group {group} has a broadcasting listener beside one that is not: a group is one or the other")
     if len(settings) > 1 and any(one.orderly for one in settings):
         raise InvalidOption(f"group {group} has an orderly listener beside another one: give each orderly listener a group of its own")

@@ -2,9 +2,11 @@
 
 Behaviour
 - The messages of a queue are given to the listener in offset order, one (or one batch) after the other; different queues at the same time.
-- No call begins unless the queue is ours and its lock is fresh, by the clock that also runs while the process is stopped.
+- No call begins unless the queue is ours and its lock is fresh, by the clock that also runs while the process is stopped. Each member of
+  a broadcasting group has every queue for itself and needs no lock.
 - A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again. Over the limit of retries it is sent to
-  the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set.
+  the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set. A broadcasting group has no
+  dead letters: what is over the limit is logged and dropped.
 - A queue that is given away waits for the running call; its result still counts.
 
 Differs from Java
@@ -169,6 +171,15 @@ class OrderlyService:
 
     async def _to_dead_letters(self, message: MessageExt, limit: int) -> bool:
         """More tries than allowed, in the copy's header, are what makes a broker put it there."""
+        if self._group.broadcast:
+            log.error(
+                "%s/%d (id %s) failed too often and is dropped: %s is broadcasting",
+                message.queue,
+                message.queue_offset,
+                message.id,
+                self._group.name,
+            )
+            return True
         limit = min(limit, 0x7FFFFFFE)
         try:
             await self._group.calls.send_retry(message, delay_level=0, reconsume_times=limit + 1, max_retries=limit)

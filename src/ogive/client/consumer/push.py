@@ -27,8 +27,9 @@ class PushConsumer:
 
     With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
     ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*,
-    *max_retries*, *consume_timeout_s* and *start* are those of ``listener``, and are not for use with listeners, which have their own.
-    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
+    *max_retries*, *consume_timeout_s*, *start* and *broadcast* are those of ``listener``, and are not for use with listeners, which have
+    their own. *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves
+    open.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class PushConsumer:
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
+        broadcast: bool = False,
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -54,7 +56,13 @@ class PushConsumer:
             raise InvalidOption("to iterate, give one topic and a group; to consume several topics, give listeners")
         else:
             settings = ListenerConfig(
-                topic=topics[0], group=group, tags=tags, max_retries=max_retries, consume_timeout_s=consume_timeout_s, start=start
+                topic=topics[0],
+                group=group,
+                tags=tags,
+                max_retries=max_retries,
+                consume_timeout_s=consume_timeout_s,
+                start=start,
+                broadcast=broadcast,
             )
             self._listeners = [Listener(no_function, settings, f"iteration over {topics[0]}")]
         self._by_group = _by_group(self._listeners)

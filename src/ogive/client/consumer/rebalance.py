@@ -2,6 +2,7 @@
 
 Behaviour
 - A pass runs at start, when members or routes change, every 20 s, and 1 s after a pass that could not do everything; never two within 1 s.
+- A broadcasting member holds every queue, whoever else is there.
 - A topic whose queues or members cannot be learned keeps its assignment.
 - A queue that is given up: no new call begins, progress goes to the broker, then (orderly) the lock is given back. An orderly queue whose
   listener is at work stays until it has ended, or until our lease on the lock is over.
@@ -103,8 +104,8 @@ class Rebalancer:
         group, me = self._group, self._group.instance.client_id
         try:
             queues = await group.calls.queues(topic)
-            members = await self._members(topic)
-            mine = self._config.strategy(queues, members, me) if me in members else []
+            members = [me] if group.broadcast else await self._members(topic)
+            mine = self._share(queues, members, me)
         except NoRoute as exc:
             log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
             return topic.startswith(RETRY_PREFIX)
@@ -125,6 +126,11 @@ class Rebalancer:
             )
             await group.calls.heartbeat()
         return me in members and len(released) == len(given_up) and len(added) == len(taken)
+
+    def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
+        if self._group.broadcast:
+            return queues
+        return self._config.strategy(queues, members, me) if me in members else []
 
     async def _members(self, topic: str) -> list[str]:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
