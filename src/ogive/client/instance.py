@@ -25,12 +25,13 @@ from ogive.client.config import ClientConfig
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
+from ogive.client.stacks import stacks
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData
+from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData, dumps
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import GetConsumerRunningInfoRequest, NotifyConsumerIdsChangedRequest, decode_header
@@ -416,11 +417,14 @@ class ClientInstance:
             consumer.on_consumer_ids_changed()
 
     async def _running_info(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
-        group = decode_header(GetConsumerRunningInfoRequest, command.ext_fields).consumer_group
-        consumer = self._consumers.get(group)
+        header = decode_header(GetConsumerRunningInfoRequest, command.ext_fields)
+        consumer = self._consumers.get(header.consumer_group)
         if consumer is None:
-            return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {group} has no consumer in this client")
-        return api.success(body=consumer.running_info())
+            return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {header.consumer_group} has no consumer in this client")
+        body = consumer.running_info()
+        if header.jstack_enable:  # the process's, not the group's: the last member of the object
+            body = body[:-1] + b',"jstack":' + dumps(stacks()) + b"}"
+        return api.success(body=body)
 
 
 def _reply(connection: Connection, command: RemotingCommand, reply: RemotingCommand) -> None:

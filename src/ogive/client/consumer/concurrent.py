@@ -17,6 +17,7 @@ import enum
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
@@ -39,6 +40,16 @@ class NotBegun(enum.Enum):
     """The queue was given up before the listener was called."""
 
     NOT_BEGUN = enum.auto()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of one queue since the loop looked last."""
+
+    done: list[int] = field(default_factory=list)  # offsets
+    failed: int = 0
+    calls: int = 0
+    seconds: float = 0.0
 
 
 NOT_BEGUN: Final = NotBegun.NOT_BEGUN
@@ -111,19 +122,29 @@ class ConcurrentService:
 
     # --- on the loop -------------------------------------------------------------------------------------------------
 
-    def _finished(self, results: Sequence[tuple[Batch, Result]]) -> None:
-        finished: defaultdict[ProcessQueue, list[int]] = defaultdict(list)
-        for (process_queue, messages), failure in results:
+    def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
+        tallies: defaultdict[ProcessQueue, Tally] = defaultdict(Tally)
+        for (process_queue, messages), failure, seconds in results:
+            if failure is NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
+                continue
+            tally = tallies[process_queue]
+            tally.calls += 1
+            tally.seconds += seconds
             if failure is None:
-                finished[process_queue] += [message.queue_offset for message in messages]
-            elif failure is not NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
-                self._failed(process_queue, messages, failure, finished[process_queue])
-        for process_queue, offsets in finished.items():
+                tally.done += [message.queue_offset for message in messages]
+            else:
+                self._failed(process_queue, messages, failure, tally)
+        now = self._loop.time()
+        for process_queue, tally in tallies.items():
+            self._group.statistics.of(process_queue.queue.topic).consumed(
+                now, tally.seconds, calls=tally.calls, done=len(tally.done), failed=tally.failed
+            )
             if not process_queue.dropped:  # else its next owner counts, not we
-                self._group.finish(process_queue, offsets)
+                self._group.finish(process_queue, tally.done)
 
-    def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, finished: list[int]) -> None:
-        finished += [message.queue_offset for message in messages[: failure.done]]
+    def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, tally: Tally) -> None:
+        tally.done += [message.queue_offset for message in messages[: failure.done]]
+        tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
             self._failed_messages.give(process_queue, message, failure.delay_level)
 

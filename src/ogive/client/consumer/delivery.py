@@ -188,8 +188,11 @@ class DeliveryService:
         return IncomingMessage.of(message, settle)
 
     def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None) -> None:
-        if self._out.pop((process_queue, message.queue_offset), None) is None:
+        out = self._out.pop((process_queue, message.queue_offset), None)
+        if out is None:
             return
+        now, done = self._loop.time(), verdict is None
+        self._group.statistics.of(message.queue.topic).consumed(now, now - out[0], calls=1, done=done, failed=not done)
         if not process_queue.dropped:
             if verdict is None:
                 self._group.finish(process_queue, (message.queue_offset,))

@@ -1,6 +1,7 @@
 """What the parts of one group's member share: the queues it holds, their progress, and the way to the brokers."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.model import MessageExt, MessageQueue
 
@@ -20,6 +22,7 @@ class Group:
     instance: ClientInstance
     calls: GroupCalls
     store: OffsetStore
+    statistics: Statistics
     broadcast: bool = False
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
 
@@ -29,6 +32,7 @@ class Group:
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
         """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message."""
+        process_queue.consumed_at_ms = time.time_ns() // 1_000_000
         self.store.update(process_queue.queue, process_queue.ack(offsets))
 
 

@@ -1,28 +1,34 @@
 """One member of one consumer group: its subscriptions, its queues and the listeners that they feed."""
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.delivery import no_function
+from ogive.client.consumer.direct import consume_directly
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path
 from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
+from ogive.client.consumer.report import properties, queue_info
+from ogive.client.consumer.requests import answer_requests
+from ogive.client.consumer.statistics import Statistics
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start
-from ogive.errors import InvalidOption, NoRoute
-from ogive.model import MessageExt, MessageQueue, retry_topic
+from ogive.errors import IllegalStateError, InvalidOption, NoRoute
+from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
 from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, SubscriptionData, queue_map_dumps
+from ogive.wire.bodies import ConsumerData, SubscriptionData
+from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +55,23 @@ class Member:
         self._broadcast = settings[0].broadcast
         self._orderly = settings[0].orderly
         self._retry_topic = retry_topic(self.group)
+        self._loop = asyncio.get_running_loop()
         self._started_ms = time.time_ns() // 1_000_000
         calls = GroupCalls(instance, self.group)
-        self._context = group = Group(self.group, instance, calls, self._store(instance, calls), self._broadcast)
+        self._context = group = Group(
+            self.group,
+            instance,
+            calls,
+            self._store(instance, calls),
+            Statistics(self._loop.time()),
+            broadcast=self._broadcast,
+        )
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         starts: dict[str, Start] = {one.topic: one.start for one in settings}
         if not self._broadcast:
             self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
             starts[self._retry_topic] = "earliest"
+        self._listeners = {one.config.topic: one for one in listeners if one.function is not no_function}
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
         self._pulls = PullService(group, config, self._subscriptions, self._deliver, self._go_to)
         self._locks = self._orderly and not self._broadcast
@@ -76,6 +91,7 @@ class Member:
             except NoRoute as exc:
                 log.warning("group %s waits for its topic: %s", self.group, exc)
         group.instance.register_consumer(self)
+        answer_requests(group.instance)
         for service in self._services.values():
             service.start()
         await group.instance.heartbeat_now()
@@ -131,36 +147,46 @@ class Member:
         self._rebalancer.soon()
 
     def running_info(self) -> bytes:
-        """Source: ConsumerRunningInfo.java, 5.3."""
-        queues = [
-            (
-                queue,
-                json.dumps(
-                    {
-                        "commitOffset": self._context.store.read(queue) or 0,
-                        "cachedMsgCount": p.count,
-                        "cachedMsgSizeInMiB": p.bytes >> 20,
-                        "cachedMsgMinOffset": p.safe_offset if p.count else 0,
-                        "cachedMsgMaxOffset": p.safe_offset + p.span if p.count else 0,
-                        "locked": self._orderly,
-                        "droped": p.dropped,
-                    }
-                ),
-            )
-            for queue, p in self._context.held.items()
-        ]
-        rest = {
-            "properties": {
-                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-                "PROP_CONSUMEORDERLY": str(self._orderly).lower(),
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-                "PROP_THREADPOOL_CORE_SIZE": str(sum(one.threads for one in self._settings)),
+        now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
+        lease_s = self._config.lock_lease_s if self._locks else None
+        store, statistics = self._context.store, self._context.statistics
+        info = ConsumerRunningInfo(
+            properties=properties(
+                self._settings,
+                self._config,
+                self._context.instance.config,
+                from_where=self.consumer_data().consume_from_where,
+                started_ms=self._started_ms,
+            ),
+            subscriptions=tuple(self._subscriptions.values()),
+            queues={
+                queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=now, now_ms=now_ms)
+                for queue, process_queue in self._context.held.items()
             },
-            "subscriptionSet": [subscription.to_json() for subscription in self._subscriptions.values()],
-            "statusTable": {},
-            "userConsumerInfo": {},
-        }
-        return f'{{"mqTable":{queue_map_dumps(queues)},{json.dumps(rest)[1:]}'.encode()
+            topics={topic: statistics.of(topic).status(now) for topic in self._subscriptions},
+        )
+        return info.encode()
+
+    # --- what tools ask (see requests.py) ----------------------------------------------------------------------------
+
+    async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at these offsets in the queues that are held; their owners hear of the others themselves."""
+        held = [(self._context.held[queue], offset) for queue, offset in offsets.items() if queue in self._context.held]
+        for process_queue, offset in held:
+            log.warning("%s: %s was told to go on at %d", process_queue.queue, self.group, offset)
+        await asyncio.gather(*(self._go_to(process_queue, offset) for process_queue, offset in held))
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        known = {queue: self._context.store.read(queue) for queue in self._context.held if queue.topic == topic}
+        return {queue: offset for queue, offset in known.items() if offset is not None}
+
+    async def consume_directly(self, message: MessageExt) -> ConsumeDirectlyResult:
+        """Raises IllegalStateError where the messages are iterated over: nobody can be called."""
+        topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
+        listener = self._listeners.get(topic)
+        if listener is None:
+            raise IllegalStateError(f"group {self.group} has no listener of {topic} in this client")
+        return await consume_directly(listener, replace(message, topic=topic))
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -129,19 +129,25 @@ class OrderlyService:
         if process_queue.busy or process_queue in self._paused or not process_queue.count or not self._may_call(process_queue):
             return
         process_queue.busy = True
-        self._workers.submit([(process_queue, process_queue.head(self._turn))])
+        messages = process_queue.head(self._turn)
+        process_queue.taken = messages
+        self._workers.submit([(process_queue, messages)])
 
-    def _finished(self, results: Sequence[tuple[Turn, TurnResult]]) -> None:
-        for (process_queue, messages), result in results:
+    def _finished(self, results: Sequence[tuple[Turn, TurnResult, float]]) -> None:
+        now = self._loop.time()
+        for (process_queue, messages), result, seconds in results:
             failure, done = result.failure, result.done
+            calls, failed = -(-result.done // self._batch), messages[:0]
             if failure is not None:
-                done += failure.done
+                calls, done = calls + 1, done + failure.done
+                failed = messages[done : result.done + self._batch]
+            process_queue.taken = ()
+            self._group.statistics.of(process_queue.queue.topic).consumed(now, seconds, calls=calls, done=done, failed=len(failed))
             if done and not process_queue.dropped:
                 self._group.finish(process_queue, [message.queue_offset for message in messages[:done]])
             if failure is None or process_queue.dropped:
                 self._end_turn(process_queue)
             else:
-                failed = messages[done : result.done + self._batch]
                 task = self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
                 self._retrying.add(task)
                 task.add_done_callback(self._retrying.discard)

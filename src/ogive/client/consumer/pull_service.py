@@ -16,6 +16,7 @@ Differs from Java
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -118,6 +119,7 @@ class PullService:
     async def _pull_once(self, process_queue: ProcessQueue) -> None:
         config, asked_at, offset = self._config, self._loop.time(), process_queue.pull_offset
         queue = process_queue.queue
+        process_queue.pulled_at_ms = time.time_ns() // 1_000_000
         result = await self._group.calls.pull(
             queue,
             offset,
@@ -133,11 +135,15 @@ class PullService:
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._go_to(process_queue, result)
             return
-        self._take(process_queue, result)
+        wanted = self._take(process_queue, result)
+        if result.status is PullStatus.FOUND:
+            now = self._loop.time()
+            self._group.statistics.of(queue.topic).pulled(now, now - asked_at, wanted)
         if result.status is not PullStatus.FOUND and result.next_offset == offset and self._loop.time() - asked_at < IDLE_PAUSE_S:
             await asyncio.sleep(IDLE_PAUSE_S)
 
-    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> int:
+        """How many of the messages are for us."""
         if result.next_offset < process_queue.pull_offset:
             log.warning("%s: the broker goes back from %d to %d", process_queue.queue, process_queue.pull_offset, result.next_offset)
         subscription = self._subscriptions[process_queue.queue.topic]
@@ -149,6 +155,7 @@ class PullService:
             self._deliver(process_queue, fresh)
         elif not process_queue.count:  # nothing of it was for us: that is progress too
             self._group.finish(process_queue, ())
+        return len(wanted)
 
     def _report_unwanted(self, subscription: SubscriptionData) -> None:
         level = logging.DEBUG if subscription.topic in self._unwanted else logging.WARNING  # once for each topic

@@ -156,6 +156,8 @@ class Rebalancer:
                 self._pulls.stop(process_queue)
         quiet = await asyncio.gather(*(self._quiet(process_queue, HAND_OVER_WAIT_S) for process_queue in process_queues))
         released = [p for p, is_quiet in zip(process_queues, quiet, strict=True) if is_quiet]
+        for process_queue in process_queues:
+            process_queue.failed_unlocks += process_queue not in released
         overdue = [p for p in process_queues if p not in released and self._loop.time() >= p.leased_until]
         for process_queue in overdue:
             log.warning(
