@@ -76,6 +76,7 @@ class Member:
         self._pulls = PullService(group, config, self._subscriptions, self._deliver, self._go_to)
         self._locks = self._orderly and not self._broadcast
         self._rebalancer = Rebalancer(group, config, self._pulls, starts=starts, orderly=self._locks, quiet=self._quiet)
+        self._registered = False
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
 
@@ -91,6 +92,7 @@ class Member:
             except NoRoute as exc:
                 log.warning("group %s waits for its topic: %s", self.group, exc)
         group.instance.register_consumer(self)
+        self._registered = True
         answer_requests(group.instance)
         for service in self._services.values():
             service.start()
@@ -111,7 +113,8 @@ class Member:
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
         await self._context.store.close()
-        await self._context.instance.unregister_consumer(self.group)
+        if self._registered:  # else another consumer has the group in this client
+            await self._context.instance.unregister_consumer(self.group)
 
     def suspend(self) -> None:
         """Pull nothing more; what is here already is still consumed."""
