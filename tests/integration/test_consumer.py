@@ -299,6 +299,38 @@ async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Produce
     assert failed == {3, 13, 23, 33, 43}
 
 
+async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+    """The broker learns of a new topic at once, and nothing is lost or repeated of one that is given up and taken again."""
+    first: list[MessageExt] = []
+    second: list[MessageExt] = []
+    held: set[MessageQueue] = set()
+
+    async def note(taken: list[MessageQueue], given_up: list[MessageQueue]) -> None:
+        held.difference_update(given_up)
+        held.update(taken)
+
+    other = f"{topic}_2"
+    async with aio.Admin(broker.name_server) as admin:
+        await admin.create_topic(other, queues=2)
+    one = ogive.listener(topic, group=group, start="earliest")(first.append)
+    two = ogive.listener(other, group=group, start="earliest", tags="t1")(second.append)
+    async with aio.PushConsumer(one, on_change=note, name_server=broker.name_server, config=QUICK) as running:
+        await until(lambda: len(held) == 4)
+        await send(orders, other, range(20), tags=2)
+        await running.subscribe(two)
+        await until(lambda: len(second) >= 10 and len(held) == 6)
+        await running.unsubscribe(two)
+        await until(lambda: len(held) == 4)
+        await send(orders, other, range(20, 40), tags=2)
+        await send(orders, topic, range(20))
+        await until(lambda: len(first) >= 20)
+        assert len(second) == 10
+        await running.subscribe(two)
+        await until(lambda: len(second) >= 20)
+    assert sorted(numbers(first)) == list(range(20))
+    assert sorted(numbers(second)) == list(range(1, 40, 2))
+
+
 async def test_a_new_group_begins_where_it_says(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
     """By time: the first message stored at or after it."""
     from datetime import UTC, datetime

@@ -237,6 +237,21 @@ async def test_a_handler_that_breaks_tells_the_broker_and_leaves_the_client_whol
     assert "request 309" in caplog.text
 
 
+async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
+    """Whoever asks for the next one waits: the broker never takes an older word for the last."""
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        client.register_producer("sellers")
+        broker.hold(HEART_BEAT)
+        beating = [asyncio.create_task(client.heartbeat_now()) for _ in range(5)]
+        await broker.received(HEART_BEAT)
+        await client.refresh_route("Orders")  # an answer that comes later than further heartbeats would have come
+        assert len(broker.of(HEART_BEAT)) == 1
+        broker.release(HEART_BEAT)
+        assert await asyncio.gather(*beating) == [1] * 5
+        assert len(broker.of(HEART_BEAT)) == 5
+
+
 async def test_one_client_holds_one_member_of_a_group() -> None:
     async with FakeBroker() as broker, client_of(broker) as client:
         client.register_consumer(Member())

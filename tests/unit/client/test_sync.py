@@ -27,7 +27,7 @@ from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PAIRS = [(sync.Producer, aio.Producer), (sync.Admin, aio.Admin), (sync.PushConsumer, aio.PushConsumer)]
-ONLY_ASYNC = {"client", "publisher", "prepare", "close_for"}  # reaches into the loop
+ONLY_ASYNC = {"client", "publisher", "prepare", "close_for", "unsubscribe_for"}  # reaches into the loop
 
 
 @pytest.fixture

@@ -3,16 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from ogive.client.consumer.announce import Announcer, OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import no_function
 from ogive.client.consumer.direct import consume_directly
 from ogive.client.consumer.group import ConsumeService, Group
+from ogive.client.consumer.intercept import intercepted
 from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path
 from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
@@ -45,10 +47,17 @@ class Member:
     """
 
     def __init__(
-        self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig, make_service: MakeService
+        self,
+        instance: ClientInstance,
+        listeners: Sequence[AnyListener],
+        config: ConsumerConfig,
+        make_service: MakeService,
+        on_change: OnChange | None = None,
     ) -> None:
         settings = [listener.config for listener in listeners]
         check_one_group(settings)
+        listeners = [intercepted(listener, config.interceptors) for listener in listeners]
+        self._make_service = make_service
         self.group = settings[0].group
         self._settings = settings
         self._config = config
@@ -75,7 +84,10 @@ class Member:
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
         self._pulls = PullService(group, config, self._subscriptions, self._deliver, self._go_to)
         self._locks = self._orderly and not self._broadcast
-        self._rebalancer = Rebalancer(group, config, self._pulls, starts=starts, orderly=self._locks, quiet=self._quiet)
+        self._rebalancer = Rebalancer(
+            group, config, self._pulls, starts=starts, orderly=self._locks, quiet=self._quiet, changed=lambda *_: self.announce()
+        )
+        self._announcer = Announcer(on_change, group.held, group.spawn) if on_change is not None else None
         self._registered = False
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
@@ -87,10 +99,7 @@ class Member:
         group, config = self._context, self._config
         await group.store.open()
         for topic in self._services:
-            try:
-                await group.instance.route(topic)
-            except NoRoute as exc:
-                log.warning("group %s waits for its topic: %s", self.group, exc)
+            await self._find_route(topic)
         group.instance.register_consumer(self)
         self._registered = True
         answer_requests(group.instance)
@@ -115,6 +124,46 @@ class Member:
         await self._context.store.close()
         if self._registered:  # else another consumer has the group in this client
             await self._context.instance.unregister_consumer(self.group)
+
+    # --- more and less, at run time ----------------------------------------------------------------------------------
+
+    async def add(self, listener: AnyListener) -> None:
+        """Listen to one more topic. Raises InvalidOption where the listener cannot join the group, NoNameServer."""
+        check_one_group([*self._settings, listener.config])
+        topic = listener.config.topic
+        await self._find_route(topic)
+        listener = intercepted(listener, self._config.interceptors)
+        self._settings.append(listener.config)
+        self._listeners[topic] = listener
+        self._services[topic] = service = self._make_service(self._context, listener, self._config)
+        self._subscriptions[topic] = listener.config.subscription(time.time_ns() // 1_000_000)
+        service.start()
+        await self._context.instance.heartbeat_now()
+        self._rebalancer.join(topic, listener.config.start)
+
+    async def remove(self, topic: str, caller: object = None) -> None:
+        """Listen to the topic no longer; the member must have another one. *caller*: see Workers.stop."""
+
+        async def end_calls() -> None:  # its queues are pulled no more; its retries go to the other listeners from here on
+            await self._services.pop(topic).stop(self._config.await_termination_s, caller)
+
+        await self._rebalancer.leave(topic, end_calls)
+        self._settings = [one for one in self._settings if one.topic != topic]
+        del self._listeners[topic], self._subscriptions[topic]
+        self._context.statistics.forget(topic)
+        await self._context.instance.heartbeat_now()
+        for process_queue in list(self._context.held.values()):
+            if any(message.topic == topic for message in process_queue.head(process_queue.count)):
+                await self._go_to(process_queue, process_queue.safe_offset)  # retries that the service left behind
+
+    def announce(self) -> None:
+        """Tell the application if it holds other queues than it was told."""
+        if self._announcer is not None:
+            self._announcer.look()
+
+    @property
+    def topics(self) -> Collection[str]:
+        return self._services.keys()
 
     def suspend(self) -> None:
         """Pull nothing more; what is here already is still consumed."""
@@ -200,6 +249,12 @@ class Member:
 
     def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
         return self._context.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
+
+    async def _find_route(self, topic: str) -> None:
+        try:
+            await self._context.instance.route(topic)
+        except NoRoute as exc:
+            log.warning("group %s waits for its topic: %s", self.group, exc)
 
     async def _stop_fetching(self) -> None:
         await self._rebalancer.settle()

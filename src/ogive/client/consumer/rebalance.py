@@ -20,7 +20,7 @@ Differs from Java
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
@@ -38,6 +38,9 @@ HAND_OVER_WAIT_S: Final = 0.5  # for a running orderly call, in each pass
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
 
+Changed = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], None]
+"""(taken over, given up); called on the loop at the end of a pass that changed something."""
+
 
 def difference(held: Collection[MessageQueue], mine: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """(queues to give up, queues to take over), sorted."""
@@ -53,9 +56,10 @@ class Rebalancer:
         config: ConsumerConfig,
         pulls: PullService,
         *,
-        starts: Mapping[str, Start],
+        starts: dict[str, Start],
         orderly: bool,
         quiet: Quiet,
+        changed: Changed | None = None,
     ) -> None:
         self._group = group
         self._config = config
@@ -63,6 +67,7 @@ class Rebalancer:
         self._starts = starts  # topic -> where to begin; the retry topic is among them
         self._orderly = orderly
         self._quiet = quiet
+        self._changed = changed
         self._wanted = asyncio.Event()
         self._changing = asyncio.Lock()  # one change of the assignment at a time
         self._failing: set[str] = set()  # topics whose last pass failed
@@ -97,7 +102,7 @@ class Rebalancer:
     async def rebalance(self) -> bool:
         """One pass over all topics; False if something is left to do."""
         async with self._changing:
-            results = [await self._rebalance_topic(topic) for topic in self._starts]
+            results = [await self._rebalance_topic(topic) for topic in list(self._starts)]
         return all(results)
 
     async def _rebalance_topic(self, topic: str) -> bool:
@@ -124,6 +129,8 @@ class Rebalancer:
             log.info(
                 "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
             )
+            if self._changed is not None:
+                self._changed(added, released)
             await group.calls.heartbeat()
         return me in members and len(released) == len(given_up) and len(added) == len(taken)
 
@@ -184,6 +191,26 @@ class Rebalancer:
             await self._group.calls.unlock(queues)
         except OgiveError as exc:
             log.warning("queues of %s stay locked until the broker's lease ends: %s", self._group.name, exc)
+
+    def join(self, topic: str, start: Start) -> None:
+        """Share this topic, too, from the next pass on."""
+        self._starts[topic] = start
+        self.soon()
+
+    async def leave(self, topic: str, end_calls: Callable[[], Awaitable[None]]) -> None:
+        """Share the topic no longer: its queues are given up when *end_calls* has waited for the running calls, which still count."""
+        async with self._changing:
+            self._starts.pop(topic, None)
+            leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
+            for process_queue in leaving:
+                if process_queue.state is QueueState.ACTIVE:
+                    process_queue.move_to(QueueState.RELEASING)
+                self._pulls.stop(process_queue)
+            await end_calls()
+            still_held = [process_queue for process_queue in leaving if self._group.held.get(process_queue.queue) is process_queue]
+            await self._let_go(still_held, unlock=self._orderly)
+        if self._changed is not None:
+            self._changed([], [process_queue.queue for process_queue in leaving])
 
     async def give_up_all(self) -> None:
         """At shutdown, after the last call has ended: progress to the brokers, locks back."""

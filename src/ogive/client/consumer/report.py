@@ -63,6 +63,8 @@ def properties(
         "pullBatchSizeInBytes": str(config.pull_batch_bytes),
         "pullThresholdForQueue": str(config.max_cached_messages),
         "pullThresholdSizeForQueue": str(config.max_cached_bytes >> 20),
+        "pullThresholdForTopic": str(config.max_topic_messages or -1),
+        "pullThresholdSizeForTopic": str(config.max_topic_bytes >> 20 if config.max_topic_bytes is not None else -1),
         "consumeConcurrentlyMaxSpan": str(config.max_span),
         "pullTimeDelayMillsWhenException": _ms(config.pull_retry_s),
         "persistConsumerOffsetInterval": _ms(config.persist_period_s),
