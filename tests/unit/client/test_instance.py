@@ -252,6 +252,37 @@ async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
         assert len(broker.of(HEART_BEAT)) == 5
 
 
+async def test_a_group_is_left_behind_the_last_heartbeat_that_names_it() -> None:
+    """Brokers hand the two to different threads: a heartbeat that is overtaken would bring the member back."""
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        client.register_consumer(Member())
+        client.register_producer("sellers")
+        broker.hold(HEART_BEAT)
+        beating = asyncio.create_task(client.heartbeat_now())
+        await broker.received(HEART_BEAT)
+        leaving = asyncio.create_task(client.unregister_consumer("billing"))
+        await client.refresh_route("Orders")  # an answer that comes later than a leave would have come
+        assert not broker.of(RequestCode.UNREGISTER_CLIENT)
+        broker.release(HEART_BEAT)
+        await asyncio.gather(beating, leaving)
+        assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
+        await client.heartbeat_now()
+        assert HeartbeatData.decode(broker.of(HEART_BEAT)[-1].body).consumers == ()
+
+
+async def test_a_broker_that_answers_no_heartbeat_is_told_all_the_same() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        client.register_consumer(Member())
+        broker.on(HEART_BEAT, SILENT)
+        beating = asyncio.create_task(client.heartbeat_now())
+        await broker.received(HEART_BEAT)
+        await client.unregister_consumer("billing")
+        assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
+        await beating
+
+
 async def test_one_client_holds_one_member_of_a_group() -> None:
     async with FakeBroker() as broker, client_of(broker) as client:
         client.register_consumer(Member())
