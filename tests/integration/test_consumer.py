@@ -192,6 +192,22 @@ async def test_an_orderly_group_keeps_the_order_while_members_come_and_go(
     assert dict(offsets) == {i: list(range(500)) for i in range(4)}
 
 
+async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBroker, topic: str, group: str) -> None:
+    """Whoever sends: what one producer has had confirmed comes before what another sends then."""
+    seen: list[MessageExt] = []
+    async with (
+        aio.Admin(broker.name_server) as admin,
+        aio.Producer(broker.name_server) as one,
+        aio.Producer(broker.name_server) as other,
+    ):
+        await admin.create_topic(topic, queues=1)
+        async with consumer(broker, ogive.listener(topic, group=group, start="earliest", orderly=True)(seen.append)):
+            for i in range(200):
+                await (one, other)[i % 2].send(topic, b"%d" % i)
+            await until(lambda: len(seen) >= 200)
+    assert numbers(seen) == list(range(200))
+
+
 async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:

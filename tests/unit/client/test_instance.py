@@ -132,6 +132,17 @@ async def test_a_changed_route_wakes_the_consumers_of_the_topic() -> None:
         assert (orders.told, prices.told, changed) == (2, 1, ["Orders", "Prices", "Orders"])
 
 
+async def test_new_queues_are_found_without_a_restart() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client:
+        changed = asyncio.Event()
+        await client.route("Orders")
+        client.on_route_change.append(lambda _: changed.set())
+        broker.topics["Orders"] = 2
+        async with asyncio.timeout(WAIT_S):
+            await changed.wait()
+        assert len(await client.subscribe_queues("Orders")) == 2
+
+
 async def test_a_topic_that_vanishes_keeps_its_last_route() -> None:
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         await client.route("Orders")

@@ -46,6 +46,11 @@ class TurnResult:
     failure: Failure | None = None
 
 
+def pause_s(asked: float | None, usual: float) -> float:
+    """How long a queue waits before its next try."""
+    return min(MAX_SUSPEND_S, max(MIN_SUSPEND_S, usual if asked is None else asked))
+
+
 class OrderlyService:
     """Calls one orderly listener."""
 
@@ -196,8 +201,7 @@ class OrderlyService:
         return True
 
     def _pause(self, process_queue: ProcessQueue, seconds: float | None) -> None:
-        seconds = self._listener.config.suspend_s if seconds is None else seconds
-        delay = min(MAX_SUSPEND_S, max(MIN_SUSPEND_S, seconds))
+        delay = pause_s(seconds, self._listener.config.suspend_s)
         self._paused[process_queue] = self._loop.call_later(delay, self._resume, process_queue)
 
     def _resume(self, process_queue: ProcessQueue) -> None:
