@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ogive import aio, errors
     from ogive.client.config import ClientConfig, ProducerConfig
     from ogive.client.consumer.config import ConsumerConfig
+    from ogive.client.consumer.intercept import ListenerCall
     from ogive.client.consumer.push import run
     from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
     from ogive.client.sync import Admin, Producer, PushConsumer
@@ -23,6 +24,7 @@ __all__ = [
     "Admin",
     "ClientConfig",
     "ConsumerConfig",
+    "ListenerCall",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -45,6 +47,7 @@ _HOME: Final = {
     "Admin": "ogive.client.sync",
     "ClientConfig": "ogive.client.config",
     "ConsumerConfig": "ogive.client.consumer.config",
+    "ListenerCall": "ogive.client.consumer.intercept",
     "Message": "ogive.model",
     "MessageExt": "ogive.model",
     "MessageQueue": "ogive.model",
