@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ogive import aio, errors
     from ogive.client.config import ClientConfig, ProducerConfig
     from ogive.client.consumer.config import ConsumerConfig
+    from ogive.client.consumer.intercept import ListenerCall
     from ogive.client.consumer.push import run
     from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
     from ogive.client.sync import Admin, Producer, PullConsumer, PushConsumer, Transaction
@@ -25,6 +26,7 @@ __all__ = [
     "ClientConfig",
     "ConsumerConfig",
     "Credentials",
+    "ListenerCall",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -52,6 +54,7 @@ _HOME: Final = {
     "ClientConfig": "ogive.client.config",
     "ConsumerConfig": "ogive.client.consumer.config",
     "Credentials": "ogive.wire.acl",
+    "ListenerCall": "ogive.client.consumer.intercept",
     "Message": "ogive.model",
     "MessageExt": "ogive.model",
     "MessageQueue": "ogive.model",

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.listener import AnyListener
 from ogive.errors import BrokerBusy
-from ogive.model import MessageExt, MessageQueue, dlq_topic
+from ogive.model import MessageExt, MessageQueue, dlq_topic, retry_topic
 from tests.peers import RunningBroker
 
 WAIT_S = 30.0
@@ -192,6 +193,22 @@ async def test_an_orderly_group_keeps_the_order_while_members_come_and_go(
     assert dict(offsets) == {i: list(range(500)) for i in range(4)}
 
 
+async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBroker, topic: str, group: str) -> None:
+    """Whoever sends: what one producer has had confirmed comes before what another sends then."""
+    seen: list[MessageExt] = []
+    async with (
+        aio.Admin(broker.name_server) as admin,
+        aio.Producer(broker.name_server) as one,
+        aio.Producer(broker.name_server) as other,
+    ):
+        await admin.create_topic(topic, queues=1)
+        async with consumer(broker, ogive.listener(topic, group=group, start="earliest", orderly=True)(seen.append)):
+            for i in range(200):
+                await (one, other)[i % 2].send(topic, b"%d" % i)
+            await until(lambda: len(seen) >= 200)
+    assert numbers(seen) == list(range(200))
+
+
 async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
@@ -251,6 +268,33 @@ async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders
     assert sorted(numbers(seen)) == list(range(500))
 
 
+async def test_broadcasting_members_get_everything_and_remember_it(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Each of them every message once, the failing ones too, over a restart; nothing is sent back."""
+    seen: dict[str, list[MessageExt]] = {"left": [], "right": []}
+
+    def member(name: str) -> aio.PushConsumer:
+        @ogive.listener(topic, group=group, start="earliest", broadcast=True)
+        def show(message: MessageExt) -> Any:
+            seen[name].append(message)
+            return ogive.LATER if message.body == b"7" else None
+
+        client = ogive.ClientConfig(name_server=broker.name_server, instance_name=name)
+        return aio.PushConsumer(show, client=client, config=replace(QUICK, offsets_dir=tmp_path))
+
+    await send(orders, topic, range(100))
+    async with member("left"), member("right"):
+        await until(lambda: len(seen["left"]) >= 100 and len(seen["right"]) >= 100)
+    await send(orders, topic, range(100, 120))
+    async with member("left"):
+        await until(lambda: len(seen["left"]) >= 120)
+    assert sorted(numbers(seen["left"])) == list(range(120))
+    assert sorted(numbers(seen["right"])) == list(range(100))
+    async with aio.Admin(broker.name_server) as admin:
+        assert {row.max_offset for row in await admin.offsets(retry_topic(group))} == {0}
+
+
 async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
     good: list[int] = []
     failed: set[int] = set()
@@ -270,6 +314,38 @@ async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Produce
                 break
     assert sorted(good) == list(range(50))
     assert failed == {3, 13, 23, 33, 43}
+
+
+async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+    """The broker learns of a new topic at once, and nothing is lost or repeated of one that is given up and taken again."""
+    first: list[MessageExt] = []
+    second: list[MessageExt] = []
+    held: set[MessageQueue] = set()
+
+    async def note(taken: list[MessageQueue], given_up: list[MessageQueue]) -> None:
+        held.difference_update(given_up)
+        held.update(taken)
+
+    other = f"{topic}_2"
+    async with aio.Admin(broker.name_server) as admin:
+        await admin.create_topic(other, queues=2)
+    one = ogive.listener(topic, group=group, start="earliest")(first.append)
+    two = ogive.listener(other, group=group, start="earliest", tags="t1")(second.append)
+    async with aio.PushConsumer(one, on_change=note, name_server=broker.name_server, config=QUICK) as running:
+        await until(lambda: len(held) == 4)
+        await send(orders, other, range(20), tags=2)
+        await running.subscribe(two)
+        await until(lambda: len(second) >= 10 and len(held) == 6)
+        await running.unsubscribe(two)
+        await until(lambda: len(held) == 4)
+        await send(orders, other, range(20, 40), tags=2)
+        await send(orders, topic, range(20))
+        await until(lambda: len(first) >= 20)
+        assert len(second) == 10
+        await running.subscribe(two)
+        await until(lambda: len(second) >= 20)
+    assert sorted(numbers(first)) == list(range(20))
+    assert sorted(numbers(second)) == list(range(1, 40, 2))
 
 
 async def test_a_new_group_begins_where_it_says(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:

@@ -5,7 +5,8 @@ Behaviour
   time budget, and found again by the next one: no restart of a client is ever needed.
 - Routes of all topics in use are read again every 30 s. A topic that vanished from the name server keeps its last route: a name server that
   has just restarted knows no topic yet.
-- Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and when a connection is made again.
+- Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and when a connection is made again. A group
+  is left only when the heartbeat under way that names it has been answered.
 
 Differs from Java
 - One instance per producer or consumer unless they are given a common one; its client id holds 64 random bits.
@@ -16,7 +17,8 @@ Differs from Java
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -25,12 +27,13 @@ from ogive.client.config import ClientConfig, tls_context
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
+from ogive.client.stacks import stacks
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData
+from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData, dumps
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
@@ -103,6 +106,7 @@ class ClientInstance:
         self._checks: dict[str, list[TransactionCheck]] = {}  # by producer group
         self._cluster: dict[str, dict[int, str]] = {}  # like _brokers; all that the name server knows, once somebody wants to meet them
         self._beating = asyncio.Lock()
+        self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -314,6 +318,7 @@ class ClientInstance:
             if address not in wanted and connection is not None and connection.calls_in_flight == 0:
                 log.info("broker %s stands in no route any more: its connection is closed", address)
                 connection.close()
+        self._turns = {address: turn for address, turn in self._turns.items() if address in wanted or turn.locked()}
 
     # --- groups and heartbeats ---------------------------------------------------------------------------------------
 
@@ -355,8 +360,7 @@ class ClientInstance:
             addresses = self._heartbeat_addresses()
             if not addresses or not (self._producer_groups or self._consumers):
                 return 0
-            data = self._heartbeat_data()
-            return sum(await asyncio.gather(*(self._beat(address, data) for address in addresses)))
+            return sum(await asyncio.gather(*(self._beat(address) for address in addresses)))
 
     async def _beat_all(self) -> None:
         await self.heartbeat_now()
@@ -381,9 +385,13 @@ class ClientInstance:
             return [address for addresses in brokers for address in addresses.values()]
         return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
 
-    async def _beat(self, address: str, data: HeartbeatData) -> bool:
+    async def _beat(self, address: str) -> bool:
         try:
-            self.broker_versions[address] = await api.heartbeat(self.pool, address, data, timeout_s=self.config.request_timeout_s)
+            async with self._turn(address):
+                data = self._heartbeat_data()  # in our turn: what was unregistered while we waited is not named again
+                if self._state != "running" or not (data.producers or data.consumers):
+                    return False
+                self.broker_versions[address] = await api.heartbeat(self.pool, address, data, timeout_s=self.config.request_timeout_s)
         except OgiveError as exc:
             level = logging.DEBUG if address in self._unreachable else logging.WARNING  # once per outage
             self._unreachable.add(address)
@@ -397,7 +405,23 @@ class ClientInstance:
     def _on_open(self, address: str) -> None:
         """A broker that restarted knows nobody: tell it at once, before a consumer's next rebalance asks it who is there."""
         if self.running and not self._beating.locked() and address in self._heartbeat_addresses():
-            self.spawn(self._beat(address, self._heartbeat_data()), f"heartbeat to {address}")
+            self.spawn(self._beat(address), f"heartbeat to {address}")
+
+    @asynccontextmanager
+    async def _turn(self, address: str, patience_s: float | None = None) -> AsyncIterator[None]:
+        """One word to a broker about who is here at a time: it may take two the other way round. After *patience_s* it is said anyway."""
+        turn = self._turns.setdefault(address, asyncio.Lock())
+        got = False
+        try:
+            try:
+                async with asyncio.timeout(patience_s):
+                    got = await turn.acquire()
+            except TimeoutError:
+                log.debug("broker %s has not answered a heartbeat yet", address)
+            yield
+        finally:
+            if got:
+                turn.release()
 
     async def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Only brokers with an open connection: one that is away forgets us by itself."""
@@ -406,14 +430,15 @@ class ClientInstance:
 
     async def _unregister_at(self, address: str, producer_group: str | None, consumer_group: str | None) -> None:
         try:
-            await api.unregister(
-                self.pool,
-                address,
-                self.client_id,
-                producer_group=producer_group,
-                consumer_group=consumer_group,
-                timeout_s=UNREGISTER_TIMEOUT_S,
-            )
+            async with self._turn(address, UNREGISTER_TIMEOUT_S):
+                await api.unregister(
+                    self.pool,
+                    address,
+                    self.client_id,
+                    producer_group=producer_group,
+                    consumer_group=consumer_group,
+                    timeout_s=UNREGISTER_TIMEOUT_S,
+                )
         except OgiveError as exc:
             log.debug("unregister at %s: %s", address, exc)
 
@@ -469,11 +494,14 @@ class ClientInstance:
                 log.warning("%s asks about transaction %s, and group %s has no check here", connection.remote_address, message.id, group)
 
     async def _running_info(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
-        group = decode_header(GetConsumerRunningInfoRequest, command.ext_fields).consumer_group
-        consumer = self._consumers.get(group)
+        header = decode_header(GetConsumerRunningInfoRequest, command.ext_fields)
+        consumer = self._consumers.get(header.consumer_group)
         if consumer is None:
-            return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {group} has no consumer in this client")
-        return api.success(body=consumer.running_info())
+            return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {header.consumer_group} has no consumer in this client")
+        body = consumer.running_info()
+        if header.jstack_enable:  # the process's, not the group's: the last member of the object
+            body = body[:-1] + b',"jstack":' + dumps(stacks()) + b"}"
+        return api.success(body=body)
 
 
 class ClientOwner:

@@ -109,8 +109,8 @@ class ListenerConfig:
         validate_topic(self.topic)
         validate_group(self.group)
         parse_tags(self.tags)
-        if self.broadcast:
-            raise InvalidOption("broadcast consumption is not part of this release: give each member a group of its own instead")
+        if self.broadcast and not self.orderly and self.max_retries is not None:
+            raise InvalidOption("max_retries has no meaning with broadcast: a failed message is logged and dropped")
         if not 1 <= self.batch <= 1024:
             raise InvalidOption(f"batch is {self.batch}: 1 to 1024 are possible")
         if not 1 <= self.threads <= 1000:
@@ -180,7 +180,8 @@ def listener(
     of a queue come one after the other, in order. With *batch* above 1 the function gets a list of up to that many messages. A call that
     runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
     group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
-    offset yet. Raises InvalidOption.
+    offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
+    Raises InvalidOption.
     """
     config = ListenerConfig(
         topic=topic,

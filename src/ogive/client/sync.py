@@ -18,8 +18,8 @@ from ogive.client import transaction as aio_transaction
 from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.consumer import pull, push
+from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.pull_member import OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
 from ogive.client.outgoing import Outgoing
@@ -284,6 +284,8 @@ class PushConsumer(Facade):
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
+        broadcast: bool = False,
+        on_change: OnChange | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -298,6 +300,8 @@ class PushConsumer(Facade):
             max_retries=max_retries,
             consume_timeout_s=consume_timeout_s,
             start=start,
+            broadcast=broadcast,
+            on_change=on_change,
             config=config,
             client=client,
         )
@@ -313,6 +317,14 @@ class PushConsumer(Facade):
     def wait(self) -> None:
         """See ``ogive.aio.PushConsumer.wait``."""
         self._live().call(self._consumer.wait())
+
+    def subscribe(self, listener: AnyListener) -> None:
+        """See ``ogive.aio.PushConsumer.subscribe``."""
+        self._live().call(self._consumer.subscribe(listener))
+
+    def unsubscribe(self, listener: AnyListener) -> None:
+        """See ``ogive.aio.PushConsumer.unsubscribe``. A listener may call it."""
+        self._live().call(self._consumer.unsubscribe_for(listener, threading.get_ident()))
 
     def lag(self) -> dict[MessageQueue, int]:
         """See ``ogive.aio.PushConsumer.lag``."""

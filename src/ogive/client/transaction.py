@@ -212,8 +212,8 @@ class CheckService:
             )  # fmt: skip
         return Decision.UNKNOWN
 
-    def _answer(self, decided: Sequence[tuple[_Question, Decision]]) -> None:
-        for question, decision in decided:
+    def _answer(self, decided: Sequence[tuple[_Question, Decision, float]]) -> None:
+        for question, decision, _ in decided:
             self._waiting -= 1
             asked = question.header
             header = EndTransactionRequest(

@@ -779,6 +779,21 @@ def _queue_table(body: bytes, row: Callable[[Any], T]) -> dict[MessageQueue, T]:
     return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}
 
 
+def offset_table_dumps(table: Mapping[MessageQueue, int]) -> bytes:
+    """Offsets by queue: body of RESET_CONSUMER_CLIENT_OFFSET, and a broadcasting consumer's file. Source: OffsetSerializeWrapper.java."""
+    return f'{{"offsetTable":{queue_map_dumps((queue, str(offset)) for queue, offset in table.items())}}}'.encode()
+
+
+def offset_table_loads(body: bytes) -> dict[MessageQueue, int]:
+    return _queue_table(body, _queue_offset)
+
+
+def _queue_offset(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ProtocolError("offsetTable holds something that is no offset")
+    return value
+
+
 def kv_table_dumps(table: Mapping[str, str]) -> bytes:
     """Source: KVTable.java."""
     return dumps({"table": dict(table)})

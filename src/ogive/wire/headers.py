@@ -423,6 +423,37 @@ class GetConsumerRunningInfoRequest(Header):
     jstack_enable: bool | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeMessageDirectlyRequest(Header):
+    """CONSUME_MESSAGE_DIRECTLY (309); the message is the body. Source: ConsumeMessageDirectlyResultRequestHeader.java, 5.3."""
+
+    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetConsumerOffsetRequest(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET (220), broker to consumer; the offsets are the body. Source: ResetOffsetRequestHeader.java, 5.3."""
+
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumerStatusRequest(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221). Source: GetConsumerStatusRequestHeader.java, 5.3."""
+
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
 # --- topics and groups at the broker ---------------------------------------------------------------------------------
 
 

@@ -3,11 +3,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
@@ -15,6 +19,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /**
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
  * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
+ * [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
  */
 public class Consume {
@@ -38,6 +43,7 @@ public class Consume {
         consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // the last delivery's progress counts too
         for (String topic : options.text("topic").split(",")) consumer.subscribe(topic, options.text("expression", "*"));
+        consumer.setAllocateMessageQueueStrategy(strategy(options.text("strategy", "AVG")));
         String mode = options.text("mode", "concurrent");
         switch (mode) {
             case "concurrent", "broadcast" -> consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
@@ -52,6 +58,15 @@ public class Consume {
         boolean all = left.await(options.number("timeout", 60), TimeUnit.SECONDS);
         consumer.shutdown();
         return all ? 0 : 1;
+    }
+
+    private static AllocateMessageQueueStrategy strategy(String name) {
+        return switch (name) {
+            case "AVG" -> new AllocateMessageQueueAveragely();
+            case "AVG_BY_CIRCLE" -> new AllocateMessageQueueAveragelyByCircle();
+            case "CONSISTENT_HASH" -> new AllocateMessageQueueConsistentHash();
+            default -> throw new IllegalArgumentException("strategy=" + name);
+        };
     }
 
     private static boolean deliver(List<MessageExt> messages, int failures, CountDownLatch left) {

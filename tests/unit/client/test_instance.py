@@ -140,6 +140,17 @@ async def test_a_changed_route_wakes_the_consumers_of_the_topic() -> None:
         assert (orders.told, prices.told, changed) == (2, 1, ["Orders", "Prices", "Orders"])
 
 
+async def test_new_queues_are_found_without_a_restart() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client:
+        changed = asyncio.Event()
+        await client.route("Orders")
+        client.on_route_change.append(lambda _: changed.set())
+        broker.topics["Orders"] = 2
+        async with asyncio.timeout(WAIT_S):
+            await changed.wait()
+        assert len(await client.subscribe_queues("Orders")) == 2
+
+
 async def test_a_topic_that_vanishes_keeps_its_last_route() -> None:
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         await client.route("Orders")
@@ -284,6 +295,54 @@ async def test_a_handler_that_breaks_tells_the_broker_and_leaves_the_client_whol
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "LookupError: odd")
         assert client.running
     assert "request 309" in caplog.text
+
+
+async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
+    """Whoever asks for the next one waits: the broker never takes an older word for the last."""
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        client.register_producer("sellers")
+        broker.hold(HEART_BEAT)
+        beating = [asyncio.create_task(client.heartbeat_now()) for _ in range(5)]
+        await broker.received(HEART_BEAT)
+        await client.refresh_route("Orders")  # an answer that comes later than further heartbeats would have come
+        assert len(broker.of(HEART_BEAT)) == 1
+        broker.release(HEART_BEAT)
+        assert await asyncio.gather(*beating) == [1] * 5
+        assert len(broker.of(HEART_BEAT)) == 5
+
+
+async def test_a_group_is_left_behind_the_last_heartbeat_that_names_it() -> None:
+    """Brokers hand the two to different threads: a heartbeat that is overtaken would bring the member back."""
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        member = Member()
+        client.register_consumer(member)
+        client.register_producer("sellers")
+        broker.hold(HEART_BEAT)
+        beating = asyncio.create_task(client.heartbeat_now())
+        await broker.received(HEART_BEAT)
+        leaving = asyncio.create_task(client.unregister_consumer(member))
+        await client.refresh_route("Orders")  # an answer that comes later than a leave would have come
+        assert not broker.of(RequestCode.UNREGISTER_CLIENT)
+        broker.release(HEART_BEAT)
+        await asyncio.gather(beating, leaving)
+        assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
+        await client.heartbeat_now()
+        assert HeartbeatData.decode(broker.of(HEART_BEAT)[-1].body).consumers == ()
+
+
+async def test_a_broker_that_answers_no_heartbeat_is_told_all_the_same() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.route("Orders")
+        member = Member()
+        client.register_consumer(member)
+        broker.on(HEART_BEAT, SILENT)
+        beating = asyncio.create_task(client.heartbeat_now())
+        await broker.received(HEART_BEAT)
+        await client.unregister_consumer(member)
+        assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
+        await beating
 
 
 async def test_one_client_holds_one_member_of_a_group() -> None:

@@ -69,7 +69,7 @@ def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int)
         ({"suspend_s": 60}, "suspend_s is 60"),
         ({"start": "yesterday"}, "yesterday"),
         ({"start": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001  the naive time is the fault
-        ({"broadcast": True}, "not part of this release"),
+        ({"broadcast": True, "max_retries": 3}, "no meaning with broadcast"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_at_once(settings: dict[str, Any], says: str) -> None:

@@ -35,7 +35,7 @@ PAIRS = [
     (sync.PushConsumer, aio.PushConsumer),
     (sync.PullConsumer, aio.PullConsumer),
 ]
-ONLY_ASYNC = {"client", "publisher", "prepare", "budget_s", "close_for"}  # reaches into the loop
+ONLY_ASYNC = {"client", "publisher", "prepare", "budget_s", "close_for", "unsubscribe_for"}  # reaches into the loop
 ONLY_BLOCKING = {"close_at_exit"}
 OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: each of its own world
 

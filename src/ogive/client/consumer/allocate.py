@@ -6,7 +6,7 @@ members take every queue exactly once, except where a strategy says otherwise.
 
 import bisect
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from ogive.errors import InvalidOption
@@ -45,6 +45,15 @@ def consistent_hash(virtual_nodes: int = 10) -> Strategy:
         return [queue for queue in queues if owner(queue) == me]
 
     return allocate
+
+
+def by_config(mine: Iterable[MessageQueue]) -> Strategy:
+    """Exactly the queues of *mine*, whoever else is there: that nobody else takes them is up to the settings of the others (CONFIG).
+
+    Differs from Java: a queue that the topic does not have is passed over, and lists of several topics may be joined.
+    """
+    wanted = frozenset(mine)
+    return lambda queues, members, me: [queue for queue in queues if queue in wanted]
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:

@@ -3,7 +3,7 @@
 Behaviour
 - Messages are begun in the order in which they were pulled; a batch never mixes queues.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
-- A failed message is sent back and counts as finished once a broker has taken it.
+- A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting group it is logged and dropped.
 - A call that runs longer than the consume timeout: its messages are sent back once, and what it returns in the end is ignored.
 
 Differs from Java
@@ -17,6 +17,7 @@ import enum
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
@@ -24,7 +25,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import Failure
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.send_back import SendBack
+from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import AnyListener
 from ogive.model import MessageExt
@@ -39,6 +40,16 @@ class NotBegun(enum.Enum):
     """The queue was given up before the listener was called."""
 
     NOT_BEGUN = enum.auto()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of one queue since the loop looked last."""
+
+    done: list[int] = field(default_factory=list)  # offsets
+    failed: int = 0
+    calls: int = 0
+    seconds: float = 0.0
 
 
 NOT_BEGUN: Final = NotBegun.NOT_BEGUN
@@ -65,11 +76,10 @@ class ConcurrentService:
             self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
         else:
             self._workers = ThreadWorkers(self._run, self._finished, count=count, name=name)
-        self._send_back = SendBack(
-            group.calls,
-            group.spawn,
-            max_retries=listener.config.retries,
-            retry_s=config.send_back_retry_s,
+        self._failed_messages = returns(
+            group,
+            listener,
+            config,
             returned=self._returned,
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
@@ -100,7 +110,7 @@ class ConcurrentService:
         await self._workers.stop(timeout_s, caller)
         if self._expiry is not None:
             self._expiry.cancel()
-        await self._send_back.close(max(0.0, deadline - self._loop.time()))
+        await self._failed_messages.close(max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ----------------------------------------------------------------------------------------------
 
@@ -112,21 +122,31 @@ class ConcurrentService:
 
     # --- on the loop -------------------------------------------------------------------------------------------------
 
-    def _finished(self, results: Sequence[tuple[Batch, Result]]) -> None:
-        finished: defaultdict[ProcessQueue, list[int]] = defaultdict(list)
-        for (process_queue, messages), failure in results:
+    def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
+        tallies: defaultdict[ProcessQueue, Tally] = defaultdict(Tally)
+        for (process_queue, messages), failure, seconds in results:
+            if failure is NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
+                continue
+            tally = tallies[process_queue]
+            tally.calls += 1
+            tally.seconds += seconds
             if failure is None:
-                finished[process_queue] += [message.queue_offset for message in messages]
-            elif failure is not NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
-                self._failed(process_queue, messages, failure, finished[process_queue])
-        for process_queue, offsets in finished.items():
+                tally.done += [message.queue_offset for message in messages]
+            else:
+                self._failed(process_queue, messages, failure, tally)
+        now = self._loop.time()
+        for process_queue, tally in tallies.items():
+            self._group.statistics.of(process_queue.queue.topic).consumed(
+                now, tally.seconds, calls=tally.calls, done=len(tally.done), failed=tally.failed
+            )
             if not process_queue.dropped:  # else its next owner counts, not we
-                self._group.finish(process_queue, offsets)
+                self._group.finish(process_queue, tally.done)
 
-    def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, finished: list[int]) -> None:
-        finished += [message.queue_offset for message in messages[: failure.done]]
+    def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, tally: Tally) -> None:
+        tally.done += [message.queue_offset for message in messages[: failure.done]]
+        tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
-            self._send_back.give(process_queue, message, failure.delay_level)
+            self._failed_messages.give(process_queue, message, failure.delay_level)
 
     def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         if not process_queue.dropped:
@@ -139,12 +159,12 @@ class ConcurrentService:
             if begun >= begun_before or process_queue.dropped:
                 continue
             for message in messages:
-                if message.queue_offset in process_queue and not self._send_back.is_under_way(process_queue, message.queue_offset):
+                if message.queue_offset in process_queue and not self._failed_messages.is_under_way(process_queue, message.queue_offset):
                     log.warning(
-                        "listener %s has worked for more than %.0f s on %s/%d: it is sent back",
+                        "listener %s has worked for more than %.0f s on %s/%d: it counts as failed",
                         self._listener.name,
                         self._timeout_s,
                         message.queue,
                         message.queue_offset,
                     )
-                    self._send_back.give(process_queue, message, EXPIRED_LEVEL)
+                    self._failed_messages.give(process_queue, message, EXPIRED_LEVEL)

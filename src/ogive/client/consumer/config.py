@@ -1,8 +1,10 @@
 """How a consumer pulls, keeps and gives back. Times in seconds; the Java name of each setting stands beside it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ogive.client.consumer.allocate import Strategy, average
+from ogive.client.consumer.intercept import Interceptor
 from ogive.errors import InvalidOption
 
 
@@ -15,15 +17,19 @@ class ConsumerConfig:
     max_cached_messages: int = 1000  # pullThresholdForQueue; above it a queue is not pulled
     max_cached_bytes: int = 100 * 1024 * 1024  # pullThresholdSizeForQueue
     max_span: int = 2000  # consumeConcurrentlyMaxSpan; distance from the lowest to the highest unfinished message of a queue
+    max_topic_messages: int | None = None  # pullThresholdForTopic; of all queues of a topic together
+    max_topic_bytes: int | None = None  # pullThresholdSizeForTopic
     max_total_bytes: int = 256 * 1024 * 1024  # of all queues of a group together
     pull_suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis; how long a broker holds a pull that finds nothing
     pull_retry_s: float = 1.0  # pullTimeDelayMillsWhenException
     strategy: Strategy = average  # allocateMessageQueueStrategy; the same in all members of a group
+    interceptors: tuple[Interceptor, ...] = ()  # ConsumeMessageHook; around every listener call, the first is the outermost
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after a pass that could not do everything
     hand_over_pause_s: float = 0.2  # before a queue of a concurrent group is taken over: the one who gives it up commits first
     persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5 there; how much work is repeated after a crash
     persist_again_s: float = 30.0  # unchanged progress is told again, in case the broker lost it in a crash
+    offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
     lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
     send_back_retry_s: float = 5.0  # how long a message waits here that could not be sent back
@@ -35,6 +41,8 @@ class ConsumerConfig:
         _within("max_cached_messages", self.max_cached_messages, 1, 65_535)
         _within("max_span", self.max_span, 1, 65_535)
         _within("max_cached_bytes", self.max_cached_bytes, 1, 1 << 40)
+        _within("max_topic_messages", 1 if self.max_topic_messages is None else self.max_topic_messages, 1, 6_553_500)
+        _within("max_topic_bytes", 1 if self.max_topic_bytes is None else self.max_topic_bytes, 1, 1 << 40)
         _within("max_total_bytes", self.max_total_bytes, 1, 1 << 40)
         for name in ("pull_suspend_s", "pull_retry_s", "rebalance_period_s", "rebalance_pause_s", "send_back_retry_s"):
             if getattr(self, name) <= 0:

@@ -20,7 +20,7 @@ from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.send_back import SendBack
+from ogive.client.consumer.send_back import returns
 from ogive.client.listener import AnyListener, Later
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt
@@ -112,11 +112,10 @@ class DeliveryService:
         self._closed = False
         self._expiry: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
-        self._send_back = SendBack(
-            group.calls,
-            group.spawn,
-            max_retries=listener.config.retries,
-            retry_s=config.send_back_retry_s,
+        self._failed_messages = returns(
+            group,
+            listener,
+            config,
             returned=self._returned,
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
@@ -161,7 +160,7 @@ class DeliveryService:
             await asyncio.wait((self._all_settled,), timeout=timeout_s)
         if self._expiry is not None:
             self._expiry.cancel()
-        await self._send_back.close(max(0.0, deadline - self._loop.time()))
+        await self._failed_messages.close(max(0.0, deadline - self._loop.time()))
 
     def fail(self, error: BaseException) -> None:
         """Make everybody who waits for a message see *error*."""
@@ -172,7 +171,7 @@ class DeliveryService:
         before = self._loop.time() - self._timeout_s
         for (process_queue, offset), (since, message) in list(self._out.items()):
             if since < before:
-                log.warning("%s/%d got no verdict within %.0f s: it is sent back", message.queue, offset, self._timeout_s)
+                log.warning("%s/%d got no verdict within %.0f s: it counts as failed", message.queue, offset, self._timeout_s)
                 self._settle(process_queue, message, Later(EXPIRED_LEVEL))
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -189,13 +188,16 @@ class DeliveryService:
         return IncomingMessage.of(message, settle)
 
     def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None) -> None:
-        if self._out.pop((process_queue, message.queue_offset), None) is None:
+        out = self._out.pop((process_queue, message.queue_offset), None)
+        if out is None:
             return
+        now, done = self._loop.time(), verdict is None
+        self._group.statistics.of(message.queue.topic).consumed(now, now - out[0], calls=1, done=done, failed=not done)
         if not process_queue.dropped:
             if verdict is None:
                 self._group.finish(process_queue, (message.queue_offset,))
             else:
-                self._send_back.give(process_queue, message, verdict.delay_level)
+                self._failed_messages.give(process_queue, message, verdict.delay_level)
         if not self._out and self._all_settled is not None and not self._all_settled.done():
             self._all_settled.set_result(None)
 

@@ -1,13 +1,15 @@
 """What the parts of one group's member share: the queues it holds, their progress, and the way to the brokers."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ogive.client.consumer.calls import GroupCalls
-from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.model import MessageExt, MessageQueue
 
@@ -22,7 +24,9 @@ class Group:
     name: str
     instance: ClientInstance
     calls: GroupCalls
-    store: RemoteOffsetStore
+    store: OffsetStore
+    statistics: Statistics
+    broadcast: bool = False
     auto_commit: bool = True
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
 
@@ -32,6 +36,7 @@ class Group:
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
         """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message."""
+        process_queue.consumed_at_ms = time.time_ns() // 1_000_000
         safe_offset = process_queue.ack(offsets)
         if self.auto_commit:
             self.store.update(process_queue.queue, safe_offset)

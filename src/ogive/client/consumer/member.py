@@ -1,28 +1,38 @@
 """One member of one consumer group: its subscriptions, its queues and the listeners that they feed."""
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from ogive.client.consumer.announce import Announcer, OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.delivery import no_function
+from ogive.client.consumer.direct import consume_directly
 from ogive.client.consumer.group import ConsumeService, Group
-from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.intercept import intercepted
+from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path
+from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
-from ogive.client.consumer.send_back import SendBack
+from ogive.client.consumer.report import properties, queue_info
+from ogive.client.consumer.requests import answer_requests
+from ogive.client.consumer.send_back import returns
+from ogive.client.consumer.statistics import Statistics
+from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where
-from ogive.errors import CompressionUnavailable, InvalidOption, NoRoute, ProtocolError
-from ogive.model import MessageExt, MessageQueue, retry_topic
+from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
+from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
 from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, SubscriptionData, queue_map_dumps
+from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.compression import decompress
+from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
 
 log = logging.getLogger(__name__)
 
@@ -39,34 +49,54 @@ class Member:
     """
 
     def __init__(
-        self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig, make_service: MakeService
+        self,
+        instance: ClientInstance,
+        listeners: Sequence[AnyListener],
+        config: ConsumerConfig,
+        make_service: MakeService,
+        on_change: OnChange | None = None,
     ) -> None:
         settings = [listener.config for listener in listeners]
         check_one_group(settings)
+        listeners = [intercepted(listener, config.interceptors) for listener in listeners]
+        self._make_service = make_service
         self.group = settings[0].group
         self._settings = settings
         self._config = config
+        self._broadcast = settings[0].broadcast
         self._orderly = settings[0].orderly
         self._retry_topic = retry_topic(self.group)
+        self._loop = asyncio.get_running_loop()
         self._started_ms = time.time_ns() // 1_000_000
         calls = GroupCalls(instance, self.group)
-        self._context = group = Group(self.group, instance, calls, RemoteOffsetStore(calls))
+        self._context = group = Group(
+            self.group,
+            instance,
+            calls,
+            self._store(instance, calls),
+            Statistics(self._loop.time()),
+            broadcast=self._broadcast,
+        )
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
-        self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
+        starts: dict[str, Start] = {one.topic: one.start for one in settings}
+        if not self._broadcast:
+            self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
+            starts[self._retry_topic] = "earliest"
+        self._listeners = {one.config.topic: one for one in listeners if one.function is not no_function}
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
         self._pulls = PullService(group, config, self._subscriptions, deliver=self._deliver, reject=self._reject, repair=self._go_to)
-        self._rejected = SendBack(
-            calls,
-            group.spawn,
-            max_retries=settings[0].retries,
-            retry_s=config.send_back_retry_s,
+        self._rejected = returns(
+            group,
+            listeners[0],
+            config,
             returned=lambda process_queue, message: group.finish(process_queue, (message.queue_offset,)),
             redeliver=lambda process_queue, message: self._reject(process_queue, [message]),
         )
-        starts: dict[str, Start] = {one.topic: one.start for one in settings}
+        self._locks = self._orderly and not self._broadcast
         self._rebalancer = Rebalancer(
-            group, config, self._pulls, starts={**starts, self._retry_topic: "earliest"}, orderly=self._orderly, quiet=self._quiet
+            group, config, self._pulls, starts=starts, orderly=self._locks, quiet=self._quiet, changed=lambda *_: self.announce()
         )
+        self._announcer = Announcer(on_change, group.held, group.spawn) if on_change is not None else None
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
 
@@ -75,12 +105,11 @@ class Member:
     async def start(self) -> None:
         """Join the group and take over queues. Raises NoNameServer. A topic that does not exist yet is waited for."""
         group, config = self._context, self._config
+        await group.store.open()
         for topic in self._services:
-            try:
-                await group.instance.route(topic)
-            except NoRoute as exc:
-                log.warning("group %s waits for its topic: %s", self.group, exc)
+            await self._find_route(topic)
         group.instance.register_consumer(self)
+        answer_requests(group.instance)
         for service in self._services.values():
             service.start()
         await group.instance.heartbeat_now()
@@ -89,7 +118,7 @@ class Member:
             self._every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
             self._every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
         ]
-        if self._orderly:
+        if self._locks:
             self._jobs.append(self._every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks"))
         self._rebalancer.soon()
 
@@ -100,7 +129,48 @@ class Member:
         await asyncio.gather(self._stop_fetching(), *ending)
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+        await self._context.store.close()
         await self._context.instance.unregister_consumer(self)
+
+    # --- more and less, at run time ----------------------------------------------------------------------------------
+
+    async def add(self, listener: AnyListener) -> None:
+        """Listen to one more topic. Raises InvalidOption where the listener cannot join the group, NoNameServer."""
+        check_one_group([*self._settings, listener.config])
+        topic = listener.config.topic
+        await self._find_route(topic)
+        listener = intercepted(listener, self._config.interceptors)
+        self._settings.append(listener.config)
+        self._listeners[topic] = listener
+        self._services[topic] = service = self._make_service(self._context, listener, self._config)
+        self._subscriptions[topic] = listener.config.subscription(time.time_ns() // 1_000_000)
+        service.start()
+        await self._context.instance.heartbeat_now()
+        self._rebalancer.join(topic, listener.config.start)
+
+    async def remove(self, topic: str, caller: object = None) -> None:
+        """Listen to the topic no longer; the member must have another one. *caller*: see Workers.stop."""
+
+        async def end_calls() -> None:  # its queues are pulled no more; its retries go to the other listeners from here on
+            await self._services.pop(topic).stop(self._config.await_termination_s, caller)
+
+        await self._rebalancer.leave(topic, end_calls)
+        self._settings = [one for one in self._settings if one.topic != topic]
+        del self._listeners[topic], self._subscriptions[topic]
+        self._context.statistics.forget(topic)
+        await self._context.instance.heartbeat_now()
+        for process_queue in list(self._context.held.values()):
+            if any(message.topic == topic for message in process_queue.head(process_queue.count)):
+                await self._go_to(process_queue, process_queue.safe_offset)  # retries that the service left behind
+
+    def announce(self) -> None:
+        """Tell the application if it holds other queues than it was told."""
+        if self._announcer is not None:
+            self._announcer.look()
+
+    @property
+    def topics(self) -> Collection[str]:
+        return self._services.keys()
 
     def suspend(self) -> None:
         """Pull nothing more; what is here already is still consumed."""
@@ -125,47 +195,73 @@ class Member:
 
     def consumer_data(self) -> ConsumerData:
         where = consume_from_where(self._settings[0].start)
-        return ConsumerData(group=self.group, consume_from_where=where, subscriptions=tuple(self._subscriptions.values()))
+        return ConsumerData(
+            group=self.group,
+            message_model="BROADCASTING" if self._broadcast else "CLUSTERING",
+            consume_from_where=where,
+            subscriptions=tuple(self._subscriptions.values()),
+        )
 
     def on_consumer_ids_changed(self) -> None:
         self._rebalancer.soon()
 
     def running_info(self) -> bytes:
-        """Source: ConsumerRunningInfo.java, 5.3."""
-        queues = [
-            (
-                queue,
-                json.dumps(
-                    {
-                        "commitOffset": self._context.store.read(queue) or 0,
-                        "cachedMsgCount": p.count,
-                        "cachedMsgSizeInMiB": p.bytes >> 20,
-                        "cachedMsgMinOffset": p.safe_offset if p.count else 0,
-                        "cachedMsgMaxOffset": p.safe_offset + p.span if p.count else 0,
-                        "locked": self._orderly,
-                        "droped": p.dropped,
-                    }
-                ),
-            )
-            for queue, p in self._context.held.items()
-        ]
-        rest = {
-            "properties": {
-                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-                "PROP_CONSUMEORDERLY": str(self._orderly).lower(),
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-                "PROP_THREADPOOL_CORE_SIZE": str(sum(one.threads for one in self._settings)),
+        now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
+        lease_s = self._config.lock_lease_s if self._locks else None
+        store, statistics = self._context.store, self._context.statistics
+        info = ConsumerRunningInfo(
+            properties=properties(
+                self._settings,
+                self._config,
+                self._context.instance.config,
+                from_where=self.consumer_data().consume_from_where,
+                started_ms=self._started_ms,
+            ),
+            subscriptions=tuple(self._subscriptions.values()),
+            queues={
+                queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=now, now_ms=now_ms)
+                for queue, process_queue in self._context.held.items()
             },
-            "subscriptionSet": [subscription.to_json() for subscription in self._subscriptions.values()],
-            "statusTable": {},
-            "userConsumerInfo": {},
-        }
-        return f'{{"mqTable":{queue_map_dumps(queues)},{json.dumps(rest)[1:]}'.encode()
+            topics={topic: statistics.of(topic).status(now) for topic in self._subscriptions},
+        )
+        return info.encode()
+
+    # --- what tools ask (see requests.py) ----------------------------------------------------------------------------
+
+    async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at these offsets in the queues that are held; their owners hear of the others themselves."""
+        held = [(self._context.held[queue], offset) for queue, offset in offsets.items() if queue in self._context.held]
+        for process_queue, offset in held:
+            log.warning("%s: %s was told to go on at %d", process_queue.queue, self.group, offset)
+        await asyncio.gather(*(self._go_to(process_queue, offset) for process_queue, offset in held))
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        known = {queue: self._context.store.read(queue) for queue in self._context.held if queue.topic == topic}
+        return {queue: offset for queue, offset in known.items() if offset is not None}
+
+    async def consume_directly(self, message: MessageExt) -> ConsumeDirectlyResult:
+        """Raises IllegalStateError where the messages are iterated over: nobody can be called."""
+        topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
+        listener = self._listeners.get(topic)
+        if listener is None:
+            raise IllegalStateError(f"group {self.group} has no listener of {topic} in this client")
+        return await consume_directly(listener, replace(message, topic=topic))
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    def _store(self, instance: ClientInstance, calls: GroupCalls) -> OffsetStore:
+        if not self._broadcast:
+            return RemoteOffsetStore(calls)
+        return LocalOffsetStore(offsets_path(self._config.offsets_dir, local_ip(), instance.config.instance_name, self.group))
+
     def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
         return self._context.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
+
+    async def _find_route(self, topic: str) -> None:
+        try:
+            await self._context.instance.route(topic)
+        except NoRoute as exc:
+            log.warning("group %s waits for its topic: %s", self.group, exc)
 
     async def _stop_fetching(self) -> None:
         await self._rebalancer.settle()
@@ -225,5 +321,7 @@ def check_one_group(settings: Sequence[ListenerConfig]) -> None:
     group, topics = settings[0].group, [one.topic for one in settings]
     if len(set(topics)) < len(topics):
         raise InvalidOption(f"group {group} has two listeners to one topic: each topic of a group takes one")
+    if len({one.broadcast for one in settings}) > 1:
+        raise InvalidOption(f"group {group} has a broadcasting listener beside one that is not: a group is one or the other")
     if len(settings) > 1 and any(one.orderly for one in settings):
         raise InvalidOption(f"group {group} has an orderly listener beside another one: give each orderly listener a group of its own")

@@ -1,4 +1,4 @@
-"""How far a group got in each queue, on its way to the broker."""
+"""How far a group got in each queue: what a member knows, and its way to the broker."""
 
 import asyncio
 import logging
@@ -12,37 +12,48 @@ from ogive.model import MessageQueue
 log = logging.getLogger(__name__)
 
 
-class OffsetCalls(Protocol):
-    """What the store asks of brokers. Every failure raises OgiveError."""
-
-    async def query_offset(self, queue: MessageQueue) -> int | None: ...
-    async def update_offset(self, queue: MessageQueue, offset: int) -> None: ...
-
-
-class RemoteOffsetStore:
-    """Offsets in memory, kept at the brokers. Source: RemoteBrokerOffsetStore.java, 5.3.
+class OffsetStore(Protocol):
+    """Offsets of the queues that a member holds, and the lasting record behind them.
 
     An offset never moves back, but for a repair, which also freezes it: results of listeners that were still running then cannot overwrite
     it. Queues are independent of each other: persisting or forgetting one touches no other.
-
-    Differs from Java: one update of a queue is on its way at a time, and its answer is awaited. Apache's broker hands the requests of one
-    connection to several threads: of an one-way update and a later one, every tenth pair came to pass the other way round, and an update
-    carried by a pull lost to an older one still more often. A queue's next owner then begins where the last one had long been.
     """
 
-    def __init__(self, calls: OffsetCalls) -> None:
-        self._calls = calls
-        self._offsets: dict[MessageQueue, int] = {}
-        self._acknowledged: dict[MessageQueue, int] = {}
-        self._frozen: set[MessageQueue] = set()
-        self._turns: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+    async def open(self) -> None: ...
 
     async def fetch(self, queue: MessageQueue) -> int | None:
-        """The broker's record; None only where the broker says that there is none. Every failure raises: it must never pass for "none"."""
-        return await self._calls.query_offset(queue)
+        """The record; None only where it says that there is none. Every failure raises OgiveError: it must never pass for "none"."""
+        ...
 
     def read(self, queue: MessageQueue) -> int | None:
         """What is known here."""
+        ...
+
+    def update(self, queue: MessageQueue, offset: int) -> None: ...
+
+    def repair(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, also back, and keep it until the queue is forgotten."""
+        ...
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is known here; the record stays."""
+        ...
+
+    async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
+        """Bring what is known of *queues* to the record. A failure is logged. *again*: also what was brought before."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Offsets:
+    """The memory part of both stores."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, int] = {}
+        self._frozen: set[MessageQueue] = set()
+
+    def read(self, queue: MessageQueue) -> int | None:
         return self._offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
@@ -50,7 +61,6 @@ class RemoteOffsetStore:
             self._offsets[queue] = offset
 
     def repair(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, also back, and keep it until the queue is forgotten."""
         self._offsets[queue] = offset
         self._frozen.add(queue)
 
@@ -60,8 +70,42 @@ class RemoteOffsetStore:
 
     def forget(self, queue: MessageQueue) -> None:
         self._offsets.pop(queue, None)
-        self._acknowledged.pop(queue, None)
         self._frozen.discard(queue)
+
+
+class OffsetCalls(Protocol):
+    """What the remote store asks of brokers. Every failure raises OgiveError."""
+
+    async def query_offset(self, queue: MessageQueue) -> int | None: ...
+    async def update_offset(self, queue: MessageQueue, offset: int) -> None: ...
+
+
+class RemoteOffsetStore(Offsets):
+    """Offsets kept at the brokers, for the members of a clustering group. Source: RemoteBrokerOffsetStore.java, 5.3.
+
+    Differs from Java: one update of a queue is on its way at a time, and its answer is awaited. Apache's broker hands the requests of one
+    connection to several threads: of an one-way update and a later one, every tenth pair came to pass the other way round, and an update
+    carried by a pull lost to an older one still more often. A queue's next owner then begins where the last one had long been.
+    """
+
+    def __init__(self, calls: OffsetCalls) -> None:
+        super().__init__()
+        self._calls = calls
+        self._acknowledged: dict[MessageQueue, int] = {}
+        self._turns: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def open(self) -> None:
+        """Nothing to do: each queue is asked for when it is taken over."""
+
+    async def close(self) -> None:
+        """Nothing to do: the last progress was told when the queues were given up."""
+
+    async def fetch(self, queue: MessageQueue) -> int | None:
+        return await self._calls.query_offset(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        super().forget(queue)
+        self._acknowledged.pop(queue, None)
         self._turns.pop(queue, None)
 
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:

@@ -2,9 +2,11 @@
 
 Behaviour
 - The messages of a queue are given to the listener in offset order, one (or one batch) after the other; different queues at the same time.
-- No call begins unless the queue is ours and its lock is fresh, by the clock that also runs while the process is stopped.
+- No call begins unless the queue is ours and its lock is fresh, by the clock that also runs while the process is stopped. Each member of
+  a broadcasting group has every queue for itself and needs no lock.
 - A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again. Over the limit of retries it is sent to
-  the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set.
+  the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set. A broadcasting group has no
+  dead letters: what is over the limit is logged and dropped.
 - A queue that is given away waits for the running call; its result still counts.
 
 Differs from Java
@@ -42,6 +44,11 @@ class TurnResult:
 
     done: int
     failure: Failure | None = None
+
+
+def pause_s(asked: float | None, usual: float) -> float:
+    """How long a queue waits before its next try."""
+    return min(MAX_SUSPEND_S, max(MIN_SUSPEND_S, usual if asked is None else asked))
 
 
 class OrderlyService:
@@ -127,19 +134,25 @@ class OrderlyService:
         if process_queue.busy or process_queue in self._paused or not process_queue.count or not self._may_call(process_queue):
             return
         process_queue.busy = True
-        self._workers.submit([(process_queue, process_queue.head(self._turn))])
+        messages = process_queue.head(self._turn)
+        process_queue.taken = messages
+        self._workers.submit([(process_queue, messages)])
 
-    def _finished(self, results: Sequence[tuple[Turn, TurnResult]]) -> None:
-        for (process_queue, messages), result in results:
+    def _finished(self, results: Sequence[tuple[Turn, TurnResult, float]]) -> None:
+        now = self._loop.time()
+        for (process_queue, messages), result, seconds in results:
             failure, done = result.failure, result.done
+            calls, failed = -(-result.done // self._batch), messages[:0]
             if failure is not None:
-                done += failure.done
+                calls, done = calls + 1, done + failure.done
+                failed = messages[done : result.done + self._batch]
+            process_queue.taken = ()
+            self._group.statistics.of(process_queue.queue.topic).consumed(now, seconds, calls=calls, done=done, failed=len(failed))
             if done and not process_queue.dropped:
                 self._group.finish(process_queue, [message.queue_offset for message in messages[:done]])
             if failure is None or process_queue.dropped:
                 self._end_turn(process_queue)
             else:
-                failed = messages[done : result.done + self._batch]
                 task = self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
                 self._retrying.add(task)
                 task.add_done_callback(self._retrying.discard)
@@ -169,6 +182,15 @@ class OrderlyService:
 
     async def _to_dead_letters(self, message: MessageExt, limit: int) -> bool:
         """More tries than allowed, in the copy's header, are what makes a broker put it there."""
+        if self._group.broadcast:
+            log.error(
+                "%s/%d (id %s) failed too often and is dropped: %s is broadcasting",
+                message.queue,
+                message.queue_offset,
+                message.id,
+                self._group.name,
+            )
+            return True
         limit = min(limit, 0x7FFFFFFE)
         try:
             await self._group.calls.send_retry(message, delay_level=0, reconsume_times=limit + 1, max_retries=limit)
@@ -179,8 +201,7 @@ class OrderlyService:
         return True
 
     def _pause(self, process_queue: ProcessQueue, seconds: float | None) -> None:
-        seconds = self._listener.config.suspend_s if seconds is None else seconds
-        delay = min(MAX_SUSPEND_S, max(MIN_SUSPEND_S, seconds))
+        delay = pause_s(seconds, self._listener.config.suspend_s)
         self._paused[process_queue] = self._loop.call_later(delay, self._resume, process_queue)
 
     def _resume(self, process_queue: ProcessQueue) -> None:

@@ -20,25 +20,33 @@ class Failure:
     suspend_s: float | None = None
 
 
+def read(listener: AnyListener, count: int, answer: Any) -> tuple[Failure | None, bool]:
+    """(what *answer* means for a batch of *count* messages, whether it makes sense); None for success."""
+    if answer is None:
+        return None, True
+    orderly = listener.config.orderly
+    if isinstance(answer, Later) and answer.done <= count and (answer.delay_level <= 0 or not orderly):
+        return (Failure(answer.done, answer.delay_level) if answer.done < count else None), True
+    if isinstance(answer, Suspend) and orderly and answer.done <= count:
+        return (Failure(answer.done, 0, answer.seconds) if answer.done < count else None), True
+    return Failure(), False
+
+
 def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | None:
     """None for success. An answer that makes no sense is logged, and is a failure."""
-    if answer is None:
-        return None
-    orderly = listener.config.orderly
-    if isinstance(answer, Later) and answer.done <= len(messages) and (answer.delay_level <= 0 or not orderly):
-        return Failure(answer.done, answer.delay_level) if answer.done < len(messages) else None
-    if isinstance(answer, Suspend) and orderly and answer.done <= len(messages):
-        return Failure(answer.done, 0, answer.seconds) if answer.done < len(messages) else None
-    log.error(
-        "listener %s returned %.200r, which is no result of %s listener for %d message(s): they come again later. "
-        "Return None for success, or %s",
-        listener.name,
-        answer,
-        "an orderly" if orderly else "a concurrent",
-        len(messages),
-        "LATER, DEAD_LETTER or suspend(...)" if orderly else "LATER, later(...) or DEAD_LETTER",
-    )
-    return Failure()
+    failure, sensible = read(listener, len(messages), answer)
+    if not sensible:
+        orderly = listener.config.orderly
+        log.error(
+            "listener %s returned %.200r, which is no result of %s listener for %d message(s): they come again later. "
+            "Return None for success, or %s",
+            listener.name,
+            answer,
+            "an orderly" if orderly else "a concurrent",
+            len(messages),
+            "LATER, DEAD_LETTER or suspend(...)" if orderly else "LATER, later(...) or DEAD_LETTER",
+        )
+    return failure
 
 
 def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseException) -> Failure:

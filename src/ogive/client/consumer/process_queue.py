@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import itertools
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -42,12 +43,16 @@ class ProcessQueue:
         "_room",
         "active",
         "busy",
+        "consumed_at_ms",
+        "failed_unlocks",
         "leased_until",
         "paused",
         "pull_offset",
+        "pulled_at_ms",
         "queue",
         "state",
         "suggested_broker_id",
+        "taken",
     )
 
     def __init__(self, queue: MessageQueue, pull_offset: int, leased_until: float = float("inf")) -> None:
@@ -59,6 +64,9 @@ class ProcessQueue:
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.paused = False  # neither pulled nor handed out until ``resume``
         self.suggested_broker_id = 0
+        self.taken: Sequence[MessageExt] = ()  # orderly: what a worker has now, unfinished like the rest
+        self.failed_unlocks = 0  # how often it could not be given up because a call was running
+        self.pulled_at_ms = self.consumed_at_ms = time.time_ns() // 1_000_000  # last pull asked, last message finished
         # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find its first key.
         self._pending: OrderedDict[int, MessageExt] = OrderedDict()
         self._bytes = 0

@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Literal, Self
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.pull_member import OnChange, PullMember, PullSettings
+from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.pull_service import select
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.listener import Start, validate_start

@@ -21,7 +21,6 @@ Differs from Java
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
@@ -37,17 +37,17 @@ from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer, difference
+from ogive.client.consumer.report import queue_info
+from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption, NoRoute
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, parse_tags, validate_group, validate_topic
 from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, SubscriptionData, queue_map_dumps
+from ogive.wire.bodies import ConsumerData, SubscriptionData
+from ogive.wire.running_info import ConsumerRunningInfo
 
 log = logging.getLogger(__name__)
-
-OnChange = Callable[[list[MessageQueue], list[MessageQueue]], Any]
-"""(taken over, given up). A plain function is called in a thread, an ``async def`` on the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,9 @@ class PullMember:
         self._started_ms = time.time_ns() // 1_000_000
         self.calls = calls = GroupCalls(instance, self.group)
         auto_commit = settings.auto_commit and settings.group is not None
-        self._group = group = Group(self.group, instance, calls, RemoteOffsetStore(calls), auto_commit=auto_commit)
+        self._loop = asyncio.get_running_loop()
+        self._store = RemoteOffsetStore(calls)
+        self._group = group = Group(self.group, instance, calls, self._store, Statistics(self._loop.time()), auto_commit=auto_commit)
         self._subscriptions = {topic: self._subscription(topic) for topic in settings.topics}
         self._prefetch = Prefetch()
         self._pulls = PullService(group, config, self._subscriptions, deliver=self._deliver, repair=self._repair, post_subscription=True)
@@ -225,7 +227,7 @@ class PullMember:
 
     async def _begin_offset(self, queue: MessageQueue) -> int:
         """Raises where it cannot be learned: a failed query is never "no offset"."""
-        offset = None if self._settings.group is None else await self._group.store.fetch(queue)
+        offset = None if self._settings.group is None else await self._store.fetch(queue)
         return offset if offset is not None else await self._group.calls.start_offset(queue, self._settings.start)
 
     async def seek(self, queue: MessageQueue, to: int | Start) -> None:
@@ -274,7 +276,7 @@ class PullMember:
 
     def _jump(self, process_queue: ProcessQueue, offset: int) -> None:
         if self._group.auto_commit:
-            self._group.store.move(process_queue.queue, offset)
+            self._store.move(process_queue.queue, offset)
         self._rebalancer.jump(process_queue, offset)
         self._prefetch.discard_dropped()
 
@@ -301,7 +303,7 @@ class PullMember:
             wanted = {self._held(queue).queue: offset for queue, offset in offsets.items()}
             if min(wanted.values(), default=0) < 0:
                 raise InvalidOption("an offset is not below 0")
-        task = asyncio.create_task(self._group.store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
+        task = asyncio.create_task(self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
         self._commits.add(task)
         task.add_done_callback(self._commit_done)
         await asyncio.shield(task)  # cut off on its way, an update could be overtaken by the next one
@@ -318,7 +320,7 @@ class PullMember:
         return await self.calls.query_offset(queue, zero_if_young=False)
 
     async def _persist(self, *, again: bool) -> None:
-        await self._group.store.persist(list(self._group.held), again=again)
+        await self._store.persist(list(self._group.held), again=again)
 
     def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
         return self._group.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
@@ -337,30 +339,19 @@ class PullMember:
         self._rebalancer.soon()
 
     def running_info(self) -> bytes:
-        """Source: ConsumerRunningInfo.java, 5.3."""
-        queues = [
-            (
-                queue,
-                json.dumps(
-                    {
-                        "commitOffset": self._group.store.read(queue) or 0,
-                        "cachedMsgCount": p.count,
-                        "cachedMsgSizeInMiB": p.bytes >> 20,
-                        "cachedMsgMinOffset": p.safe_offset if p.count else 0,
-                        "cachedMsgMaxOffset": p.safe_offset + p.span if p.count else 0,
-                        "droped": p.dropped,
-                    }
-                ),
-            )
-            for queue, p in self._group.held.items()
-        ]
-        rest = {
-            "properties": {"PROP_CONSUME_TYPE": "CONSUME_ACTIVELY", "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms)},
-            "subscriptionSet": [subscription.to_json() for subscription in self._subscriptions.values()],
-            "statusTable": {},
-            "userConsumerInfo": {},
+        now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
+        queues = {
+            queue: queue_info(p, self._store.read(queue), lease_s=None, now=now, now_ms=now_ms) for queue, p in self._group.held.items()
         }
-        return f'{{"mqTable":{queue_map_dumps(queues)},{json.dumps(rest)[1:]}'.encode()
+        about = {
+            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "consumerGroup": self.group,
+        }
+        statistics = self._group.statistics
+        topics = {topic: statistics.of(topic).status(now) for topic in self._subscriptions}
+        info = ConsumerRunningInfo(properties=about, subscriptions=tuple(self._subscriptions.values()), queues=queues, topics=topics)
+        return info.encode()
 
     def _subscription(self, topic: str) -> SubscriptionData:
         return SubscriptionData.of_tags(topic, self._settings.tags, self._started_ms)

@@ -2,8 +2,8 @@
 
 Behaviour
 - A pull waits up to 15 s at the broker for a message (long poll).
-- A queue is not pulled while too much of it is unfinished: count, bytes, or distance from the lowest to the highest message; nor while
-  the consumer is suspended.
+- A queue is not pulled while too much of it, of its topic or of the whole group is unfinished: count, bytes, or (of the queue) distance
+  from the lowest to the highest message; nor while the consumer is suspended.
 - Brokers filter tags by hash; what they let through is filtered again by the tag itself. Filtered messages count as finished.
 - After an error the queue is pulled again a second later; its loop ends only with the queue.
 - An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
@@ -16,6 +16,7 @@ Differs from Java
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 BUSY_PAUSE_S: Final = 0.02  # after FLOW_CONTROL
 IDLE_PAUSE_S: Final = 0.05  # after an empty answer that came at once: a broker without long polls
 FULL_LOOK_S: Final = 0.05  # when the group's total is used up, other queues may make room unseen
+FULL_REPORT_EVERY: Final = 1000
 
 Deliver = Callable[[ProcessQueue, Sequence[MessageExt]], None]
 Repair = Callable[[ProcessQueue, int], Awaitable[None]]
@@ -66,6 +68,7 @@ class PullService:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._unwanted: set[str] = set()  # topics of which messages came that no tag wanted
+        self._times_full = 0
         self._may_pull = asyncio.Event()
         self._may_pull.set()
 
@@ -104,6 +107,7 @@ class PullService:
             await self._may_pull.wait()
             look_again_s = self._full(process_queue)
             if look_again_s is not None:
+                self._report_full(process_queue)
                 await process_queue.changed(look_again_s)
                 continue
             try:
@@ -127,13 +131,38 @@ class PullService:
             or process_queue.span > config.max_span
         ):
             return 1.0
-        if process_queue.count and sum(other.bytes for other in self._group.held.values()) > config.max_total_bytes:
+        if process_queue.count and (
+            sum(other.bytes for other in self._group.held.values()) > config.max_total_bytes or self._topic_full(process_queue.queue.topic)
+        ):
             return FULL_LOOK_S
         return None
+
+    def _topic_full(self, topic: str) -> bool:
+        messages, bytes_ = self._config.max_topic_messages, self._config.max_topic_bytes
+        if messages is None and bytes_ is None:
+            return False
+        held = [other for queue, other in self._group.held.items() if queue.topic == topic]
+        return (messages is not None and sum(other.count for other in held) > messages) or (
+            bytes_ is not None and sum(other.bytes for other in held) > bytes_
+        )
+
+    def _report_full(self, process_queue: ProcessQueue) -> None:
+        """The first time, and then seldom: a consumer that is slower than its producers is full all the time."""
+        self._times_full += 1
+        if self._times_full % FULL_REPORT_EVERY == 1:
+            log.warning(
+                "%s is not pulled until some messages are finished: it holds %d, of %d bytes, %d offsets apart (flow control, %d times)",
+                process_queue.queue,
+                process_queue.count,
+                process_queue.bytes,
+                process_queue.span,
+                self._times_full,
+            )
 
     async def _pull_once(self, process_queue: ProcessQueue) -> None:
         config, asked_at, offset = self._config, self._loop.time(), process_queue.pull_offset
         queue = process_queue.queue
+        process_queue.pulled_at_ms = time.time_ns() // 1_000_000
         result = await self._group.calls.pull(
             queue,
             offset,
@@ -150,11 +179,15 @@ class PullService:
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._go_to(process_queue, result)
             return
-        self._take(process_queue, result)
+        wanted = self._take(process_queue, result)
+        if result.status is PullStatus.FOUND:
+            now = self._loop.time()
+            self._group.statistics.of(queue.topic).pulled(now, now - asked_at, wanted)
         if result.status is not PullStatus.FOUND and result.next_offset == offset and self._loop.time() - asked_at < IDLE_PAUSE_S:
             await asyncio.sleep(IDLE_PAUSE_S)
 
-    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> int:
+        """How many of the messages are for us."""
         if result.next_offset < process_queue.pull_offset:
             log.warning("%s: the broker goes back from %d to %d", process_queue.queue, process_queue.pull_offset, result.next_offset)
         subscription = self._subscriptions[process_queue.queue.topic]
@@ -166,6 +199,7 @@ class PullService:
             self._hand_on(process_queue, fresh)
         elif not process_queue.count:  # nothing of it was for us: that is progress too
             self._group.finish(process_queue, ())
+        return len(wanted)
 
     def _hand_on(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
         unreadable = [message for message in fresh if message.is_compressed]

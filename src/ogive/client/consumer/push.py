@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import DeliveryService, IncomingMessage, no_function
@@ -27,8 +28,10 @@ class PushConsumer:
 
     With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
     ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*,
-    *max_retries*, *consume_timeout_s* and *start* are those of ``listener``, and are not for use with listeners, which have their own.
-    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
+    *max_retries*, *consume_timeout_s*, *start* and *broadcast* are those of ``listener``, and are not for use with listeners, which have
+    their own. *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves
+    open. *on_change* is called with the queues that were taken over and those that were given up, whenever that happens: a plain function
+    in a thread, an ``async def`` on the loop.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class PushConsumer:
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
+        broadcast: bool = False,
+        on_change: OnChange | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -53,10 +58,20 @@ class PushConsumer:
             raise InvalidOption("to iterate, give one topic and a group; to consume several topics, give listeners")
         else:
             settings = ListenerConfig(
-                topic=topics[0], group=group, tags=tags, max_retries=max_retries, consume_timeout_s=consume_timeout_s, start=start
+                topic=topics[0],
+                group=group,
+                tags=tags,
+                max_retries=max_retries,
+                consume_timeout_s=consume_timeout_s,
+                start=start,
+                broadcast=broadcast,
             )
             self._listeners = [Listener(no_function, settings, f"iteration over {topics[0]}")]
+        if self._iterated and self._config.interceptors:
+            raise InvalidOption("interceptors stand around listener calls; an iterated consumer makes none")
         self._by_group = _by_group(self._listeners)
+        self._on_change = on_change
+        self._changing = asyncio.Lock()  # one subscribe, unsubscribe or close at a time
         self._members: list[Member] = []
         self._delivery: DeliveryService | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -71,9 +86,7 @@ class PushConsumer:
         instance.on_failure.append(self._fail)
         try:
             for listeners in self._by_group:
-                member = Member(instance, listeners, self._config, self._make_service)
-                self._members.append(member)
-                await member.start()
+                await self._join(listeners)
         except BaseException:
             await self.close()
             raise
@@ -95,12 +108,16 @@ class PushConsumer:
     async def _close(self, caller: object) -> None:
         if not self._owner.started:
             return
+        async with self._changing:
+            await self._leave_all(self._owner.client, caller)
+
+    async def _leave_all(self, instance: ClientInstance, caller: object) -> None:
         try:
             for result in await asyncio.gather(*(member.stop(caller) for member in self._members), return_exceptions=True):
                 if isinstance(result, BaseException):
                     log.error("a group was not left in good order", exc_info=result)
         finally:
-            self._owner.client.on_failure.remove(self._fail)
+            instance.on_failure.remove(self._fail)
             await self._owner.close()
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
@@ -137,6 +154,60 @@ class PushConsumer:
         _ = self._owner.client
         assert self._delivery is not None
         return await self._delivery.next()
+
+    async def subscribe(self, listener: AnyListener) -> None:
+        """Run one more listener, of a group of its own or of one that is here. Raises InvalidOption, NoNameServer."""
+        self._check_listening()
+        (listener,) = _checked_listeners([listener], None)
+        async with self._changing:
+            self._check_listening()
+            member = self._member(listener.config.group)
+            if member is not None:
+                await member.add(listener)
+                return
+            try:
+                await self._join([listener])
+            except BaseException:
+                await self._members.pop().stop()
+                raise
+
+    async def unsubscribe(self, listener: AnyListener) -> None:
+        """Run a listener no longer. Running calls are waited for, as by ``close``; its group is left if it was the last one there.
+
+        Raises InvalidOption for a listener that does not run here.
+        """
+        await self.unsubscribe_for(listener, asyncio.current_task())
+
+    async def unsubscribe_for(self, listener: AnyListener, caller: object) -> None:
+        """``unsubscribe``, asked for by *caller*: a task, or the ident of a thread."""
+        self._check_listening()
+        async with self._changing:
+            self._check_listening()
+            group, topic = listener.config.group, listener.config.topic
+            member = self._member(group)
+            if member is None or topic not in member.topics:
+                raise InvalidOption(f"no listener of {topic} in group {group} runs here")
+            if len(member.topics) > 1:
+                await member.remove(topic, caller)
+            else:
+                self._members.remove(member)
+                await member.stop(caller)
+                member.announce()
+
+    def _check_listening(self) -> None:
+        self._owner.client.check_running()
+        if self._iterated:
+            raise IllegalStateError("this consumer is iterated over: its topic stays as it is")
+        if self._closing is not None:
+            raise IllegalStateError("the push consumer is closed; make a new one")
+
+    def _member(self, group: str) -> Member | None:
+        return next((member for member in self._members if member.group == group), None)
+
+    async def _join(self, listeners: Sequence[AnyListener]) -> None:
+        member = Member(self._owner.client, listeners, self._config, self._make_service, self._on_change)
+        self._members.append(member)
+        await member.start()
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Unfinished messages of each queue that this consumer holds now, asked from the brokers. Raises OgiveError."""

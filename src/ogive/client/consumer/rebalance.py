@@ -2,6 +2,7 @@
 
 Behaviour
 - A pass runs at start, when members or routes change, every 20 s, and 1 s after a pass that could not do everything; never two within 1 s.
+- A broadcasting member holds every queue, whoever else is there.
 - A topic whose queues or members cannot be learned keeps its assignment.
 - A queue that is given up: no new call begins, progress goes to the broker, then (orderly) the lock is given back. An orderly queue whose
   listener is at work stays until it has ended, or until our lease on the lock is over.
@@ -19,7 +20,7 @@ Differs from Java
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
@@ -54,7 +55,7 @@ class Rebalancer:
         config: ConsumerConfig,
         pulls: PullService,
         *,
-        starts: Mapping[str, Start],
+        starts: dict[str, Start],
         orderly: bool,
         quiet: Quiet,
         changed: Changed | None = None,
@@ -100,15 +101,15 @@ class Rebalancer:
     async def rebalance(self) -> bool:
         """One pass over all topics; False if something is left to do."""
         async with self._changing:
-            results = [await self._rebalance_topic(topic) for topic in self._starts]
+            results = [await self._rebalance_topic(topic) for topic in list(self._starts)]
         return all(results)
 
     async def _rebalance_topic(self, topic: str) -> bool:
         group, me = self._group, self._group.instance.client_id
         try:
             queues = await group.calls.queues(topic)
-            members = await self._members(topic)
-            mine = self._config.strategy(queues, members, me) if me in members else []
+            members = [me] if group.broadcast else await self._members(topic)
+            mine = self._share(queues, members, me)
         except NoRoute as exc:
             log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
             return topic.startswith(RETRY_PREFIX)
@@ -131,6 +132,11 @@ class Rebalancer:
                 self._changed(added, released)
             await group.calls.heartbeat()
         return me in members and len(released) == len(given_up) and len(added) == len(taken)
+
+    def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
+        if self._group.broadcast:
+            return queues
+        return self._config.strategy(queues, members, me) if me in members else []
 
     async def _members(self, topic: str) -> list[str]:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
@@ -156,6 +162,8 @@ class Rebalancer:
                 self._pulls.stop(process_queue)
         quiet = await asyncio.gather(*(self._quiet(process_queue, HAND_OVER_WAIT_S) for process_queue in process_queues))
         released = [p for p, is_quiet in zip(process_queues, quiet, strict=True) if is_quiet]
+        for process_queue in process_queues:
+            process_queue.failed_unlocks += process_queue not in released
         overdue = [p for p in process_queues if p not in released and self._loop.time() >= p.leased_until]
         for process_queue in overdue:
             log.warning(
@@ -182,6 +190,26 @@ class Rebalancer:
             await self._group.calls.unlock(queues)
         except OgiveError as exc:
             log.warning("queues of %s stay locked until the broker's lease ends: %s", self._group.name, exc)
+
+    def join(self, topic: str, start: Start) -> None:
+        """Share this topic, too, from the next pass on."""
+        self._starts[topic] = start
+        self.soon()
+
+    async def leave(self, topic: str, end_calls: Callable[[], Awaitable[None]]) -> None:
+        """Share the topic no longer: its queues are given up when *end_calls* has waited for the running calls, which still count."""
+        async with self._changing:
+            self._starts.pop(topic, None)
+            leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
+            for process_queue in leaving:
+                if process_queue.state is QueueState.ACTIVE:
+                    process_queue.move_to(QueueState.RELEASING)
+                self._pulls.stop(process_queue)
+            await end_calls()
+            still_held = [process_queue for process_queue in leaving if self._group.held.get(process_queue.queue) is process_queue]
+            await self._let_go(still_held, unlock=self._orderly)
+        if self._changed is not None:
+            self._changed([], [process_queue.queue for process_queue in leaving])
 
     async def give_up_all(self) -> None:
         """At shutdown, after the last call has ended: progress to the brokers, locks back."""

@@ -14,7 +14,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.listener import AnyListener
 from ogive.errors import OgiveError
 from ogive.model import MessageExt
 
@@ -29,6 +32,35 @@ class ReturnCalls(Protocol):
 
     async def send_back(self, message: MessageExt, *, delay_level: int, max_retries: int) -> None: ...
     async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None: ...
+
+
+class Returns(Protocol):
+    """What becomes of failed messages."""
+
+    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int) -> None: ...
+    def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool: ...
+    async def close(self, timeout_s: float) -> None: ...
+
+
+class Drop:
+    """Broadcasting: a failed message is logged and counts as finished. From a retry topic every member would get the failures of all."""
+
+    def __init__(self, group: str, returned: Callable[[ProcessQueue, MessageExt], None]) -> None:
+        self._group = group
+        self._returned = returned
+
+    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int) -> None:
+        if message.queue_offset in process_queue:
+            log.error(
+                "%s/%d (id %s) failed and is dropped: %s is broadcasting", message.queue, message.queue_offset, message.id, self._group
+            )
+            self._returned(process_queue, message)
+
+    def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool:
+        return False
+
+    async def close(self, timeout_s: float) -> None:
+        """Nothing is on its way."""
 
 
 class SendBack:
@@ -124,3 +156,24 @@ class SendBack:
 
         timer = asyncio.get_running_loop().call_later(self._retry_s, again)
         self._stranded.add(timer)
+
+
+def returns(
+    group: Group,
+    listener: AnyListener,
+    config: ConsumerConfig,
+    *,
+    returned: Callable[[ProcessQueue, MessageExt], None],
+    redeliver: Callable[[ProcessQueue, MessageExt], None],
+) -> Returns:
+    """What this group does with what *listener* failed on."""
+    if group.broadcast:
+        return Drop(group.name, returned)
+    return SendBack(
+        group.calls,
+        group.spawn,
+        max_retries=listener.config.retries,
+        retry_s=config.send_back_retry_s,
+        returned=returned,
+        redeliver=redeliver,
+    )

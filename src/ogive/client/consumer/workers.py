@@ -18,11 +18,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
+Finished = Callable[[Sequence[tuple[T, R, float]]], None]
+
 _RUN_BEFORE_YIELD = 32  # tasks that one async worker finishes without letting the loop turn
 
 
 class Workers(Protocol[T]):
-    """Calls ``run(task)`` for each submitted task, and hands (task, result) pairs to ``finished`` on the loop."""
+    """Calls ``run(task)`` for each submitted task, and hands (task, result, seconds that it took) to ``finished`` on the loop."""
 
     def start(self) -> None: ...
     def submit(self, tasks: Iterable[T]) -> None: ...
@@ -49,12 +51,12 @@ class Workers(Protocol[T]):
 class ThreadWorkers(Generic[T, R]):
     """Daemon threads: one that hangs in a listener for ever does not keep the process alive."""
 
-    def __init__(self, run: Callable[[T], R], finished: Callable[[Sequence[tuple[T, R]]], None], *, count: int, name: str) -> None:
+    def __init__(self, run: Callable[[T], R], finished: Finished[T, R], *, count: int, name: str) -> None:
         self._run = run
         self._finished = finished
         self._loop = asyncio.get_running_loop()
         self._tasks: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-        self._results: deque[tuple[T, R]] = deque()
+        self._results: deque[tuple[T, R, float]] = deque()
         self._told = False  # the loop knows that there are results
         self._stopping = False
         self._slots: list[tuple[float, T] | None] = [None] * count
@@ -101,8 +103,9 @@ class ThreadWorkers(Generic[T, R]):
         while (task := get()) is not None:
             if self._stopping:
                 continue
-            slots[index] = (clock(), task)
-            results.append((task, run(task)))
+            begun = clock()
+            slots[index] = (begun, task)
+            results.append((task, run(task), clock() - begun))
             slots[index] = None
             if not self._told:
                 self._told = True
@@ -132,9 +135,7 @@ class ThreadWorkers(Generic[T, R]):
 class LoopWorkers(Generic[T, R]):
     """Tasks on the loop: *count* calls of an async listener at a time."""
 
-    def __init__(
-        self, run: Callable[[T], Awaitable[R]], finished: Callable[[Sequence[tuple[T, R]]], None], *, count: int, name: str
-    ) -> None:
+    def __init__(self, run: Callable[[T], Awaitable[R]], finished: Finished[T, R], *, count: int, name: str) -> None:
         self._run = run
         self._finished = finished
         self._count = count
@@ -142,7 +143,7 @@ class LoopWorkers(Generic[T, R]):
         self._loop = asyncio.get_running_loop()
         self._tasks: deque[T] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._results: list[tuple[T, R]] = []
+        self._results: list[tuple[T, R, float]] = []
         self._stopping = False
         self._slots: list[tuple[float, T] | None] = [None] * count
         self._workers: list[asyncio.Task[None]] = []
@@ -193,14 +194,15 @@ class LoopWorkers(Generic[T, R]):
                 await waiting
                 continue
             task = self._tasks.popleft()
-            self._slots[index] = (self._loop.time(), task)
+            begun = self._loop.time()
+            self._slots[index] = (begun, task)
             try:
                 result = await self._run(task)
             finally:
                 self._slots[index] = None
             if not self._results:
                 self._loop.call_soon(self.collect)
-            self._results.append((task, result))
+            self._results.append((task, result, self._loop.time() - begun))
             done_in_a_row += 1
             if done_in_a_row % _RUN_BEFORE_YIELD == 0:
                 await asyncio.sleep(0)

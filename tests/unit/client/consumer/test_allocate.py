@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from ogive.client.consumer.allocate import Strategy, average, average_by_circle, consistent_hash, machine_room, machine_room_nearby
+from ogive.client.consumer.allocate import (
+    Strategy,
+    average,
+    average_by_circle,
+    by_config,
+    consistent_hash,
+    machine_room,
+    machine_room_nearby,
+)
 from ogive.errors import InvalidOption
 from ogive.model import MessageQueue
 
@@ -53,3 +61,22 @@ def test_a_member_without_a_room_is_an_error() -> None:
 def test_a_ring_without_points_is_refused() -> None:
     with pytest.raises(InvalidOption):
         consistent_hash(0)
+
+
+def test_a_member_that_leaves_a_ring_moves_only_its_own_queues() -> None:
+    queues = [MessageQueue("Orders", broker, i) for broker in ("broker-a", "broker-b") for i in range(32)]
+    members = [f"10.0.0.{i}@{1000 + i}#{i}" for i in range(6)]
+    strategy = consistent_hash()
+    before = {queue: member for member in members for queue in strategy(queues, members, member)}
+    left, *stay = members
+    after = {queue: member for member in stay for queue in strategy(queues, stay, member)}
+    assert left in before.values()
+    assert {queue for queue in queues if before[queue] != after[queue]} == {queue for queue, owner in before.items() if owner == left}
+
+
+def test_configured_queues_are_taken_whoever_is_there() -> None:
+    """Those of several topics may stand in one list; one that is not there is passed over."""
+    orders = [MessageQueue("Orders", "broker-a", i) for i in range(4)]
+    strategy = by_config([orders[2], MessageQueue("Orders", "broker-z", 0), MessageQueue("Refunds", "broker-a", 0)])
+    assert strategy(orders, ["me", "others"], "me") == [orders[2]]
+    assert strategy([MessageQueue("Refunds", "broker-a", 0)], ["me"], "me") == [MessageQueue("Refunds", "broker-a", 0)]

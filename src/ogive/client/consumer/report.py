@@ -1,0 +1,89 @@
+"""What a member tells about itself when it is asked: pure, from what it holds. Source: DefaultMQPushConsumerImpl.java, 5.3."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import ogive
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.listener import ListenerConfig
+from ogive.wire.running_info import ProcessQueueInfo
+
+CLIENT_VERSION: Final = f"ogive {ogive.__version__}"
+
+
+def queue_info(
+    process_queue: ProcessQueue, commit_offset: int | None, *, lease_s: float | None, now: float, now_ms: int
+) -> ProcessQueueInfo:
+    """*lease_s*: how long a lock is good, None for a group without locks; *now* is the loop's time, *now_ms* the same moment since 1970."""
+    taken = process_queue.taken
+    held = process_queue.count - len(taken)  # what is taken comes first in the queue
+    first = process_queue.head(len(taken) + 1)[-1:]
+    lease_left_s = process_queue.leased_until - now
+    return ProcessQueueInfo(
+        commit_offset=commit_offset or 0,
+        cached_min_offset=first[0].queue_offset if held and first else 0,
+        cached_max_offset=process_queue.safe_offset + process_queue.span if held else 0,
+        cached_count=held,
+        cached_mib=process_queue.bytes >> 20,
+        taken_min_offset=taken[0].queue_offset if taken else 0,
+        taken_max_offset=taken[-1].queue_offset if taken else 0,
+        taken_count=len(taken),
+        locked=lease_s is not None and lease_left_s > 0,
+        failed_unlocks=process_queue.failed_unlocks,
+        last_lock_ms=now_ms - int((lease_s - lease_left_s) * 1000) if lease_s is not None else 0,
+        dropped=process_queue.dropped,
+        last_pull_ms=process_queue.pulled_at_ms,
+        last_consume_ms=process_queue.consumed_at_ms,
+    )
+
+
+def properties(
+    settings: Sequence[ListenerConfig], config: ConsumerConfig, client: ClientConfig, *, from_where: str, started_ms: int
+) -> dict[str, str]:
+    """Settings by their Java names, and what tools look for (PROP_...). Where listeners of the group differ, each value once."""
+    first = settings[0]
+    return {
+        "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+        "PROP_CONSUMEORDERLY": _text(first.orderly),
+        "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+        "PROP_CLIENT_VERSION": CLIENT_VERSION,
+        "PROP_NAMESERVER_ADDR": client.name_server,
+        "PROP_THREADPOOL_CORE_SIZE": str(sum(one.threads for one in settings)),
+        "consumerGroup": first.group,
+        "messageModel": "BROADCASTING" if first.broadcast else "CLUSTERING",
+        "consumeFromWhere": from_where,
+        "allocateMessageQueueStrategy": getattr(config.strategy, "__qualname__", repr(config.strategy)),
+        "consumeThreadMax": _each(one.threads for one in settings),
+        "consumeMessageBatchMaxSize": _each(one.batch for one in settings),
+        "consumeTimeout": _each(round(one.consume_timeout_s / 60, 3) for one in settings),
+        "maxReconsumeTimes": _each(one.retries for one in settings),
+        "suspendCurrentQueueTimeMillis": _each(int(one.suspend_s * 1000) for one in settings),
+        "pullBatchSize": str(config.pull_batch_size),
+        "pullBatchSizeInBytes": str(config.pull_batch_bytes),
+        "pullThresholdForQueue": str(config.max_cached_messages),
+        "pullThresholdSizeForQueue": str(config.max_cached_bytes >> 20),
+        "pullThresholdForTopic": str(config.max_topic_messages or -1),
+        "pullThresholdSizeForTopic": str(config.max_topic_bytes >> 20 if config.max_topic_bytes is not None else -1),
+        "consumeConcurrentlyMaxSpan": str(config.max_span),
+        "pullTimeDelayMillsWhenException": _ms(config.pull_retry_s),
+        "persistConsumerOffsetInterval": _ms(config.persist_period_s),
+        "awaitTerminationMillisWhenShutdown": _ms(config.await_termination_s),
+        "heartbeatBrokerInterval": _ms(client.heartbeat_period_s),
+        "pollNameServerInterval": _ms(client.route_period_s),
+        "mqClientApiTimeout": _ms(client.request_timeout_s),
+        "useTLS": _text(client.ssl is not None),
+    }
+
+
+def _each(values: Iterable[float]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values))
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))
+
+
+def _text(value: bool) -> str:
+    return str(value).lower()

@@ -1,0 +1,142 @@
+"""What a consumer tells about itself when a broker or a tool asks. Source: ConsumerRunningInfo.java and its parts, 5.5."""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ogive.errors import ProtocolError
+from ogive.model import MessageQueue
+from ogive.wire import java_json
+from ogive.wire.bodies import SubscriptionData, dumps, loads_object, queue_from_json, queue_map_dumps
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    value = obj.get(name) or {}
+    if not isinstance(value, dict):
+        raise ProtocolError(f"member {name} is no JSON object")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessQueueInfo:
+    """What a member holds of one queue. *transaction...*: messages that an orderly listener has taken. Source: ProcessQueueInfo.java."""
+
+    commit_offset: int = 0
+    cached_min_offset: int = field(default=0, metadata={"wire": "cachedMsgMinOffset"})
+    cached_max_offset: int = field(default=0, metadata={"wire": "cachedMsgMaxOffset"})
+    cached_count: int = field(default=0, metadata={"wire": "cachedMsgCount"})
+    cached_mib: int = field(default=0, metadata={"wire": "cachedMsgSizeInMiB"})
+    taken_min_offset: int = field(default=0, metadata={"wire": "transactionMsgMinOffset"})
+    taken_max_offset: int = field(default=0, metadata={"wire": "transactionMsgMaxOffset"})
+    taken_count: int = field(default=0, metadata={"wire": "transactionMsgCount"})
+    locked: bool = False
+    failed_unlocks: int = field(default=0, metadata={"wire": "tryUnlockTimes"})
+    last_lock_ms: int = field(default=0, metadata={"wire": "lastLockTimestamp"})
+    dropped: bool = field(default=False, metadata={"wire": "droped"})
+    last_pull_ms: int = field(default=0, metadata={"wire": "lastPullTimestamp"})
+    last_consume_ms: int = field(default=0, metadata={"wire": "lastConsumeTimestamp"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeStatus:
+    """Figures of one topic over the last minute: RT in milliseconds, TPS in messages a second. Source: ConsumeStatus.java."""
+
+    pull_rt: float = field(default=0.0, metadata={"wire": "pullRT"})
+    pull_tps: float = field(default=0.0, metadata={"wire": "pullTPS"})
+    consume_rt: float = field(default=0.0, metadata={"wire": "consumeRT"})
+    consume_ok_tps: float = field(default=0.0, metadata={"wire": "consumeOKTPS"})
+    consume_failed_tps: float = field(default=0.0, metadata={"wire": "consumeFailedTPS"})
+    consume_failed_count: int = field(default=0, metadata={"wire": "consumeFailedMsgs"})  # of the last hour
+
+
+def _to_json(record: ProcessQueueInfo | ConsumeStatus) -> dict[str, Any]:
+    return {f.metadata.get("wire") or _camel(f.name): getattr(record, f.name) for f in dataclasses.fields(record)}
+
+
+def _members(cls: type[ProcessQueueInfo | ConsumeStatus], value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{cls.__name__} is no JSON object")
+    named = {f.name: value.get(f.metadata.get("wire") or _camel(f.name)) for f in dataclasses.fields(cls)}
+    return {name: member for name, member in named.items() if member is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRunningInfo:
+    """Body of the answer to GET_CONSUMER_RUNNING_INFO. *stacks* is the client's to add, where they are asked for."""
+
+    properties: Mapping[str, str]
+    subscriptions: tuple[SubscriptionData, ...]
+    queues: Mapping[MessageQueue, ProcessQueueInfo]
+    topics: Mapping[str, ConsumeStatus]
+    stacks: str | None = None
+
+    def encode(self) -> bytes:
+        queues = queue_map_dumps((queue, json.dumps(_to_json(info))) for queue, info in sorted(self.queues.items()))
+        rest = {
+            "properties": dict(self.properties),
+            "subscriptionSet": [subscription.to_json() for subscription in self.subscriptions],
+            "statusTable": {topic: _to_json(status) for topic, status in sorted(self.topics.items())},
+            "userConsumerInfo": {},
+        }
+        return f'{{"mqTable":{queues},"mqPopTable":{{}},{dumps(rest).decode()[1:]}'.encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Raises ProtocolError."""
+        obj = loads_object(body)
+        queues = {
+            queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row for key, row in _table(obj, "mqTable").items()
+        }
+        subscriptions = obj.get("subscriptionSet") or []
+        if not isinstance(subscriptions, list):
+            raise ProtocolError("member subscriptionSet is no list")
+        return cls(
+            properties={str(name): str(value) for name, value in _table(obj, "properties").items()},
+            subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions),
+            queues={queue: ProcessQueueInfo(**_members(ProcessQueueInfo, row)) for queue, row in queues.items()},
+            topics={str(topic): ConsumeStatus(**_members(ConsumeStatus, row)) for topic, row in _table(obj, "statusTable").items()},
+            stacks=obj.get("jstack"),
+        )
+
+
+class ConsumeResult(enum.Enum):
+    """Source: CMResult.java."""
+
+    SUCCESS = "CR_SUCCESS"
+    LATER = "CR_LATER"
+    THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeDirectlyResult:
+    """How a listener took a message that a tool gave it. Source: ConsumeMessageDirectlyResult.java."""
+
+    result: ConsumeResult
+    orderly: bool
+    spent_ms: int
+    remark: str = ""
+
+    def encode(self) -> bytes:
+        return dumps(
+            {
+                "autoCommit": True,
+                "consumeResult": self.result.value,
+                "order": self.orderly,
+                "remark": self.remark,
+                "spentTimeMills": self.spent_ms,
+            }
+        )
+
+
+def consumer_status_dumps(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Answer of GET_CONSUMER_STATUS_FROM_CLIENT. Source: GetConsumerStatusBody.java."""
+    table = queue_map_dumps((queue, str(offset)) for queue, offset in sorted(offsets.items()))
+    return f'{{"consumerTable":{{}},"messageQueueTable":{table}}}'.encode()

@@ -1,0 +1,46 @@
+"""What a member tells about a queue."""
+
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.report import queue_info
+from ogive.wire.running_info import ProcessQueueInfo
+from tests.unit.client.consumer.test_process_queue import QUEUE, message
+
+
+def info(process_queue: ProcessQueue, lease_s: float | None = None) -> ProcessQueueInfo:
+    return queue_info(process_queue, 10, lease_s=lease_s, now=100.0, now_ms=1_700_000_000_000)
+
+
+def test_what_is_held_is_what_is_told() -> None:
+    process_queue = ProcessQueue(QUEUE, 10)
+    process_queue.put([message(offset, bytes(1024 * 1024)) for offset in (10, 12, 15)], 16)
+    process_queue.ack([10])
+    told = info(process_queue)
+    assert (told.commit_offset, told.cached_count, told.cached_mib) == (10, 2, 2)
+    assert (told.cached_min_offset, told.cached_max_offset) == (12, 15)
+    assert (told.taken_count, told.locked, told.last_lock_ms, told.dropped) == (0, False, 0, False)
+    assert told.last_pull_ms == process_queue.pulled_at_ms
+
+
+def test_messages_that_a_listener_works_on_are_told_apart() -> None:
+    process_queue = ProcessQueue(QUEUE, 10, leased_until=120.0)
+    process_queue.put([message(offset) for offset in (10, 12, 15, 16)], 17)
+    process_queue.taken = process_queue.head(2)
+    told = info(process_queue, lease_s=30.0)
+    assert (told.taken_min_offset, told.taken_max_offset, told.taken_count) == (10, 12, 2)
+    assert (told.cached_min_offset, told.cached_max_offset, told.cached_count) == (15, 16, 2)
+    process_queue.taken = process_queue.head(4)
+    told = info(process_queue, lease_s=30.0)
+    assert (told.taken_count, told.cached_count, told.cached_min_offset, told.cached_max_offset) == (4, 0, 0, 0)
+
+
+def test_a_lock_is_told_with_its_age() -> None:
+    """Leased for 30 s and good for 20 more: taken ten seconds ago."""
+    told = info(ProcessQueue(QUEUE, 10, leased_until=120.0), lease_s=30.0)
+    assert (told.locked, told.last_lock_ms) == (True, 1_700_000_000_000 - 10_000)
+    told = info(ProcessQueue(QUEUE, 10, leased_until=99.0), lease_s=30.0)
+    assert (told.locked, told.last_lock_ms) == (False, 1_700_000_000_000 - 31_000)
+
+
+def test_an_empty_queue() -> None:
+    told = info(ProcessQueue(QUEUE, 10))
+    assert (told.cached_count, told.cached_min_offset, told.cached_max_offset, told.cached_mib) == (0, 0, 0, 0)
