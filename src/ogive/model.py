@@ -57,6 +57,12 @@ class PropertyName:
     TRACE_ON = "TRACE_ON"
     UNIQ_KEY = "UNIQ_KEY"
     CONSUME_START_TIME = "CONSUME_START_TIME"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    MESSAGE_TYPE = "MSG_TYPE"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
     CLUSTER = "CLUSTER"
     SHARDING_KEY = "__SHARDINGKEY"
     RECORD_CRC = "__CRC32#"
@@ -77,12 +83,6 @@ RESERVED_PROPERTIES: Final = frozenset(
         "TRAN_PREPARED_QUEUE_OFFSET",
         "TRANSACTION_CHECK_TIMES",
         "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "MSG_TYPE",
         "POP_CK",
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
@@ -100,6 +100,11 @@ def retry_topic(group: str) -> str:
 
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Where replies to requests go in that cluster. Source: MixAll.java getReplyTopic, 5.3."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 @functools.lru_cache(4096)
