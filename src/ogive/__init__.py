@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ogive.client.config import ClientConfig, ProducerConfig
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.push import run
-    from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
+    from ogive.client.listener import DEAD_LETTER, LATER, Reply, later, listener, suspend
     from ogive.client.sync import Admin, Producer, PushConsumer
     from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
     from ogive.wire.acl import Credentials
@@ -31,6 +31,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "PushConsumer",
+    "Reply",
     "SendResult",
     "SendStatus",
     "aio",
@@ -54,6 +55,7 @@ _HOME: Final = {
     "Producer": "ogive.client.sync",
     "ProducerConfig": "ogive.client.config",
     "PushConsumer": "ogive.client.sync",
+    "Reply": "ogive.client.listener",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
     "later": "ogive.client.listener",

@@ -13,10 +13,11 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfi
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
+from ogive.client.request import Requester
 from ogive.client.routes import split_by_size
 from ogive.client.send_frame import message_property_text, property_text
 from ogive.errors import IllegalStateError, InvalidOption
-from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.model import MAX_BODY_BYTES, Message, MessageExt, MessageQueue, SendResult, as_keys, validate_topic
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
@@ -43,6 +44,7 @@ class Producer:
             self.config = replace(self.config, group=group)
         self._owner = ClientOwner("producer", name_server, client)
         self._publisher: Publisher | None = None
+        self._requester: Requester | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -51,12 +53,18 @@ class Producer:
         client = await self._owner.start()
         client.register_producer(self.config.group)
         self._publisher = Publisher(client, self.config)
+        self._requester = Requester(client, self._publisher)
 
     async def close(self) -> None:
-        """Wait for the messages in flight, none longer than its time budget, then leave. Harmless when repeated."""
+        """Wait for the messages in flight, none longer than its time budget, then leave. Requests without a reply end with an error.
+
+        Harmless when repeated.
+        """
         publisher, self._publisher = self._publisher, None
         if publisher is None:
             return
+        if self._requester is not None:
+            self._requester.close()
         try:
             await publisher.flush()
         finally:
@@ -222,6 +230,29 @@ class Producer:
             sizes = [_batch_item_bytes(items[i]) for i in group]
             for part in split_by_size(sizes, self.config.max_batch_bytes, MAX_BATCH_MESSAGES):
                 yield group[part]
+
+    async def request(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageExt:
+        """Send a message, and wait for the reply of whoever consumes it: a listener that returns ``ogive.Reply``.
+
+        *timeout_s* is the whole budget, from the route to the reply. Raises ReplyTimeout (nobody knows whether it was carried out), what
+        ``send`` raises for a message that was not stored, TooManyRequests, and IllegalStateError when the producer is closed meanwhile.
+        A reply that comes later is dropped. A cancelled request may still be carried out.
+        """
+        _ = self.publisher
+        assert self._requester is not None
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        return await self._requester.request(outgoing, self.budget_s(timeout_s))
 
     async def flush(self) -> None:
         """Wait until every message submitted so far has its outcome; the futures hold it."""

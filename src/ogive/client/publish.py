@@ -156,7 +156,7 @@ class Publisher:
                 asking = list(topic.backlog)
                 try:
                     first_deadline = min(outgoing.deadline for outgoing in asking)
-                    queues = await self._queues(topic.name, first_deadline - self._loop.time() - HEAD_START_S)
+                    queues = await self.queues(topic.name, first_deadline - self._loop.time() - HEAD_START_S)
                 except NoNameServer as exc:  # that is no answer: messages with time left wait for the next
                     now = self._loop.time()
                     self._give_up(topic, [outgoing for outgoing in asking if outgoing.deadline <= now + HEAD_START_S], exc)
@@ -181,7 +181,7 @@ class Publisher:
             self._end(outgoing, error)
         topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
 
-    async def _queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
+    async def queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
         """Where the topic lives; for one that is to be created by its first message, where brokers create topics."""
         budget = min(max(timeout_s, 0.01), self._client.config.request_timeout_s)
         try:
@@ -558,7 +558,7 @@ class Publisher:
         try:
             async with asyncio.timeout(timeout_s):
                 if topic.targets is None:
-                    self._set_targets(topic, await self._queues(topic.name, timeout_s))
+                    self._set_targets(topic, await self.queues(topic.name, timeout_s))
                 target = self._pinned_target(topic, outgoing) if outgoing.pinned else self._next_target(topic)
                 if target is None:
                     raise NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to")

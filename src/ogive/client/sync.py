@@ -23,7 +23,7 @@ from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Portal, SubmitFuture, portal
 from ogive.client.publish import Publisher
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
-from ogive.model import DelayLevels, Message, MessageQueue, SendResult
+from ogive.model import DelayLevels, Message, MessageExt, MessageQueue, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection
 
 MAX_POSTED: Final = 256  # messages on their way to the loop, beside those in flight
@@ -165,6 +165,25 @@ class Producer(Facade):
         """See ``ogive.aio.Producer.send_batch``."""
         return self._live().call(
             self._producer.send_batch(topic, messages, tag=tag, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s)
+        )
+
+    def request(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageExt:
+        """See ``ogive.aio.Producer.request``."""
+        return self._live().call(
+            self._producer.request(
+                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+            )
         )
 
     def flush(self) -> None:

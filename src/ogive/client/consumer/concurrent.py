@@ -4,6 +4,7 @@ Behaviour
 - Messages are begun in the order in which they were pulled; a batch never mixes queues.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
 - A failed message is sent back and counts as finished once a broker has taken it.
+- A message that was answered with a Reply is finished once the reply is out, or could not be sent: see ``reply.py``.
 - A call that runs longer than the consume timeout: its messages are sent back once, and what it returns in the end is ignored.
 
 Differs from Java
@@ -24,9 +25,10 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import Failure
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.reply import Replier
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, Reply
 from ogive.model import MessageExt
 from ogive.transport.tasks import every
 
@@ -42,7 +44,7 @@ class NotBegun(enum.Enum):
 
 
 NOT_BEGUN: Final = NotBegun.NOT_BEGUN
-Result = Failure | NotBegun | None
+Result = Failure | Reply | NotBegun | None
 
 HAND_OVER_LOOK_S = 0.01
 HAND_OVER_WAIT_S = 0.1  # shorter than the pause of a member that takes a queue over
@@ -74,6 +76,8 @@ class ConcurrentService:
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
 
+        self._replier = Replier(group.calls, group.spawn, done=self._returned)
+
     def start(self) -> None:
         self._workers.start()
         period = min(1.0, self._timeout_s / 4)
@@ -100,6 +104,7 @@ class ConcurrentService:
         await self._workers.stop(timeout_s, caller)
         if self._expiry is not None:
             self._expiry.cancel()
+        await self._replier.close(max(0.0, deadline - self._loop.time()))
         await self._send_back.close(max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ----------------------------------------------------------------------------------------------
@@ -114,11 +119,13 @@ class ConcurrentService:
 
     def _finished(self, results: Sequence[tuple[Batch, Result]]) -> None:
         finished: defaultdict[ProcessQueue, list[int]] = defaultdict(list)
-        for (process_queue, messages), failure in results:
-            if failure is None:
+        for (process_queue, messages), result in results:
+            if result is None:
                 finished[process_queue] += [message.queue_offset for message in messages]
-            elif failure is not NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
-                self._failed(process_queue, messages, failure, finished[process_queue])
+            elif isinstance(result, Reply):
+                self._replier.give(process_queue, messages[0], result)
+            elif result is not NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
+                self._failed(process_queue, messages, result, finished[process_queue])
         for process_queue, offsets in finished.items():
             if not process_queue.dropped:  # else its next owner counts, not we
                 self._group.finish(process_queue, offsets)

@@ -96,7 +96,7 @@ class OrderlyService:
         while done < len(messages) and self._may_call(process_queue):
             batch = messages[done : done + size]
             failure = call(listener, batch)
-            if failure is not None:
+            if isinstance(failure, Failure):
                 return TurnResult(done, failure)
             done += len(batch)
             if time.monotonic() > slice_ends:
@@ -110,7 +110,7 @@ class OrderlyService:
         while done < len(messages) and self._may_call(process_queue):
             batch = messages[done : done + size]
             failure = await call_async(listener, batch)
-            if failure is not None:
+            if isinstance(failure, Failure):
                 return TurnResult(done, failure)
             done += len(batch)
             if time.monotonic() > slice_ends:

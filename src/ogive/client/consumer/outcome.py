@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ogive.client.listener import AnyListener, Later, Suspend
+from ogive.client.listener import AnyListener, Later, Reply, Suspend
 from ogive.model import MessageExt
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,13 @@ class Failure:
     suspend_s: float | None = None
 
 
-def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | None:
-    """None for success. An answer that makes no sense is logged, and is a failure."""
+def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | Reply | None:
+    """None for success; a Reply is success with something left to do. An answer that makes no sense is logged, and is a failure."""
     if answer is None:
         return None
     orderly = listener.config.orderly
+    if isinstance(answer, Reply) and not orderly and listener.config.batch == 1:
+        return answer
     if isinstance(answer, Later) and answer.done <= len(messages) and (answer.delay_level <= 0 or not orderly):
         return Failure(answer.done, answer.delay_level) if answer.done < len(messages) else None
     if isinstance(answer, Suspend) and orderly and answer.done <= len(messages):
@@ -36,9 +38,15 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
         answer,
         "an orderly" if orderly else "a concurrent",
         len(messages),
-        "LATER, DEAD_LETTER or suspend(...)" if orderly else "LATER, later(...) or DEAD_LETTER",
+        _results(listener),
     )
     return Failure()
+
+
+def _results(listener: AnyListener) -> str:
+    if listener.config.orderly:
+        return "LATER, DEAD_LETTER or suspend(...)"
+    return "LATER, later(...), DEAD_LETTER or Reply(...)" if listener.config.batch == 1 else "LATER, later(...) or DEAD_LETTER"
 
 
 def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseException) -> Failure:
