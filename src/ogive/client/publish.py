@@ -99,12 +99,20 @@ class Publisher:
         else:
             started = self._loop.time()
             await self._room.wait(outgoing.size, timeout_s)
-            self._begin(outgoing, timeout_s - (self._loop.time() - started))
+            self._begin_or_refuse(outgoing, timeout_s - (self._loop.time() - started))
 
     def take(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Accept without asking for room. Every way from here ends in the message's future. Raises IllegalStateError after the end."""
         self._room.take(outgoing.size)
-        self._begin(outgoing, timeout_s)
+        self._begin_or_refuse(outgoing, timeout_s)
+
+    def _begin_or_refuse(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Raises MessageIllegal for properties that no broker takes, IllegalStateError after the end; the room is free again then."""
+        try:
+            self._begin(outgoing, timeout_s)
+        except OgiveError:
+            self._room.give_back(outgoing.size)
+            raise
 
     def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
         if self._closed:
