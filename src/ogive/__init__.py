@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ogive.client.config import ClientConfig, ProducerConfig
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.push import run
+    from ogive.client.hooks import SendHook
     from ogive.client.listener import DEAD_LETTER, LATER, Reply, later, listener, suspend
     from ogive.client.sync import Admin, Producer, PushConsumer
     from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
@@ -32,6 +33,7 @@ __all__ = [
     "ProducerConfig",
     "PushConsumer",
     "Reply",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "aio",
@@ -56,6 +58,7 @@ _HOME: Final = {
     "ProducerConfig": "ogive.client.config",
     "PushConsumer": "ogive.client.sync",
     "Reply": "ogive.client.listener",
+    "SendHook": "ogive.client.hooks",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
     "later": "ogive.client.listener",

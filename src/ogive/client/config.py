@@ -4,6 +4,7 @@ import ssl as tls
 from dataclasses import dataclass
 from typing import get_args
 
+from ogive.client.hooks import SendHook
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
@@ -84,6 +85,7 @@ class ProducerConfig:
     max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
+    hooks: tuple[SendHook, ...] = ()  # sendMessageHookList; the first is the outermost
 
     def __post_init__(self) -> None:
         validate_group(self.group)

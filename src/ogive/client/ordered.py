@@ -133,6 +133,7 @@ class OrderedQueue:
                 self._failed(run, exc)
                 return
             for outgoing, result in zip(run, results, strict=True):
+                outgoing.answer = answer.ext_fields
                 self._engine.succeed(outgoing, result)
             self.pump()
 

@@ -6,10 +6,12 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
+from ogive.client.hooks import run_after, run_before
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
@@ -175,7 +177,15 @@ class Producer:
         """Send without an answer: nothing tells whether the message arrived. Raises only what goes wrong before it leaves."""
         publisher = self.publisher
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
-        await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
+        error: BaseException | None = None
+        try:
+            await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            if outgoing.on_end is not None:
+                outgoing.on_end(outgoing, None, error)
 
     async def send_batch(
         self,
@@ -194,7 +204,10 @@ class Producer:
         the messages that are given as bytes.
         """
         publisher = self.publisher
-        items = [m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key) for m in messages]
+        hooks = self.config.hooks
+        items = [
+            run_before(hooks, m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key)) for m in messages
+        ]
         budget = self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
         try:
@@ -203,6 +216,8 @@ class Producer:
                 batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
                 outgoing = Outgoing(topic, b"", "", rows[0].sharding_key, queue, batch=batch)
                 outgoing.size += sum(_batch_item_bytes(m) for m in rows)
+                if hooks:
+                    outgoing.on_end = partial(self._ended, rows)
                 future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
                 outgoing.future = future
                 await publisher.accept(outgoing, budget)
@@ -276,24 +291,20 @@ class Producer:
         delay_level: int,
     ) -> Outgoing:
         """Check and form one message; on any thread. Raises InvalidOption, MessageIllegal, TypeError."""
-        flag = 0
-        if not isinstance(topic, str):
-            if body is not None or tag is not None or keys or properties or sharding_key is not None or delay_level:
-                raise InvalidOption(
-                    "a Message carries its own body, tag, keys, properties, sharding key and delay level: give nothing beside it"
-                )
-            message = topic
+        hooks = self.config.hooks
+        message, flag = None, 0
+        if (
+            isinstance(topic, str)
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and not (properties or hooks)
+            and delay_level >= 0
+        ):
+            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
+        else:
+            message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level))
             topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
             text = message_property_text(message)
-        elif type(body) is not bytes or len(body) > MAX_BODY_BYTES or properties or delay_level < 0:
-            if body is None:
-                raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
-            message = Message(
-                topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
-            )
-            text = message_property_text(message)
-        else:
-            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
         validate_topic(topic)
         sys_flag = 0
         threshold = self.config.compress_over_bytes
@@ -301,7 +312,37 @@ class Producer:
             packed, bits = compress(body, self.config.compression, self.config.compress_level)
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
-        return Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        if hooks and message is not None:
+            outgoing.on_end = partial(self._ended, (message,))
+        return outgoing
+
+    def _ended(self, messages: Sequence[Message], _: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
+        """*messages* went together, and this is what became of them."""
+        results = [None] * len(messages) if result is None else _split_result(result)
+        for message, one in zip(messages, results, strict=False):
+            run_after(self.config.hooks, message, one, error)
+
+
+def _as_message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    delay_level: int,
+) -> Message:
+    """The message that the arguments of a send describe. Raises InvalidOption, MessageIllegal, TypeError."""
+    if isinstance(topic, str):
+        if body is None:
+            raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
+        return Message(
+            topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
+        )
+    if body is not None or tag is not None or keys or properties or sharding_key is not None or delay_level:
+        raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay level: give nothing beside it")
+    return topic
 
 
 def _batch_item_bytes(message: Message) -> int:
@@ -309,7 +350,10 @@ def _batch_item_bytes(message: Message) -> int:
     return _BATCH_ITEM_BYTES + len(message.body) + text
 
 
-def _split_result(result: SendResult) -> Iterable[SendResult]:
+def _split_result(result: SendResult) -> list[SendResult]:
     """A batch's result as one per message: consecutive offsets of one queue."""
-    rows = zip(result.id.split(","), result.offset_id.split(","), strict=True)
+    keys, ids = result.id.split(","), result.offset_id.split(",")
+    if len(ids) != len(keys):
+        ids = [result.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
+    rows = zip(keys, ids, strict=True)
     return [SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i) for i, (key, offset_id) in enumerate(rows)]

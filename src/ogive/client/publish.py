@@ -96,10 +96,14 @@ class Publisher:
         """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing."""
         if self._room.has(outgoing.size):
             self.take(outgoing, timeout_s)
-        else:
-            started = self._loop.time()
+            return
+        started = self._loop.time()
+        try:
             await self._room.wait(outgoing.size, timeout_s)
-            self._begin_or_refuse(outgoing, timeout_s - (self._loop.time() - started))
+        except BaseException as exc:
+            self._refused(outgoing, exc)
+            raise
+        self._begin_or_refuse(outgoing, timeout_s - (self._loop.time() - started))
 
     def take(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Accept without asking for room. Every way from here ends in the message's future. Raises IllegalStateError after the end."""
@@ -110,9 +114,14 @@ class Publisher:
         """Raises MessageIllegal for properties that no broker takes, IllegalStateError after the end; the room is free again then."""
         try:
             self._begin(outgoing, timeout_s)
-        except OgiveError:
+        except OgiveError as exc:
             self._room.give_back(outgoing.size)
+            self._refused(outgoing, exc)
             raise
+
+    def _refused(self, outgoing: Outgoing, error: BaseException) -> None:
+        if outgoing.on_end is not None:
+            outgoing.on_end(outgoing, None, error)
 
     def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
         if self._closed:
@@ -303,6 +312,7 @@ class Publisher:
         except ProtocolError as exc:
             self._end(outgoing, exc)
             return
+        outgoing.answer = answer.ext_fields
         if self.config.avoid_slow_brokers:
             now = self._loop.time()
             target.lane.note(now - outgoing.sent_at, now)
@@ -468,7 +478,7 @@ class Publisher:
         return failed
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
-        self._finish(outgoing)
+        self._finish(outgoing, result, None)
         if not outgoing.future.done():
             outgoing.future.set_result(result)
 
@@ -480,14 +490,16 @@ class Publisher:
             self._end(outgoing, self._outcome(outgoing))
 
     def _end(self, outgoing: Outgoing, error: OgiveError) -> None:
-        self._finish(outgoing)
+        self._finish(outgoing, None, error)
         if not outgoing.future.done():
             outgoing.future.set_exception(error)
 
-    def _finish(self, outgoing: Outgoing) -> None:
+    def _finish(self, outgoing: Outgoing, result: SendResult | None, error: OgiveError | None) -> None:
         if outgoing.finished:
             return
         outgoing.finished = True
+        if outgoing.on_end is not None:
+            outgoing.on_end(outgoing, result, error)
         if outgoing.number >= 0:
             self._unwatch(outgoing)
         self._in_flight.discard(outgoing)
