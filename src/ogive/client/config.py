@@ -86,6 +86,7 @@ class ProducerConfig:
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
     hooks: tuple[SendHook, ...] = ()  # sendMessageHookList; the first is the outermost
+    trace: bool = False  # enableTrace; what was sent is recorded in RMQ_SYS_TRACE_TOPIC
 
     def __post_init__(self) -> None:
         validate_group(self.group)

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from ogive.client.publish import Publisher
 from ogive.client.request import Requester
 from ogive.client.routes import split_by_size
 from ogive.client.send_frame import message_property_text, property_text
+from ogive.client.trace import Tracer, record_sent
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, Message, MessageExt, MessageQueue, SendResult, as_keys, validate_topic
 from ogive.wire.compression import compress
@@ -47,6 +49,7 @@ class Producer:
         self._owner = ClientOwner("producer", name_server, client)
         self._publisher: Publisher | None = None
         self._requester: Requester | None = None
+        self._tracer: Tracer | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -56,6 +59,7 @@ class Producer:
         client.register_producer(self.config.group)
         self._publisher = Publisher(client, self.config)
         self._requester = Requester(client, self._publisher)
+        self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
 
     async def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then leave. Requests without a reply end with an error.
@@ -72,6 +76,8 @@ class Producer:
         finally:
             publisher.close()
             try:
+                if self._tracer is not None:
+                    await self._tracer.close()
                 await self.client.unregister_producer(self.config.group)
             finally:
                 await self._owner.close()
@@ -216,7 +222,7 @@ class Producer:
                 batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
                 outgoing = Outgoing(topic, b"", "", rows[0].sharding_key, queue, batch=batch)
                 outgoing.size += sum(_batch_item_bytes(m) for m in rows)
-                if hooks:
+                if self._is_observed:
                     outgoing.on_end = partial(self._ended, rows)
                 future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
                 outgoing.future = future
@@ -313,14 +319,20 @@ class Producer:
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
         outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
-        if hooks and message is not None:
-            outgoing.on_end = partial(self._ended, (message,))
+        if self._is_observed:
+            outgoing.on_end = partial(self._ended, () if message is None else (message,))
         return outgoing
 
-    def _ended(self, messages: Sequence[Message], _: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
-        """*messages* went together, and this is what became of them."""
-        results = [None] * len(messages) if result is None else _split_result(result)
-        for message, one in zip(messages, results, strict=False):
+    @property
+    def _is_observed(self) -> bool:
+        return bool(self.config.hooks) or self.config.trace
+
+    def _ended(self, messages: Sequence[Message], outgoing: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
+        """What became of *messages*, which went together; the hooks' view of them, empty where there is no hook."""
+        results = None if result is None else _split_result(result)
+        if self._tracer is not None and results is not None:
+            record_sent(self._tracer, outgoing, results, self.config.group)
+        for message, one in zip(messages, results or itertools.repeat(None), strict=False):
             run_after(self.config.hooks, message, one, error)
 
 

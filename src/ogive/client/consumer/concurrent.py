@@ -110,10 +110,10 @@ class ConcurrentService:
     # --- in the workers ----------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch) -> Result:
-        return call(self._listener, batch[1]) if batch[0].active else NOT_BEGUN
+        return call(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
 
     async def _run_async(self, batch: Batch) -> Result:
-        return await call_async(self._listener, batch[1]) if batch[0].active else NOT_BEGUN
+        return await call_async(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
 
     # --- on the loop -------------------------------------------------------------------------------------------------
 

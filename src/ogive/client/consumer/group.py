@@ -9,6 +9,7 @@ from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.instance import ClientInstance
+from ogive.client.trace import ConsumeObserver
 from ogive.model import MessageExt, MessageQueue
 
 
@@ -21,6 +22,7 @@ class Group:
     calls: GroupCalls
     store: RemoteOffsetStore
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
+    observer: ConsumeObserver | None = None  # of the listeners' calls
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Background work that ends with the client; a bug in it stops the client, loudly."""

@@ -18,6 +18,7 @@ from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start
+from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, retry_topic
 from ogive.transport.tasks import every
@@ -53,6 +54,9 @@ class Member:
         self._started_ms = time.time_ns() // 1_000_000
         calls = GroupCalls(instance, self.group)
         self._context = group = Group(self.group, instance, calls, RemoteOffsetStore(calls))
+        self._tracer = Tracer(instance, self.group, "CONSUME") if config.trace else None
+        if self._tracer is not None:
+            group.observer = ConsumeTrace(self._tracer, self.group, settings[0].consume_timeout_s)
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
@@ -102,6 +106,8 @@ class Member:
         await asyncio.gather(self._stop_fetching(), *ending)
         await self._rebalancer.give_up_all()
         await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+        if self._tracer is not None:
+            await self._tracer.close()
         await self._context.instance.unregister_consumer(self.group)
 
     def suspend(self) -> None:

@@ -95,7 +95,7 @@ class OrderlyService:
         slice_ends = time.monotonic() + TURN_S
         while done < len(messages) and self._may_call(process_queue):
             batch = messages[done : done + size]
-            failure = call(listener, batch)
+            failure = call(listener, batch, self._group.observer)
             if isinstance(failure, Failure):
                 return TurnResult(done, failure)
             done += len(batch)
@@ -109,7 +109,7 @@ class OrderlyService:
         slice_ends = time.monotonic() + TURN_S
         while done < len(messages) and self._may_call(process_queue):
             batch = messages[done : done + size]
-            failure = await call_async(listener, batch)
+            failure = await call_async(listener, batch, self._group.observer)
             if isinstance(failure, Failure):
                 return TurnResult(done, failure)
             done += len(batch)
