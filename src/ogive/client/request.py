@@ -14,7 +14,7 @@ Differs from Java
 import asyncio
 import logging
 import uuid
-from typing import Final
+from typing import Any, Final
 
 from ogive.client.instance import ClientInstance
 from ogive.client.outgoing import Outgoing
@@ -44,6 +44,7 @@ class Requester:
         await self._introduce(outgoing.topic, timeout_s)
         correlation_id = str(uuid.uuid4())
         reply = self._client.replies.expect(correlation_id)
+        reply.add_done_callback(_seen)
         self._waiting.add(reply)
         try:
             left = max(deadline - self._loop.time(), 0.001)
@@ -52,7 +53,7 @@ class Requester:
             sent.add_done_callback(_seen)
             outgoing.future = sent
             await self._publisher.accept(outgoing, left)
-            await asyncio.wait((reply, sent), timeout=deadline - self._loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reply, sent), timeout=max(0.0, deadline - self._loop.time()), return_when=asyncio.FIRST_COMPLETED)
             if not reply.done():
                 _raise_if_not_stored(sent)
                 await asyncio.wait((reply,), timeout=max(0.0, deadline - self._loop.time()))
@@ -103,10 +104,10 @@ def _mark(outgoing: Outgoing, correlation_id: str, client_id: str, ttl_ms: int) 
     outgoing.alone = True
 
 
-def _seen(sent: asyncio.Future[SendResult]) -> None:
-    """Its error is told with the request's, if at all."""
-    if not sent.cancelled():
-        sent.exception()
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Whoever asked hears of one error only, be it the send's, the reply's or another."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _raise_if_not_stored(sent: asyncio.Future[SendResult]) -> None:

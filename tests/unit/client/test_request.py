@@ -1,6 +1,7 @@
 """Requests: what goes over the wire, how the reply finds its way, and how each request ends within its time."""
 
 import asyncio
+import gc
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from ogive.client import replies as replies_module
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
-from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ProtocolError, ReplyTimeout, ResponseCode, TooManyRequests
+from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ProtocolError, ReplyTimeout, ResponseCode, SendFailed, TooManyRequests
 from ogive.model import Message
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import HeartbeatData
@@ -167,8 +168,14 @@ async def test_replies_find_their_requests_in_any_order(broker: ReplyingBroker) 
 async def test_requests_with_a_sharding_key_do_not_travel_in_batches(broker: ReplyingBroker) -> None:
     """Batched messages do not carry the cluster's name, and nobody could answer them."""
     async with asking(broker) as producer:
-        requests = [asyncio.create_task(producer.request("Prices", b"%d" % i, sharding_key="7")) for i in range(5)]
-        for properties in await broker.asked(5):
+        first = asyncio.create_task(producer.request("Prices", b"0", sharding_key="7"))
+        await broker.push((await broker.asked())[0])
+        await first
+        broker.hold(SEND)
+        requests = [asyncio.create_task(producer.request("Prices", b"%d" % i, sharding_key="7")) for i in range(1, 6)]
+        await broker.received(SEND, 2)  # and the others wait behind it
+        broker.release(SEND)
+        for properties in (await broker.asked(6))[1:]:
             await broker.push(properties)
         assert len([await request for request in requests]) == 5
         assert broker.of(BATCH) == []
@@ -277,3 +284,23 @@ async def test_a_reply_that_cannot_be_read_ends_its_request_and_the_broker_hears
         connection = broker.clients[properties["REPLY_TO_CLIENT"]]
         empty = await connection.call(RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT), WAIT_S)
         assert (empty.code, "producerGroup" in (empty.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+async def test_a_request_that_waits_for_room_ends_with_one_error_when_the_producer_is_closed(
+    broker: ReplyingBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.hold(SEND)
+    async with asking(broker, max_in_flight=1) as producer:
+        sending = await producer.submit("Prices", b"first")
+        request = asyncio.create_task(producer.request("Prices", b"second", timeout_s=0.2))
+        while not len(producer.client.replies):
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(producer.close())
+        with pytest.raises(SendFailed, match="were in flight for"):
+            await request
+        broker.release(SEND)
+        await closing
+        assert (await sending).queue_offset == 0
+        del request
+        gc.collect()
+    assert "never retrieved" not in caplog.text

@@ -89,7 +89,8 @@ async def test_a_close_waits_for_replies_on_their_way(broker: FakeBroker) -> Non
     await running.start()
     await broker.received(SEND_REPLY)
     closing = asyncio.create_task(running.close())
-    await asyncio.sleep(0)
+    finished, _ = await asyncio.wait((closing,), timeout=0.3)
+    assert not finished
     broker.release(SEND_REPLY)
     await closing
     assert progress(broker) == 1
