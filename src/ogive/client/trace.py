@@ -15,10 +15,11 @@ Differs from Java
 import asyncio
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ogive.client.config import ProducerConfig
@@ -175,10 +176,11 @@ class ConsumeObserver(Protocol):
 class ConsumeTrace:
     """Records the calls of one group's listeners."""
 
-    def __init__(self, tracer: Tracer, group: str, timeout_s: float) -> None:
+    def __init__(self, tracer: Tracer, group: str, timeouts_s: Mapping[str, float]) -> None:
+        """*timeouts_s*: how long a call may take, by topic."""
         self._tracer = tracer
         self._group = group
-        self._timeout_s = timeout_s
+        self._timeouts_s = timeouts_s
         self._ids = UniqueKeys()
         self._lock = threading.Lock()  # protects _ids: listeners run in many threads
 
@@ -195,7 +197,7 @@ class ConsumeTrace:
     def ended(self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd) -> None:
         request_id, since = call
         cost_s, success = time.monotonic() - since, end is CallEnd.SUCCESS
-        if cost_s >= self._timeout_s and end in (CallEnd.SUCCESS, CallEnd.LATER):
+        if cost_s >= self._timeouts_s.get(messages[0].topic, math.inf) and end in (CallEnd.SUCCESS, CallEnd.LATER):
             end = CallEnd.TIME_OUT
         now_ms, cost_ms = int(time.time() * 1000), int(cost_s * 1000) // len(messages)
         for message in messages:

@@ -56,7 +56,7 @@ class Member:
         self._context = group = Group(self.group, instance, calls, RemoteOffsetStore(calls))
         self._tracer = Tracer(instance, self.group, "CONSUME") if config.trace else None
         if self._tracer is not None:
-            group.observer = ConsumeTrace(self._tracer, self.group, settings[0].consume_timeout_s)
+            group.observer = ConsumeTrace(self._tracer, self.group, {one.topic: one.consume_timeout_s for one in settings})
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
@@ -103,12 +103,14 @@ class Member:
         """Leave the group: running listener calls end first, progress goes to the brokers last. *caller*: see Workers.stop."""
         ending = [service.stop(self._config.await_termination_s, caller) for service in self._services.values()]
         ending.append(self._rejected.close(self._config.await_termination_s))
-        await asyncio.gather(self._stop_fetching(), *ending)
-        await self._rebalancer.give_up_all()
-        await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
-        if self._tracer is not None:
-            await self._tracer.close()
-        await self._context.instance.unregister_consumer(self.group)
+        try:
+            await asyncio.gather(self._stop_fetching(), *ending)
+            await self._rebalancer.give_up_all()
+            await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+            await self._context.instance.unregister_consumer(self.group)
+        finally:
+            if self._tracer is not None:
+                await self._tracer.close()
 
     def suspend(self) -> None:
         """Pull nothing more; what is here already is still consumed."""
