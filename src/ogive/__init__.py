@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.intercept import ListenerCall
     from ogive.client.consumer.push import run
-    from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
+    from ogive.client.hooks import SendHook
+    from ogive.client.listener import DEAD_LETTER, LATER, Reply, later, listener, suspend
     from ogive.client.sync import Admin, Producer, PullConsumer, PushConsumer, Transaction
     from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
     from ogive.wire.acl import Credentials
@@ -36,6 +37,8 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "Reply",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "Transaction",
@@ -64,6 +67,8 @@ _HOME: Final = {
     "PullResult": "ogive.model",
     "PullStatus": "ogive.model",
     "PushConsumer": "ogive.client.sync",
+    "Reply": "ogive.client.listener",
+    "SendHook": "ogive.client.hooks",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
     "Transaction": "ogive.client.sync",

@@ -298,6 +298,16 @@ class SendTimeout(OgiveError):
     outcome_unknown = True
 
 
+class ReplyTimeout(OgiveError):
+    """No reply came in time: the request may or may not be carried out, now or later. Its reply, should it still come, is dropped."""
+
+    outcome_unknown = True
+
+    def __init__(self, message: str, correlation_id: str) -> None:
+        super().__init__(message)
+        self.correlation_id = correlation_id
+
+
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 

@@ -26,11 +26,12 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group under which a broker keeps its own progress in the topics of half messages. Source: MixAll.java, 5.3."""
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 NO_SEND_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
 """Only the broker itself writes to these. Source: TopicValidator.java, 5.3."""
-SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", TRACE_TOPIC, "CHECKPOINT_TOPIC"}
 """The broker's own, as are those that begin with SYSTEM_TOPIC_PREFIX. Source: TopicValidator.java, 5.3."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
@@ -64,6 +65,12 @@ class PropertyName:
     TRACE_ON = "TRACE_ON"
     UNIQ_KEY = "UNIQ_KEY"
     CONSUME_START_TIME = "CONSUME_START_TIME"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    MESSAGE_TYPE = "MSG_TYPE"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
     CLUSTER = "CLUSTER"
     SHARDING_KEY = "__SHARDINGKEY"
     RECORD_CRC = "__CRC32#"
@@ -81,12 +88,6 @@ RESERVED_PROPERTIES: Final = frozenset(
         "INNER_NUM",
         "INNER_BASE",
         "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "MSG_TYPE",
         "POP_CK",
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
@@ -104,6 +105,11 @@ def retry_topic(group: str) -> str:
 
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Where replies to requests go in that cluster. Source: MixAll.java getReplyTopic, 5.3."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 @functools.lru_cache(4096)

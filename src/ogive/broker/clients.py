@@ -101,6 +101,7 @@ class ClientTable:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
+        self._producing: dict[str, Connection] = {}  # by client id
         self._count = 0
 
     def __len__(self) -> int:
@@ -110,6 +111,10 @@ class ClientTable:
         """The group, if a member is online."""
         return self.consumers.get(name)
 
+    def producer_connection(self, client_id: str) -> Connection | None:
+        """Where the client is, if it is online as a producer."""
+        return self._producing.get(client_id)
+
     def register_producer(self, group: str, client: Client) -> None:
         """Raises Rejected when the table is full."""
         members = self.producers.get(group)
@@ -117,7 +122,11 @@ class ClientTable:
             self._count_up(group)
             members = self.producers.setdefault(group, {})
             self._of(client.connection)[0].add(group)
+        previous = members.get(client.connection)
         members[client.connection] = client
+        self._producing[client.client_id] = client.connection
+        if previous is not None and previous.client_id != client.client_id:
+            self._forget_producer(previous)
 
     def register_consumer(self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True) -> None:
         """A member's heartbeat. Raises Rejected when the table is full, or the group subscribes to too much."""
@@ -138,11 +147,19 @@ class ClientTable:
 
     def unregister_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group)
-        if members is not None and members.pop(connection, None) is not None:
+        client = members.pop(connection, None) if members is not None else None
+        if client is not None:
             self._count -= 1
             self._groups_of[connection][0].discard(group)
             if not members:
                 del self.producers[group]
+            self._forget_producer(client)
+
+    def _forget_producer(self, client: Client) -> None:
+        """Its connection, unless it is in another group by it, or has made a new one."""
+        others = (self.producers[group][client.connection] for group in self._groups_of[client.connection][0])
+        if self._producing.get(client.client_id) is client.connection and all(one.client_id != client.client_id for one in others):
+            del self._producing[client.client_id]
 
     def unregister_consumer(self, name: str, connection: Connection) -> None:
         group = self.consumers.get(name)

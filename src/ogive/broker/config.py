@@ -43,6 +43,7 @@ class BrokerConfig:
     # sends
     max_message_bytes: int = 4 * MIB  # maxMessageSize
     max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
+    store_replies: bool = True  # storeReplyMessageEnable
 
     # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
     max_pull_messages: int = 32  # maxTransferCountOnMessageInMemory

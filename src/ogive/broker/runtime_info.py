@@ -147,6 +147,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "regionId": config.region,
         "registerNameServerPeriod": round(config.register_period_s * 1000),
         "sendThreadPoolQueueCapacity": config.max_sends_waiting,
+        "storeReplyMessageEnable": _java(config.store_replies),
         "storePathRootDir": config.data,
         "transactionCheckInterval": round(config.transaction_check_interval_s * 1000),
         "transactionCheckMax": config.transaction_check_max,

@@ -20,6 +20,7 @@ from ogive.model import (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
     dlq_topic,
+    reply_topic,
     retry_topic,
     validate_topic,
 )
@@ -66,12 +67,12 @@ class TopicTable:
         self._max_topics = max_topics
         self._writer = TableWriter("topics", table, self._snapshot)
         self.changed: list[Callable[[], None]] = []
-        reply_topic = f"{cluster}_REPLY_TOPIC"
-        self._system = SYSTEM_TOPICS | {cluster, broker_name, reply_topic}
+        replies = reply_topic(cluster)
+        self._system = SYSTEM_TOPICS | {cluster, broker_name, replies}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
         built_in[cluster] = _topic(cluster, 16, READ_WRITE_INHERIT)
         built_in[broker_name] = _topic(broker_name, 1, READ_WRITE_INHERIT)
-        built_in[reply_topic] = _topic(reply_topic, 1)
+        built_in[replies] = _topic(replies, 1)
         if auto_create:
             built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
         stored = table.load() or {}

@@ -194,6 +194,13 @@ def send_result(reply: RemotingCommand, address: str, topic: str, broker_name: s
     return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset)
 
 
+async def send_reply(
+    pool: ConnectionPool, address: str, header: h.SendReplyMessageRequestV2, body: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    """Have the broker bring a reply to the client that asked. Raises BrokerInternalError where it cannot reach that client."""
+    await _ask(pool, address, header, timeout_s, body)
+
+
 async def send_back(
     pool: ConnectionPool,
     address: str,

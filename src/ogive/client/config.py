@@ -4,6 +4,7 @@ import ssl as tls
 from dataclasses import dataclass
 from typing import get_args
 
+from ogive.client.hooks import SendHook
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
@@ -88,6 +89,8 @@ class ProducerConfig:
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
     check_threads: int = 4  # checkThreadPoolMaxSize, 1; calls of a transaction check at a time
     max_checks_waiting: int = 2000  # checkRequestHoldMax; the broker asks again about others
+    hooks: tuple[SendHook, ...] = ()  # sendMessageHookList; the first is the outermost
+    trace: bool = False  # enableTrace; what was sent is recorded in RMQ_SYS_TRACE_TOPIC
 
     def __post_init__(self) -> None:
         validate_group(self.group)

@@ -26,6 +26,7 @@ from ogive.client import api
 from ogive.client.config import ClientConfig, tls_context
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
+from ogive.client.replies import ReplyTable
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.client.stacks import stacks
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
@@ -94,6 +95,7 @@ class ClientInstance:
             credentials=self.config.credentials,
             on_open=self._on_open,
         )
+        self.replies = ReplyTable()
         self.broker_versions: dict[str, int] = {}  # address -> version, from its last heartbeat answer
         self.on_route_change: list[Callable[[str], None]] = []  # called with the topic
         self.on_failure: list[Callable[[BaseException], None]] = []
@@ -357,7 +359,7 @@ class ClientInstance:
         """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
         self.check_running()
         async with self._beating:
-            addresses = self._heartbeat_addresses()
+            addresses = self.heartbeat_addresses()
             if not addresses or not (self._producer_groups or self._consumers):
                 return 0
             return sum(await asyncio.gather(*(self._beat(address) for address in addresses)))
@@ -378,7 +380,7 @@ class ClientInstance:
     def _known_brokers(self) -> dict[str, dict[int, str]]:
         return self._cluster | self._brokers
 
-    def _heartbeat_addresses(self) -> list[str]:
+    def heartbeat_addresses(self) -> list[str]:
         """Masters; slaves as well if anybody reads."""
         brokers = self._known_brokers().values()
         if self._consumers:
@@ -404,7 +406,7 @@ class ClientInstance:
 
     def _on_open(self, address: str) -> None:
         """A broker that restarted knows nobody: tell it at once, before a consumer's next rebalance asks it who is there."""
-        if self.running and not self._beating.locked() and address in self._heartbeat_addresses():
+        if self.running and not self._beating.locked() and address in self.heartbeat_addresses():
             self.spawn(self._beat(address), f"heartbeat to {address}")
 
     @asynccontextmanager
@@ -425,7 +427,7 @@ class ClientInstance:
 
     async def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Only brokers with an open connection: one that is away forgets us by itself."""
-        addresses = [address for address in self._heartbeat_addresses() if self.pool.existing(address) is not None]
+        addresses = [address for address in self.heartbeat_addresses() if self.pool.existing(address) is not None]
         await asyncio.gather(*(self._unregister_at(address, producer_group, consumer_group) for address in addresses))
 
     async def _unregister_at(self, address: str, producer_group: str | None, consumer_group: str | None) -> None:
@@ -456,6 +458,9 @@ class ClientInstance:
         return self._consumers.values()
 
     def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            _reply(connection, command, self.replies.take(command))  # without a task: a burst of replies must not meet their limit
+            return
         handler = self._handlers.get(command.code)
         if handler is None:
             refuse_requests(connection, command)

@@ -6,13 +6,13 @@ the log says so: a listener that returns something by mistake must not pass for 
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 from ogive.errors import InvalidOption
-from ogive.model import parse_tags, validate_group, validate_topic
+from ogive.model import Message, parse_tags, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -70,7 +70,27 @@ class Suspend:
             raise InvalidOption(f"a queue cannot be suspended for {self.seconds} s")
 
 
-ConsumeResult = Later | Suspend | None
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request (``Producer.request``): the message is finished, and *body* goes to whoever asked.
+
+    For concurrent listeners that get one message at a time. Raises MessageIllegal for what no broker would carry.
+    """
+
+    body: bytes
+    tag: str | None = field(default=None, kw_only=True)
+    keys: tuple[str, ...] = field(default=(), kw_only=True)
+    properties: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.message("Reply")
+
+    def message(self, topic: str) -> Message:
+        """The reply as a message to *topic*."""
+        return Message(topic, self.body, tag=self.tag, keys=self.keys, properties=self.properties)
+
+
+ConsumeResult = Later | Suspend | Reply | None
 
 LATER: Final = Later()
 DEAD_LETTER: Final = Later(-1)

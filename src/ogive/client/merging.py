@@ -92,6 +92,7 @@ class Merger:
         error = failure_of(answer, target)
         if error is None:
             assert isinstance(answer, RemotingCommand)
+            outgoing.answer = answer.ext_fields
             try:
                 self._engine.stored(outgoing, target, read_result(outgoing.key, answer, target.queue))
             except ProtocolError as exc:
@@ -161,6 +162,7 @@ class Merger:
             else:
                 for outgoing, result in zip(run, results, strict=True):
                     outgoing.on_way = False
+                    outgoing.answer = answer.ext_fields
                     self._engine.stored(outgoing, target, result)
         if error is not None:
             self._run_failed(run, error)

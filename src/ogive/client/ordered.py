@@ -111,6 +111,7 @@ class OrderedQueue:
                 error = exc
             else:
                 for outgoing, result in zip(run, results, strict=True):
+                    outgoing.answer = answer.ext_fields
                     self._engine.succeed(outgoing, result)
         if error is not None:
             self._failed(run, error)

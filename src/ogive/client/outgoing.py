@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ogive.client.send_frame import SendFrames
@@ -28,11 +29,16 @@ class Result(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
+OnEnd = Callable[["Outgoing", SendResult | None, BaseException | None], None]
+"""Hears the outcome of a message: the result, or the error. Runs on the loop; must not raise."""
+
+
 class Outgoing:
     """One message, or one batch, from its acceptance to its outcome. *pinned* ones must keep their order on their queue."""
 
     __slots__ = (
-        "alone", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number", "on_way", "once",
+        "alone", "answer", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number",
+        "on_end", "on_way", "once",
         "pinned", "properties", "queue", "result", "sent_at", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
         "tried", "tries", "unknown",
     )  # fmt: skip
@@ -78,6 +84,8 @@ class Outgoing:
         self.unknown = False
         self.error: OgiveError | None = None
         self.tried: set[str] | None = None  # brokers, from the first failure on
+        self.on_end: OnEnd | None = None  # called once, with the outcome
+        self.answer: Mapping[str, str] | None = None  # the fields of the broker's answer that it is stored
 
 
 class Lane:

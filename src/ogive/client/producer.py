@@ -4,20 +4,25 @@
 """
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
+from ogive.client.hooks import run_after, run_before
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
+from ogive.client.request import Requester
 from ogive.client.routes import split_by_size
 from ogive.client.send_frame import message_property_text, property_text
+from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.errors import IllegalStateError, InvalidOption
-from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.model import MAX_BODY_BYTES, Message, MessageExt, MessageQueue, SendResult, as_keys, validate_topic
 from ogive.transport.tasks import every
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
@@ -52,6 +57,8 @@ class Producer:
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
         self._publisher: Publisher | None = None
+        self._requester: Requester | None = None
+        self._tracer: Tracer | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -60,22 +67,31 @@ class Producer:
         client = await self._owner.start()
         client.register_producer(self.config.group)
         self._publisher = Publisher(client, self.config)
+        self._requester = Requester(client, self._publisher)
+        self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
         if self._check is not None:
             self._checks = CheckService(client, self._check, self.config)
             self._meeting = client.spawn(every(client.config.route_period_s, client.meet_all_brokers, name="brokers"), "brokers")
 
     async def close(self) -> None:
-        """Wait for the messages in flight, none longer than its time budget, then leave. Harmless when repeated."""
+        """Wait for the messages in flight, none longer than its time budget, then leave. Requests without a reply end with an error.
+
+        Harmless when repeated.
+        """
         publisher, self._publisher = self._publisher, None
         if publisher is None:
             return
         if self._meeting is not None:
             self._meeting.cancel()
+        if self._requester is not None:
+            self._requester.close()
         try:
             await publisher.flush()
         finally:
             publisher.close()
             try:
+                if self._tracer is not None:
+                    await self._tracer.close()
                 await self.client.unregister_producer(self.config.group)
                 if self._checks is not None:
                     await self._checks.close()
@@ -183,7 +199,15 @@ class Producer:
         """Send without an answer: nothing tells whether the message arrived. Raises only what goes wrong before it leaves."""
         publisher = self.publisher
         outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
-        await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
+        error: BaseException | None = None
+        try:
+            await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            if outgoing.on_end is not None:
+                outgoing.on_end(outgoing, None, error)
 
     def transaction(
         self,
@@ -226,7 +250,10 @@ class Producer:
         the messages that are given as bytes.
         """
         publisher = self.publisher
-        items = [m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key) for m in messages]
+        hooks = self.config.hooks
+        items = [
+            run_before(hooks, m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key)) for m in messages
+        ]
         budget = self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
         try:
@@ -235,6 +262,8 @@ class Producer:
                 batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
                 outgoing = Outgoing(topic, b"", "", rows[0].sharding_key, queue, batch=batch)
                 outgoing.size += sum(_batch_item_bytes(m) for m in rows)
+                if self._is_observed:
+                    outgoing.on_end = partial(self._ended, rows)
                 future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
                 outgoing.future = future
                 await publisher.accept(outgoing, budget)
@@ -263,6 +292,29 @@ class Producer:
             for part in split_by_size(sizes, self.config.max_batch_bytes, MAX_BATCH_MESSAGES):
                 yield group[part]
 
+    async def request(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageExt:
+        """Send a message, and wait for the reply of whoever consumes it: a listener that returns ``ogive.Reply``.
+
+        *timeout_s* is the whole budget, from the route to the reply. Raises ReplyTimeout (nobody knows whether it was carried out), what
+        ``send`` raises for a message that was not stored, TooManyRequests, and IllegalStateError when the producer is closed meanwhile.
+        A reply that comes later is dropped. A cancelled request may still be carried out.
+        """
+        _ = self.publisher
+        assert self._requester is not None
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        return await self._requester.request(outgoing, self.budget_s(timeout_s))
+
     async def flush(self) -> None:
         """Wait until every message submitted so far has its outcome; the futures hold it."""
         await self.publisher.flush()
@@ -285,24 +337,20 @@ class Producer:
         delay_level: int,
     ) -> Outgoing:
         """Check and form one message; on any thread. Raises InvalidOption, MessageIllegal, TypeError."""
-        flag = 0
-        if not isinstance(topic, str):
-            if body is not None or tag is not None or keys or properties or sharding_key is not None or delay_level:
-                raise InvalidOption(
-                    "a Message carries its own body, tag, keys, properties, sharding key and delay level: give nothing beside it"
-                )
-            message = topic
+        hooks = self.config.hooks
+        message, flag = None, 0
+        if (
+            isinstance(topic, str)
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and not (properties or hooks)
+            and delay_level >= 0
+        ):
+            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
+        else:
+            message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level))
             topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
             text = message_property_text(message)
-        elif type(body) is not bytes or len(body) > MAX_BODY_BYTES or properties or delay_level < 0:
-            if body is None:
-                raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
-            message = Message(
-                topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
-            )
-            text = message_property_text(message)
-        else:
-            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
         validate_topic(topic)
         sys_flag = 0
         threshold = self.config.compress_over_bytes
@@ -310,7 +358,43 @@ class Producer:
             packed, bits = compress(body, self.config.compression, self.config.compress_level)
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
-        return Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        if self._is_observed:
+            outgoing.on_end = partial(self._ended, () if message is None else (message,))
+        return outgoing
+
+    @property
+    def _is_observed(self) -> bool:
+        return bool(self.config.hooks) or self.config.trace
+
+    def _ended(self, messages: Sequence[Message], outgoing: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
+        """What became of *messages*, which went together; the hooks' view of them, empty where there is no hook."""
+        results = None if result is None else _split_result(result)
+        if self._tracer is not None and results is not None:
+            record_sent(self._tracer, outgoing, results, self.config.group)
+        for message, one in zip(messages, results or itertools.repeat(None), strict=False):
+            run_after(self.config.hooks, message, one, error)
+
+
+def _as_message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    delay_level: int,
+) -> Message:
+    """The message that the arguments of a send describe. Raises InvalidOption, MessageIllegal, TypeError."""
+    if isinstance(topic, str):
+        if body is None:
+            raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
+        return Message(
+            topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
+        )
+    if body is not None or tag is not None or keys or properties or sharding_key is not None or delay_level:
+        raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay level: give nothing beside it")
+    return topic
 
 
 def _batch_item_bytes(message: Message) -> int:
@@ -318,7 +402,10 @@ def _batch_item_bytes(message: Message) -> int:
     return _BATCH_ITEM_BYTES + len(message.body) + text
 
 
-def _split_result(result: SendResult) -> Iterable[SendResult]:
+def _split_result(result: SendResult) -> list[SendResult]:
     """A batch's result as one per message: consecutive offsets of one queue."""
-    rows = zip(result.id.split(","), result.offset_id.split(","), strict=True)
+    keys, ids = result.id.split(","), result.offset_id.split(",")
+    if len(ids) != len(keys):
+        ids = [result.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
+    rows = zip(keys, ids, strict=True)
     return [SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i) for i, (key, offset_id) in enumerate(rows)]

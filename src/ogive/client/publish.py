@@ -94,15 +94,32 @@ class Publisher:
         """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing."""
         if self._room.has(outgoing.size):
             self.take(outgoing, timeout_s)
-        else:
-            started = self._loop.time()
+            return
+        started = self._loop.time()
+        try:
             await self._room.wait(outgoing.size, timeout_s)
-            self._begin(outgoing, timeout_s - (self._loop.time() - started))
+        except BaseException as exc:
+            self._refused(outgoing, exc)
+            raise
+        self._begin_or_refuse(outgoing, timeout_s - (self._loop.time() - started))
 
     def take(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Accept without asking for room. Every way from here ends in the message's future. Raises IllegalStateError after the end."""
         self._room.take(outgoing.size)
-        self._begin(outgoing, timeout_s)
+        self._begin_or_refuse(outgoing, timeout_s)
+
+    def _begin_or_refuse(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Raises MessageIllegal for properties that no broker takes, IllegalStateError after the end; the room is free again then."""
+        try:
+            self._begin(outgoing, timeout_s)
+        except OgiveError as exc:
+            self._room.give_back(outgoing.size)
+            self._refused(outgoing, exc)
+            raise
+
+    def _refused(self, outgoing: Outgoing, error: BaseException) -> None:
+        if outgoing.on_end is not None:
+            outgoing.on_end(outgoing, None, error)
 
     def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
         if self._closed:
@@ -150,7 +167,7 @@ class Publisher:
                 asking = list(topic.backlog)
                 try:
                     first_deadline = min(outgoing.deadline for outgoing in asking)
-                    queues = await self._queues(topic.name, first_deadline - self._loop.time() - HEAD_START_S)
+                    queues = await self.queues(topic.name, first_deadline - self._loop.time() - HEAD_START_S)
                 except NoNameServer as exc:  # that is no answer: messages with time left wait for the next
                     now = self._loop.time()
                     self._give_up(topic, [outgoing for outgoing in asking if outgoing.deadline <= now + HEAD_START_S], exc)
@@ -175,7 +192,7 @@ class Publisher:
             self._end(outgoing, error)
         topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
 
-    async def _queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
+    async def queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
         """Where the topic lives; for one that is to be created by its first message, where brokers create topics."""
         budget = min(max(timeout_s, 0.01), self._client.config.request_timeout_s)
         try:
@@ -453,7 +470,7 @@ class Publisher:
         return failed
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
-        self._finish(outgoing)
+        self._finish(outgoing, result, None)
         if not outgoing.future.done():
             outgoing.future.set_result(result)
 
@@ -465,14 +482,16 @@ class Publisher:
             self._end(outgoing, self._outcome(outgoing))
 
     def _end(self, outgoing: Outgoing, error: OgiveError) -> None:
-        self._finish(outgoing)
+        self._finish(outgoing, None, error)
         if not outgoing.future.done():
             outgoing.future.set_exception(error)
 
-    def _finish(self, outgoing: Outgoing) -> None:
+    def _finish(self, outgoing: Outgoing, result: SendResult | None, error: OgiveError | None) -> None:
         if outgoing.finished:
             return
         outgoing.finished = True
+        if outgoing.on_end is not None:
+            outgoing.on_end(outgoing, result, error)
         if outgoing.number >= 0:
             self.unwatch(outgoing)
         self._in_flight.discard(outgoing)
@@ -553,7 +572,7 @@ class Publisher:
         try:
             async with asyncio.timeout(timeout_s):
                 if topic.targets is None:
-                    self._set_targets(topic, await self._queues(topic.name, timeout_s))
+                    self._set_targets(topic, await self.queues(topic.name, timeout_s))
                 target = self._pinned_target(topic, outgoing) if outgoing.pinned else self._next_target(topic)
                 if target is None:
                     raise NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to")

@@ -198,6 +198,25 @@ class Producer(Facade):
             self._producer.send_batch(topic, messages, tag=tag, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s)
         )
 
+    def request(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageExt:
+        """See ``ogive.aio.Producer.request``."""
+        return self._live().call(
+            self._producer.request(
+                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+            )
+        )
+
     def flush(self) -> None:
         """See ``ogive.aio.Producer.flush``."""
         self._live().call(self._producer.flush())

@@ -160,6 +160,41 @@ class SendMessageResponse(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendReplyMessageRequest(SendMessageRequest):
+    """SEND_REPLY_MESSAGE (324): a reply on its way to the client that REPLY_TO_CLIENT, one of its properties, names."""
+
+    code = RequestCode.SEND_REPLY_MESSAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReplyMessageRequestV2(SendMessageRequestV2):
+    """SEND_REPLY_MESSAGE_V2 (325)."""
+
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushReplyMessageRequest(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client; hosts are ``ip:port``. Source: ReplyMessageRequestHeader.java."""
+
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    producer_group: str
+    topic: str
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    born_host: str
+    store_host: str
+    store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSendMsgBackRequest(Header):
     """CONSUMER_SEND_MSG_BACK (36). *offset* is a commit-log offset; *delay_level* below 0 means dead letter, 0 the broker's choice."""
 

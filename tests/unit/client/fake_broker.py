@@ -258,7 +258,10 @@ class FakeBroker:
             self.put(header.topic, body, queue_id=header.queue_id, properties=props, sys_flag=header.sys_flag) for body, props in items
         ]
         ids = ",".join(offset_message_id(m.store_host, m.commitlog_offset) for m in stored)
-        return ok(h.SendMessageResponse(msg_id=ids, queue_id=header.queue_id, queue_offset=stored[0].queue_offset))
+        place = h.SendMessageResponse(
+            msg_id=ids, queue_id=header.queue_id, queue_offset=stored[0].queue_offset, region="DefaultRegion", trace_on="true"
+        )
+        return ok(place)
 
     def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         header = decode_header(h.PullMessageRequest, request.ext_fields)

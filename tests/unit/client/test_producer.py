@@ -852,3 +852,13 @@ def test_options_that_cannot_work_are_refused(options: dict[str, int]) -> None:
 def test_the_group_argument_wins_over_the_configuration() -> None:
     names = itertools.starmap(lambda group, config: Producer(group=group, config=config).config.group, [("a", CONFIG), (None, CONFIG)])
     assert list(names) == ["a", "ogive-producer"]
+
+
+async def test_a_refused_message_gives_its_room_back() -> None:
+    """Its properties are too long, which shows when it is accepted; else the producer would stand still after enough of them."""
+    async with producing("Orders", config=replace(CONFIG, max_in_flight=2)) as (producer, [broker]):
+        for _ in range(3):
+            with pytest.raises(MessageIllegal, match="bytes of properties"):
+                await producer.send("Orders", b"a", properties={"long": "x" * 40_000})
+        assert (await producer.send("Orders", b"b", timeout_s=1)).queue_offset == 0
+        assert broker.bodies("Orders") == {0: [b"b"]}

@@ -113,7 +113,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if config is None or topic in NO_SEND_TOPICS:
         config = _make_topic(ctx, topic, ext, names)
     if not 0 <= queue_id < config.write_queues:
-        queue_id = _check_queue(queue_id, config)
+        queue_id = check_queue(queue_id, config)
     if config.filter_type == "MULTI_TAG":
         sys_flag |= SysFlag.MULTI_TAGS
     if len(command.body) > ctx.config.max_message_bytes:
@@ -143,7 +143,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         key = text[key_at : text.find("\x02", key_at)] if "\x02" in text[key_at:] else text[key_at:]
         text = f"{text}{'' if text[-1] == chr(2) else chr(2)}{ctx.own_properties}"
     message = NewMessage(
-        topic, queue_id, command.body, _encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
+        topic, queue_id, command.body, encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
     )
     done = partial(_stored, ctx, connection, command, asked_queue, key)
     if topic == HALF_TOPIC:
@@ -172,12 +172,23 @@ def _stored(
 # --- what a message may be -------------------------------------------------------------------------------------------
 
 
+def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
+    """Raises Rejected for what no client may send in a message of its own, a half message included."""
+    fits = 0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT
+    if sys_flag & ~_CLIENT_FLAGS or not fits:
+        raise _unusual(sys_flag)
+
+
+def _unusual(sys_flag: int) -> Rejected:
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
+    )
+
+
 def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
     """What a half message is stored with. Raises Rejected for any other unusual flag or number."""
     if not fits or sys_flag & ~_CLIENT_FLAGS != _PREPARED:
-        raise Rejected(
-            ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
-        )
+        raise _unusual(sys_flag)
     if "TRAN_MSG\x01" not in text:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "sysFlag says that the message is transactional, its properties do not")
     return sys_flag & ~_PREPARED
@@ -201,7 +212,7 @@ def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) ->
     return config
 
 
-def _check_queue(queue_id: int, config: TopicConfig) -> int:
+def check_queue(queue_id: int, config: TopicConfig) -> int:
     """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues."""
     queues = max(config.write_queues, config.read_queues)
     if queue_id >= queues:
@@ -217,7 +228,7 @@ def _retry_group(ctx: Context, topic: str) -> SubscriptionGroupConfig:
     return group
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
     try:
         raw = text.encode()
     except UnicodeEncodeError as exc:
@@ -234,7 +245,7 @@ def _redirect(
     ctx: Context, command: RemotingCommand, topic: str, queue_id: int, text: str, reconsume_times: int, names: _Names
 ) -> tuple[str, int, str, str]:
     """Topic, queue, properties as stored and unique key of a message with special properties or for a retry topic."""
-    properties = decode_properties(_encoded(text))
+    properties = decode_properties(encoded(text))
     properties.pop("POP_CK", None)
     if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
         topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
@@ -277,7 +288,7 @@ def _retries_are_over(ctx: Context, command: RemotingCommand, topic: str, recons
 
 def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, text: str) -> None:
     """*draft* holds what all items share. Stored all or none, with offsets that follow each other."""
-    own = decode_properties(_encoded(text))
+    own = decode_properties(encoded(text))
     if draft.topic.startswith(RETRY_PREFIX):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {draft.topic}")
     items = decode_batch(command.body)

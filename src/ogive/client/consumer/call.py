@@ -5,28 +5,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from ogive.client.consumer.outcome import Failure, failed, judge
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, Later, Reply, Suspend
+from ogive.client.trace import ConsumeObserver
+from ogive.client.trace_record import CallEnd
 from ogive.model import MessageExt
 
 
-def call(listener: AnyListener, messages: Sequence[MessageExt]) -> Failure | None:
-    """Call a plain listener with the message, or with the list if it takes batches. None for success."""
+def call(listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None) -> Failure | Reply | None:
+    """Call a plain listener with the message, or with the list if it takes batches. None, or a Reply, for success."""
+    seen = None if observer is None else observer.begun(messages)
+    verdict: Failure | Reply | None
     try:
         answer = listener.function(messages[0] if listener.config.batch == 1 else list(messages))
     except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
-        return failed(listener, messages, exc)
-    return None if answer is None else judge(listener, messages, answer)
+        verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
+    else:
+        verdict, end = _judged(listener, messages, answer)
+    if observer is not None:
+        observer.ended(seen, messages, end)
+    return verdict
 
 
-async def call_async(listener: AnyListener, messages: Sequence[MessageExt]) -> Failure | None:
+async def call_async(
+    listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None
+) -> Failure | Reply | None:
     """The same for an async listener. Our own cancellation passes through; a CancelledError of the listener's own making is a failure."""
+    seen = None if observer is None else observer.begun(messages)
+    verdict: Failure | Reply | None
     try:
         answer: Any = await listener.function(messages[0] if listener.config.batch == 1 else list(messages))
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return failed(listener, messages, exc)
+        verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
     except (Exception, SystemExit) as exc:  # noqa: BLE001  user code: any exception means "later", and sys.exit() must not end a worker
-        return failed(listener, messages, exc)
-    return None if answer is None else judge(listener, messages, answer)
+        verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
+    else:
+        verdict, end = _judged(listener, messages, answer)
+    if observer is not None:
+        observer.ended(seen, messages, end)
+    return verdict
+
+
+def _judged(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> tuple[Failure | Reply | None, CallEnd]:
+    if answer is None:
+        return None, CallEnd.SUCCESS
+    verdict = judge(listener, messages, answer)
+    if not isinstance(verdict, Failure):
+        return verdict, CallEnd.SUCCESS
+    return verdict, CallEnd.LATER if isinstance(answer, Later | Suspend) else CallEnd.NONSENSE

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -12,12 +13,13 @@ from ogive.errors import OgiveError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, retry_topic
 from ogive.wire.bodies import SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
-from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2
+from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
 from ogive.wire.message import encode_properties
 
 T = TypeVar("T")
 
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+REPLY_TRIES: Final = 3  # brokers, as many as a send tries
 _NOT_COPIED: Final = {  # half-message mark, what goes into the header, and the sum over the old record
     PropertyName.TRANSACTION_PREPARED,
     PropertyName.RECONSUME_TIME,
@@ -206,6 +208,31 @@ class GroupCalls:
         )
         address = self._instance.broker_address(queue.broker_name)
         await api.send_message(self._pool, address, header, message.body, broker_name=queue.broker_name, timeout_s=api.SEND_BACK_TIMEOUT_S)
+
+    async def send_reply(self, topic: str, body: bytes, properties: bytes, *, broker_name: str) -> None:
+        """Send a reply through a broker that holds the reply *topic*: by *broker_name* if it does, and by others if that fails."""
+        queues = {queue.broker_name: queue for queue in await self._instance.publish_queues(topic)}
+        failure: OgiveError | None = None
+        for queue in sorted(queues.values(), key=lambda queue: (queue.broker_name != broker_name, queue))[:REPLY_TRIES]:
+            header = SendReplyMessageRequestV2(
+                producer_group=INNER_GROUP,
+                topic=topic,
+                queue_id=queue.queue_id,
+                born_timestamp=time.time_ns() // 1_000_000,
+                properties=properties.decode(),
+                broker_name=queue.broker_name,
+            )
+            try:
+                address = self._instance.broker_address(queue.broker_name)
+                await api.send_reply(self._pool, address, header, body, timeout_s=self._timeout_s)
+            except OgiveError as exc:
+                failure = exc
+                if exc.outcome_unknown:
+                    break  # it may have arrived
+            else:
+                return
+        assert failure is not None
+        raise failure
 
 
 def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ Behaviour
 - Messages are begun in the order in which they were pulled; a batch never mixes queues.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
 - A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting group it is logged and dropped.
+- A message that was answered with a Reply is finished once the reply is out, or could not be sent: see ``reply.py``.
 - A call that runs longer than the consume timeout: its messages are sent back once, and what it returns in the end is ignored.
 
 Differs from Java
@@ -25,9 +26,10 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import Failure
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.reply import Replier
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, Reply
 from ogive.model import MessageExt
 from ogive.transport.tasks import every
 
@@ -47,13 +49,14 @@ class Tally:
     """What came of one queue since the loop looked last."""
 
     done: list[int] = field(default_factory=list)  # offsets
+    replied: int = 0  # finished once their reply is out
     failed: int = 0
     calls: int = 0
     seconds: float = 0.0
 
 
 NOT_BEGUN: Final = NotBegun.NOT_BEGUN
-Result = Failure | NotBegun | None
+Result = Failure | Reply | NotBegun | None
 
 HAND_OVER_LOOK_S = 0.01
 HAND_OVER_WAIT_S = 0.1  # shorter than the pause of a member that takes a queue over
@@ -84,6 +87,8 @@ class ConcurrentService:
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
 
+        self._replier = Replier(group.calls, group.spawn, done=self._returned)
+
     def start(self) -> None:
         self._workers.start()
         period = min(1.0, self._timeout_s / 4)
@@ -110,15 +115,16 @@ class ConcurrentService:
         await self._workers.stop(timeout_s, caller)
         if self._expiry is not None:
             self._expiry.cancel()
+        await self._replier.close(max(0.0, deadline - self._loop.time()))
         await self._failed_messages.close(max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ----------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch) -> Result:
-        return call(self._listener, batch[1]) if batch[0].active else NOT_BEGUN
+        return call(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
 
     async def _run_async(self, batch: Batch) -> Result:
-        return await call_async(self._listener, batch[1]) if batch[0].active else NOT_BEGUN
+        return await call_async(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
 
     # --- on the loop -------------------------------------------------------------------------------------------------
 
@@ -130,14 +136,17 @@ class ConcurrentService:
             tally = tallies[process_queue]
             tally.calls += 1
             tally.seconds += seconds
-            if failure is None:
+            if isinstance(failure, Reply):
+                tally.replied += 1
+                self._replier.give(process_queue, messages[0], failure)
+            elif failure is None:
                 tally.done += [message.queue_offset for message in messages]
             else:
                 self._failed(process_queue, messages, failure, tally)
         now = self._loop.time()
         for process_queue, tally in tallies.items():
             self._group.statistics.of(process_queue.queue.topic).consumed(
-                now, tally.seconds, calls=tally.calls, done=len(tally.done), failed=tally.failed
+                now, tally.seconds, calls=tally.calls, done=len(tally.done) + tally.replied, failed=tally.failed
             )
             if not process_queue.dropped:  # else its next owner counts, not we
                 self._group.finish(process_queue, tally.done)

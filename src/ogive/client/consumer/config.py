@@ -33,6 +33,7 @@ class ConsumerConfig:
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
     lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
     send_back_retry_s: float = 5.0  # how long a message waits here that could not be sent back
+    trace: bool = False  # enableTrace; what was consumed is recorded in RMQ_SYS_TRACE_TOPIC
     await_termination_s: float = 10.0  # awaitTerminationMillisWhenShutdown, 0 there; how long close() waits for running listener calls
 
     def __post_init__(self) -> None:

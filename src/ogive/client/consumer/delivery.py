@@ -22,6 +22,7 @@ from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.listener import AnyListener, Later
+from ogive.client.trace_record import CallEnd
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt
 from ogive.transport.tasks import every
@@ -107,7 +108,9 @@ class DeliveryService:
         self._thread = threading.get_ident()
         self._ready: deque[tuple[ProcessQueue, MessageExt]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._out: dict[tuple[ProcessQueue, int], tuple[float, MessageExt]] = {}  # handed out, no verdict: since when
+        self._out: dict[
+            tuple[ProcessQueue, int], tuple[float, MessageExt, Any]
+        ] = {}  # handed out, no verdict: since when; for the observer
         self._all_settled: asyncio.Future[None] | None = None
         self._closed = False
         self._expiry: asyncio.Task[Any] | None = None
@@ -169,7 +172,7 @@ class DeliveryService:
     async def expire(self) -> None:
         """Send back what has been out for too long."""
         before = self._loop.time() - self._timeout_s
-        for (process_queue, offset), (since, message) in list(self._out.items()):
+        for (process_queue, offset), (since, message, _) in list(self._out.items()):
             if since < before:
                 log.warning("%s/%d got no verdict within %.0f s: it counts as failed", message.queue, offset, self._timeout_s)
                 self._settle(process_queue, message, Later(EXPIRED_LEVEL))
@@ -177,7 +180,9 @@ class DeliveryService:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _hand_out(self, process_queue: ProcessQueue, message: MessageExt) -> IncomingMessage:
-        self._out[process_queue, message.queue_offset] = (self._loop.time(), message)
+        observer = self._group.observer
+        seen = None if observer is None else observer.begun([message])
+        self._out[process_queue, message.queue_offset] = (self._loop.time(), message, seen)
 
         def settle(verdict: Later | None) -> None:
             if threading.get_ident() == self._thread:
@@ -193,6 +198,8 @@ class DeliveryService:
             return
         now, done = self._loop.time(), verdict is None
         self._group.statistics.of(message.queue.topic).consumed(now, now - out[0], calls=1, done=done, failed=not done)
+        if self._group.observer is not None:
+            self._group.observer.ended(out[2], [message], CallEnd.SUCCESS if verdict is None else CallEnd.LATER)
         if not process_queue.dropped:
             if verdict is None:
                 self._group.finish(process_queue, (message.queue_offset,))

@@ -11,6 +11,7 @@ from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
+from ogive.client.trace import ConsumeObserver
 from ogive.model import MessageExt, MessageQueue
 
 
@@ -29,6 +30,7 @@ class Group:
     broadcast: bool = False
     auto_commit: bool = True
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
+    observer: ConsumeObserver | None = None  # of the listeners' calls
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Background work that ends with the client; a bug in it stops the client, loudly."""

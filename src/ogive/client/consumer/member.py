@@ -27,6 +27,7 @@ from ogive.client.consumer.statistics import Statistics
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where
+from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
 from ogive.transport.tasks import every
@@ -77,6 +78,9 @@ class Member:
             Statistics(self._loop.time()),
             broadcast=self._broadcast,
         )
+        self._tracer = Tracer(instance, self.group, "CONSUME") if config.trace else None
+        if self._tracer is not None:
+            group.observer = ConsumeTrace(self._tracer, self.group, {one.topic: one.consume_timeout_s for one in settings})
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         starts: dict[str, Start] = {one.topic: one.start for one in settings}
         if not self._broadcast:
@@ -126,11 +130,15 @@ class Member:
         """Leave the group: running listener calls end first, progress goes to the brokers last. *caller*: see Workers.stop."""
         ending = [service.stop(self._config.await_termination_s, caller) for service in self._services.values()]
         ending.append(self._rejected.close(self._config.await_termination_s))
-        await asyncio.gather(self._stop_fetching(), *ending)
-        await self._rebalancer.give_up_all()
-        await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
-        await self._context.store.close()
-        await self._context.instance.unregister_consumer(self)
+        try:
+            await asyncio.gather(self._stop_fetching(), *ending)
+            await self._rebalancer.give_up_all()
+            await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+            await self._context.store.close()
+            await self._context.instance.unregister_consumer(self)
+        finally:
+            if self._tracer is not None:
+                await self._tracer.close()
 
     # --- more and less, at run time ----------------------------------------------------------------------------------
 

@@ -102,8 +102,8 @@ class OrderlyService:
         slice_ends = time.monotonic() + TURN_S
         while done < len(messages) and self._may_call(process_queue):
             batch = messages[done : done + size]
-            failure = call(listener, batch)
-            if failure is not None:
+            failure = call(listener, batch, self._group.observer)
+            if isinstance(failure, Failure):
                 return TurnResult(done, failure)
             done += len(batch)
             if time.monotonic() > slice_ends:
@@ -116,8 +116,8 @@ class OrderlyService:
         slice_ends = time.monotonic() + TURN_S
         while done < len(messages) and self._may_call(process_queue):
             batch = messages[done : done + size]
-            failure = await call_async(listener, batch)
-            if failure is not None:
+            failure = await call_async(listener, batch, self._group.observer)
+            if isinstance(failure, Failure):
                 return TurnResult(done, failure)
             done += len(batch)
             if time.monotonic() > slice_ends:

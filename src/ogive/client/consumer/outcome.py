@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ogive.client.listener import AnyListener, Later, Suspend
+from ogive.client.listener import AnyListener, Later, Reply, Suspend
 from ogive.model import MessageExt
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,13 @@ class Failure:
     suspend_s: float | None = None
 
 
-def read(listener: AnyListener, count: int, answer: Any) -> tuple[Failure | None, bool]:
+def read(listener: AnyListener, count: int, answer: Any) -> tuple[Failure | Reply | None, bool]:
     """(what *answer* means for a batch of *count* messages, whether it makes sense); None for success."""
     if answer is None:
         return None, True
     orderly = listener.config.orderly
+    if isinstance(answer, Reply) and not orderly and listener.config.batch == 1:
+        return answer, True
     if isinstance(answer, Later) and answer.done <= count and (answer.delay_level <= 0 or not orderly):
         return (Failure(answer.done, answer.delay_level) if answer.done < count else None), True
     if isinstance(answer, Suspend) and orderly and answer.done <= count:
@@ -32,8 +34,8 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Failure | None
     return Failure(), False
 
 
-def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | None:
-    """None for success. An answer that makes no sense is logged, and is a failure."""
+def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | Reply | None:
+    """None for success; a Reply is success with something left to do. An answer that makes no sense is logged, and is a failure."""
     failure, sensible = read(listener, len(messages), answer)
     if not sensible:
         orderly = listener.config.orderly
@@ -44,9 +46,15 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
             answer,
             "an orderly" if orderly else "a concurrent",
             len(messages),
-            "LATER, DEAD_LETTER or suspend(...)" if orderly else "LATER, later(...) or DEAD_LETTER",
+            _results(listener),
         )
     return failure
+
+
+def _results(listener: AnyListener) -> str:
+    if listener.config.orderly:
+        return "LATER, DEAD_LETTER or suspend(...)"
+    return "LATER, later(...), DEAD_LETTER or Reply(...)" if listener.config.batch == 1 else "LATER, later(...) or DEAD_LETTER"
 
 
 def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseException) -> Failure:

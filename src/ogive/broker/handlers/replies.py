@@ -1,0 +1,143 @@
+"""Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325). Source: ReplyMessageProcessor.java, 5.3.
+
+Behaviour
+- A reply is pushed (code 326) to the client that its property REPLY_TO_CLIENT names, which must be known here as a producer, and is then
+  stored in its topic as well, unless storeReplyMessageEnable is off.
+- The answer comes when the client has taken it: SUCCESS with the place of the stored copy (message id 0 where there is none), or
+  SYSTEM_ERROR in Java's words.
+
+Differs from Java
+- The reply's topic is not created by a reply. What is pushed carries the broker's CLUSTER, as every stored message does.
+- A copy that cannot be stored is logged, and does not change the answer: the client has its reply.
+- Replies that wait count among the sends that wait.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.handlers import send
+from ogive.broker.replies import RESPONSE, Rejected, success
+from ogive.errors import ResponseCode, StoreError, TransportError
+from ogive.model import NO_SEND_TOPICS, PropertyName
+from ogive.store.model import NewMessage, PutResult
+from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import (
+    PushReplyMessageRequest,
+    SendMessageRequest,
+    SendMessageRequestV2,
+    SendMessageResponse,
+    encode_header,
+)
+from ogive.wire.message import decode_host, decode_properties, encode_properties, offset_message_id
+
+log = logging.getLogger(__name__)
+
+CLIENT_ANSWER_S: Final = 10.0
+NOT_STORED: Final = "0"
+
+
+async def handle(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> RemotingCommand:
+    if ctx.sends_waiting >= ctx.config.max_sends_waiting:
+        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
+    message = _message(ctx, connection, header, body)
+    ctx.sends_waiting += 1
+    try:
+        trouble = await _push(ctx, header, message)
+        stored = await _store(ctx, message) if ctx.config.store_replies else None
+    finally:
+        ctx.sends_waiting -= 1
+    answer = success(
+        SendMessageResponse(
+            msg_id=NOT_STORED if stored is None else offset_message_id(ctx.store_host, stored.commitlog_offset),
+            queue_id=message.queue_id,
+            queue_offset=0 if stored is None else stored.queue_offset,
+            region=ctx.config.region,
+            trace_on="true",
+        )
+    )
+    return answer if trouble is None else RemotingCommand(ResponseCode.SYSTEM_ERROR, answer.ext_fields, b"", 0, RESPONSE, trouble)
+
+
+def _message(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> NewMessage:
+    """The reply as it is stored. Raises Rejected, ProtocolError."""
+    reconsume_times = header.reconsume_times or 0
+    send.check_numbers(header.sys_flag, header.born_timestamp, header.flag, reconsume_times)
+    if header.topic in NO_SEND_TOPICS:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first please!")
+    if len(body) > ctx.config.max_message_bytes:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(body)} bytes is over the limit of {ctx.config.max_message_bytes}")
+    properties = decode_properties(send.encoded(header.properties or "")) | decode_properties(ctx.own_properties.encode())
+    return NewMessage(
+        header.topic,
+        send.check_queue(header.queue_id, config),
+        body,
+        send.encoded(encode_properties(properties).decode()),
+        header.sys_flag,
+        header.flag,
+        header.born_timestamp,
+        ctx.born_hosts[connection],
+        ctx.store_host,
+        reconsume_times,
+    )
+
+
+async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2, message: NewMessage) -> str | None:
+    """Bring the reply to its client; None, or why that was not possible."""
+    properties = decode_properties(message.properties)
+    client_id = properties.get(PropertyName.REPLY_TO_CLIENT)
+    if client_id is None:
+        return f"reply message properties[{PropertyName.REPLY_TO_CLIENT}] is null"
+    connection = ctx.clients.producer_connection(client_id)
+    if connection is None:
+        return f"push reply message fail, channel of <{client_id[:256]}> not found."
+    now_ms = ctx.now_ms()
+    properties[PropertyName.PUSH_REPLY_TIME] = str(now_ms)
+    push = PushReplyMessageRequest(
+        producer_group=header.producer_group,
+        topic=message.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=message.queue_id,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp_ms,
+        flag=message.flag,
+        properties=encode_properties(properties).decode(),
+        reconsume_times=message.reconsume_times,
+        unit_mode=header.unit_mode or False,
+        born_host=decode_host(message.born_host),
+        store_host=decode_host(message.store_host),
+        store_timestamp=now_ms,
+    )
+    try:
+        answer = await connection.call(RemotingCommand(push.code, encode_header(push), message.body), CLIENT_ANSWER_S)
+    except TransportError as exc:
+        log.warning("a reply to %s was not taken: %s", client_id, exc)
+    else:
+        if answer.code == ResponseCode.SUCCESS:
+            return None
+        log.warning("a reply to %s was not taken: code %d, %s", client_id, answer.code, answer.remark)
+    return f"push reply message to {client_id}fail."
+
+
+async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
+    done: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
+
+    def finish(result: list[PutResult] | StoreError) -> None:
+        if not done.done():
+            done.set_result(result)
+
+    try:
+        ctx.put((message,), finish)
+        result = await done
+    except StoreError as exc:
+        result = exc
+    if isinstance(result, StoreError):
+        log.warning("a reply was not stored: %s", result)
+        return None
+    return result[0]

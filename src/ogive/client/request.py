@@ -1,0 +1,126 @@
+"""Requests: messages that wait for a reply. Source: DefaultMQProducerImpl.java request, 5.3.
+
+Behaviour
+- A request is an ordinary message with three properties more: CORRELATION_ID, REPLY_TO_CLIENT and TTL (ms). It is sent like any other
+  message, tried again included; whoever consumes it sends the reply to the reply topic of the cluster, whose broker brings it to us.
+- One time budget covers everything, from the route to the reply. A request that is certainly not stored fails at once.
+- Brokers bring replies only to producers they have heard of: before the first request they get a heartbeat.
+
+Differs from Java
+- Every broker of the cluster that holds the reply topic gets that heartbeat, not only those of the request's topic: a reply may go to any.
+- A request never travels in a batch: batched messages do not carry the cluster's name, without which nobody can answer.
+"""
+
+import asyncio
+import logging
+import uuid
+from typing import Any, Final
+
+from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import Outgoing
+from ogive.client.publish import Publisher
+from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ReplyTimeout
+from ogive.model import AUTO_CREATE_TOPIC, MessageExt, PropertyName, SendResult, reply_topic
+
+log = logging.getLogger(__name__)
+
+SHARE: Final = 0.25  # of the time budget for asking and telling: who hangs must not hold up the request to another one
+
+
+class Requester:
+    """Sends the requests of one producer, and waits for their replies."""
+
+    def __init__(self, client: ClientInstance, publisher: Publisher) -> None:
+        self._client = client
+        self._publisher = publisher
+        self._loop = asyncio.get_running_loop()
+        self._clusters: set[str] = set()  # whose reply topic was asked for
+        self._told: frozenset[str] = frozenset()  # brokers that had a heartbeat since the producer is there
+        self._waiting: set[asyncio.Future[MessageExt]] = set()
+
+    async def request(self, outgoing: Outgoing, timeout_s: float) -> MessageExt:
+        """The reply. Raises ReplyTimeout, what a send raises, and IllegalStateError when the producer is closed meanwhile."""
+        deadline = self._loop.time() + timeout_s
+        await self._introduce(outgoing.topic, timeout_s)
+        correlation_id = str(uuid.uuid4())
+        reply = self._client.replies.expect(correlation_id)
+        reply.add_done_callback(_seen)
+        self._waiting.add(reply)
+        try:
+            left = max(deadline - self._loop.time(), 0.001)
+            _mark(outgoing, correlation_id, self._client.client_id, int(left * 1000))
+            sent: asyncio.Future[SendResult] = self._loop.create_future()
+            sent.add_done_callback(_seen)
+            outgoing.future = sent
+            await self._publisher.accept(outgoing, left)
+            await asyncio.wait((reply, sent), timeout=max(0.0, deadline - self._loop.time()), return_when=asyncio.FIRST_COMPLETED)
+            if not reply.done():
+                _raise_if_not_stored(sent)
+                await asyncio.wait((reply,), timeout=max(0.0, deadline - self._loop.time()))
+            if reply.done():
+                return reply.result()
+            _raise_if_not_stored(sent)
+            raise ReplyTimeout(_timeout_text(outgoing, correlation_id, timeout_s, sent), correlation_id)
+        finally:
+            self._client.replies.forget(correlation_id)
+            self._waiting.discard(reply)
+
+    def close(self) -> None:
+        """End the requests that wait."""
+        for reply in self._waiting:
+            if not reply.done():
+                reply.set_exception(IllegalStateError("the producer was closed before the reply came"))
+
+    async def _introduce(self, topic: str, timeout_s: float) -> None:
+        """Make the brokers know this client. Raises NoRoute, NoNameServer."""
+        client = self._client
+        if client.known_route(topic) is None:
+            await self._publisher.queues(topic, timeout_s)
+        route = client.known_route(topic) or client.known_route(AUTO_CREATE_TOPIC)
+        clusters = {broker.cluster for broker in route.brokers} if route is not None else set()
+        for cluster in clusters - self._clusters:
+            try:
+                await client.route(reply_topic(cluster), timeout_s=timeout_s * SHARE)
+            except (NoRoute, NoNameServer) as exc:  # the brokers of the request's topic may be all that there are
+                log.info("the brokers that replies of cluster %s may come from are not known: %s", cluster, exc)
+            self._clusters.add(cluster)
+        brokers = frozenset(client.heartbeat_addresses())
+        if not brokers <= self._told:
+            try:
+                async with asyncio.timeout(timeout_s * SHARE):
+                    await client.heartbeat_now()
+            except TimeoutError:
+                log.debug("a broker does not answer heartbeats; the request to %s goes on", topic)
+            self._told = brokers
+
+
+def _mark(outgoing: Outgoing, correlation_id: str, client_id: str, ttl_ms: int) -> None:
+    text = (
+        f"{PropertyName.CORRELATION_ID}\x01{correlation_id}\x02{PropertyName.REPLY_TO_CLIENT}\x01{client_id}\x02"
+        f"{PropertyName.TTL}\x01{ttl_ms}\x02"
+    )
+    outgoing.text += text
+    outgoing.size += len(text)
+    outgoing.alone = True
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Whoever asked hears of one error only, be it the send's, the reply's or another."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _raise_if_not_stored(sent: asyncio.Future[SendResult]) -> None:
+    """A message that may be stored after all is waited for."""
+    error = sent.exception() if sent.done() else None
+    if error is not None and not (isinstance(error, OgiveError) and error.outcome_unknown):
+        raise error
+
+
+def _timeout_text(outgoing: Outgoing, correlation_id: str, timeout_s: float, sent: asyncio.Future[SendResult]) -> str:
+    stored = sent.done() and sent.exception() is None
+    fate = "it is stored" if stored else "its broker did not confirm it, so it may or may not be stored"
+    return (
+        f"no reply to request {correlation_id} to {outgoing.topic} within {timeout_s:.1f} s: {fate} (id {outgoing.key}), "
+        "and it may or may not be carried out"
+    )

@@ -1,0 +1,219 @@
+"""Message traces: who sent a message and who consumed it, when and how, kept as messages of RMQ_SYS_TRACE_TOPIC.
+
+Source: AsyncTraceDispatcher.java, SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java, 5.3.
+
+Behaviour
+- Records are collected in a bounded queue and sent in the background, many in a message: when enough are there, every few seconds, and at
+  the close. What finds the queue full is dropped and counted; what cannot be sent is dropped. Neither delays or fails a message.
+- Only what was stored is recorded as sent; one-way sends, traces themselves and messages that say TRACE_ON=false are not recorded.
+
+Differs from Java
+- A batch leaves a record for each of its messages, so that each is found by its id.
+- Traces travel on the connections of the client that they are about; Java's have a client of their own.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from ogive.client.config import ProducerConfig
+from ogive.client.ids import UniqueKeys
+from ogive.client.instance import ClientInstance
+from ogive.client.outgoing import Outgoing
+from ogive.client.publish import Publisher
+from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, begun, ended, packed, sent
+from ogive.errors import OgiveError
+from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult
+from ogive.wire.message import decode_properties
+
+log = logging.getLogger(__name__)
+
+MAX_RECORDS: Final = 2048  # waiting, as in Java
+ENOUGH: Final = 256  # records that are not kept waiting
+FLUSH_S: Final = 5.0
+SEND_TIMEOUT_S: Final = 5.0
+CLOSE_S: Final = 3.0
+_numbers: Final = itertools.count()
+
+
+class Tracer:
+    """Collects the records of one producer or consumer group, and sends them. ``add`` may be called on any thread."""
+
+    def __init__(self, client: ClientInstance, group: str, side: str, *, flush_s: float = FLUSH_S) -> None:
+        """*side*: PRODUCE or CONSUME."""
+        self._client = client
+        self._flush_s = flush_s
+        self._loop = asyncio.get_running_loop()
+        name = f"_INNER_TRACE_PRODUCER-{group[:80]}-{side}-{next(_numbers)}"
+        config = ProducerConfig(group=name, send_timeout_s=SEND_TIMEOUT_S, max_in_flight=64, max_in_flight_bytes=16 * 1024 * 1024)
+        self._publisher = Publisher(client, config)
+        self._records: deque[TraceRecord] = deque()
+        self._wake = asyncio.Event()
+        self._woken = False
+        self._sender = client.spawn(self._run(), f"trace of {group}")
+        self._group = group
+        self._failing = False
+        self.dropped = 0
+
+    def add(self, record: TraceRecord) -> None:
+        """Keep a record until it is sent; dropped if too many wait."""
+        if len(self._records) >= MAX_RECORDS:
+            self.dropped += 1
+            return
+        self._records.append(record)
+        if len(self._records) >= ENOUGH and not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._wake.set)
+            except RuntimeError:  # the loop is closed: a listener call was left behind
+                log.debug("a trace record of %s comes after the end", self._group)
+
+    async def close(self) -> None:
+        """Send what is left; what is not out within CLOSE_S is dropped."""
+        self._sender.cancel()
+        self._send_all()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._publisher.flush()
+        except TimeoutError:
+            log.warning("traces of %s are not all sent", self._group)
+        finally:
+            self._publisher.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._flush_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass  # nothing or little came
+            self._woken = False
+            self._wake.clear()
+            self._send_all()
+
+    def _send_all(self) -> None:
+        if self.dropped:
+            log.warning("%d trace records of %s were dropped: more than %d waited", self.dropped, self._group, MAX_RECORDS)
+            self.dropped = 0
+        records = [self._records.popleft() for _ in range(len(self._records))]
+        for keys, body in packed(records):
+            text = f"{PropertyName.KEYS}\x01{' '.join(keys)}\x02"
+            outgoing = Outgoing(TRACE_TOPIC, body, text, None, None)
+            outgoing.future = future = self._loop.create_future()
+            future.add_done_callback(self._told)
+            if not self._publisher.has_room(outgoing.size):
+                future.set_exception(OgiveError("too many traces are on their way already"))
+                continue
+            try:
+                self._publisher.take(outgoing, SEND_TIMEOUT_S)
+            except OgiveError as exc:
+                future.set_exception(exc)
+
+    def _told(self, future: asyncio.Future[SendResult]) -> None:
+        """Once per outage."""
+        error = future.exception()
+        if error is not None:
+            log.log(logging.DEBUG if self._failing else logging.WARNING, "traces of %s are lost: %s", self._group, error)
+        self._failing = error is not None
+
+
+# --- the producer's side ---------------------------------------------------------------------------------------------
+
+
+def record_sent(tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult], group: str) -> None:
+    """*results*: one for each message of *outgoing*."""
+    answer = outgoing.answer
+    if answer is None or outgoing.topic == TRACE_TOPIC:
+        return
+    region = answer.get(PropertyName.MSG_REGION)
+    if region is None or answer.get(PropertyName.TRACE_ON) == "false":
+        return
+    now_ms = int(time.time() * 1000)
+    items = outgoing.batch or [(outgoing.flag, outgoing.body, outgoing.text)]
+    for (_, body, text), result in zip(items, results, strict=True):
+        properties = decode_properties(text.encode())
+        tracer.add(
+            sent(
+                timestamp_ms=outgoing.born_ms,
+                region=region,
+                group=group,
+                tags=properties.get(PropertyName.TAGS),
+                keys=tuple(properties.get(PropertyName.KEYS, "").split()),
+                broker=outgoing.target.lane.address if outgoing.target is not None else "",
+                body_bytes=len(body),
+                cost_ms=max(0, now_ms - outgoing.born_ms) // len(items),
+                kind=_kind(properties),
+                result=result,
+            )
+        )
+
+
+def _kind(properties: dict[str, str]) -> MessageKind:
+    if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
+        return MessageKind.HALF
+    return MessageKind.DELAY if PropertyName.DELAY in properties else MessageKind.NORMAL
+
+
+# --- the consumer's side ---------------------------------------------------------------------------------------------
+
+
+class ConsumeObserver(Protocol):
+    """Hears of each call of a listener, on whatever thread it runs. Must not raise or block."""
+
+    def begun(self, messages: Sequence[MessageExt]) -> Any:
+        """Whatever it returns is handed to ``ended``."""
+        ...
+
+    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd) -> None: ...
+
+
+class ConsumeTrace:
+    """Records the calls of one group's listeners."""
+
+    def __init__(self, tracer: Tracer, group: str, timeouts_s: Mapping[str, float]) -> None:
+        """*timeouts_s*: how long a call may take, by topic."""
+        self._tracer = tracer
+        self._group = group
+        self._timeouts_s = timeouts_s
+        self._ids = UniqueKeys()
+        self._lock = threading.Lock()  # protects _ids: listeners run in many threads
+
+    def begun(self, messages: Sequence[MessageExt]) -> tuple[str, float]:
+        """The id that joins both records, and when the call began."""
+        now = time.time()
+        with self._lock:
+            request_id = self._ids.next(int(now * 1000))
+        for message in messages:
+            if _is_traced(message):
+                self._tracer.add(begun(message, timestamp_ms=int(now * 1000), group=self._group, request_id=request_id))
+        return request_id, time.monotonic()
+
+    def ended(self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd) -> None:
+        request_id, since = call
+        cost_s, success = time.monotonic() - since, end is CallEnd.SUCCESS
+        if cost_s >= self._timeouts_s.get(messages[0].topic, math.inf) and end in (CallEnd.SUCCESS, CallEnd.LATER):
+            end = CallEnd.TIME_OUT
+        now_ms, cost_ms = int(time.time() * 1000), int(cost_s * 1000) // len(messages)
+        for message in messages:
+            if _is_traced(message):
+                self._tracer.add(
+                    ended(
+                        message,
+                        timestamp_ms=now_ms,
+                        group=self._group,
+                        request_id=request_id,
+                        cost_ms=cost_ms,
+                        success=success,
+                        end=end,
+                    )
+                )
+
+
+def _is_traced(message: MessageExt) -> bool:
+    return message.topic != TRACE_TOPIC and message.properties.get(PropertyName.TRACE_ON) != "false"

@@ -1,0 +1,172 @@
+"""Replies to requests over sockets: pushed to the client that asked, stored, answered in Java's words."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.broker.clients import Client, ClientTable
+from ogive.errors import ResponseCode, StoreFailed
+from ogive.store.model import NewMessage, PutDone
+from ogive.transport.connection import Connection
+from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import PushReplyMessageRequest, decode_header
+from ogive.wire.message import decode_properties
+from tests.raw_client import RawClient, messages
+from tests.unit.broker.conftest import StartBroker
+
+REPLIES = "DefaultCluster_REPLY_TOPIC"
+V2 = RequestCode.SEND_REPLY_MESSAGE_V2
+PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+TO_ASKER = {"MSG_TYPE": "reply", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "asker", "TTL": "5000", "UNIQ_KEY": "AB12"}
+
+
+@pytest.fixture
+async def asker(server: Broker) -> AsyncIterator[RawClient]:
+    """A client that the broker knows as a producer."""
+    async with await RawClient.open(server.address) as asker:
+        await asker.heartbeat("asker", "G", "T")
+        yield asker
+
+
+def take(asker: RawClient, push: RemotingCommand, code: int = ResponseCode.SUCCESS) -> None:
+    asker.connection.reply(RemotingCommand(code, opaque=push.opaque, flag=Flag.RESPONSE))
+
+
+async def stored_replies(client: RawClient) -> list[bytes]:
+    answer = await client.pull("looker", REPLIES, 0)
+    return [message.body for message in messages(answer)] if answer.code == ResponseCode.SUCCESS else []
+
+
+async def test_a_reply_reaches_the_client_that_asked_and_is_stored(client: RawClient, asker: RawClient) -> None:
+    sending = client.start_send(REPLIES, b"2.20", TO_ASKER, code=V2, h=7)
+    push = await asker.next_request(PUSH)
+    header = decode_header(PushReplyMessageRequest, push.ext_fields)
+    properties = decode_properties((header.properties or "").encode())
+    assert not sending.done()  # the answer waits for the client
+    take(asker, push)
+    answer = await sending
+    [message] = messages(await client.pull("looker", REPLIES, 0))
+    assert (push.body, header.topic, header.queue_id, header.flag, header.producer_group) == (b"2.20", REPLIES, 0, 7, "raw-producer")
+    assert (header.born_timestamp, header.reconsume_times, header.unit_mode) == (1_795_230_231_293, 0, False)
+    assert (header.store_host, header.born_host.partition(":")[0]) == (message.store_host, "127.0.0.1")
+    assert int(properties.pop("PUSH_REPLY_TIME")) == header.store_timestamp
+    added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+    assert properties == TO_ASKER | added
+    assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+    assert answer.ext_fields == {
+        "msgId": message.offset_id, "queueId": "0", "queueOffset": "0", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"
+    }  # fmt: skip
+    assert message.body == b"2.20"
+
+
+async def test_code_324_means_the_same_with_long_names(client: RawClient, asker: RawClient) -> None:
+    properties = "".join(f"{name}\x01{value}\x02" for name, value in TO_ASKER.items())
+    fields = {"producerGroup": "p", "topic": REPLIES, "queueId": -1, "bornTimestamp": 5, "properties": properties}
+    sending = client.start(RequestCode.SEND_REPLY_MESSAGE, b"pong", **fields)
+    take(asker, await asker.next_request(PUSH))
+    assert ((await sending).code, await stored_replies(client)) == (ResponseCode.SUCCESS, [b"pong"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "remark"),
+    [
+        ({"REPLY_TO_CLIENT": "gone"}, "push reply message fail, channel of <gone> not found."),
+        ({"REPLY_TO_CLIENT": None}, "reply message properties[REPLY_TO_CLIENT] is null"),
+    ],
+)
+async def test_a_reply_that_reaches_nobody_is_stored_and_answered_with_an_error(
+    client: RawClient, changed: dict[str, str | None], remark: str
+) -> None:
+    """As Apache's broker: the place of the stored copy stands in the answer."""
+    properties = {name: value for name, value in (TO_ASKER | changed).items() if value is not None}
+    answer = await client.start_send(REPLIES, b"2.20", properties, code=V2)
+    assert (answer.code, answer.remark, answer.ext_fields["queueOffset"]) == (ResponseCode.SYSTEM_ERROR, remark, "0")
+    assert await stored_replies(client) == [b"2.20"]
+
+
+async def test_a_client_that_refuses_its_reply_is_an_error(client: RawClient, asker: RawClient) -> None:
+    sending = client.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+    take(asker, await asker.next_request(PUSH), ResponseCode.SYSTEM_ERROR)
+    assert ((await sending).code, (await sending).remark) == (ResponseCode.SYSTEM_ERROR, "push reply message to askerfail.")
+
+
+async def test_a_client_that_goes_while_it_is_told_is_an_error(client: RawClient, asker: RawClient) -> None:
+    sending = client.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+    await asker.next_request(PUSH)
+    asker.connection.close()
+    assert (await sending).remark == "push reply message to askerfail."
+    again = await client.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+    assert again.remark == "push reply message fail, channel of <asker> not found."
+
+
+async def test_replies_are_not_stored_where_that_is_switched_off(start_broker: StartBroker) -> None:
+    server = await start_broker(store_replies=False)
+    async with await RawClient.open(server.address) as asker, await RawClient.open(server.address) as client:
+        await asker.heartbeat("asker", "G", "T")
+        sending = client.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+        take(asker, await asker.next_request(PUSH))
+        answer = await sending
+        assert (answer.code, answer.ext_fields["msgId"], await stored_replies(client)) == (ResponseCode.SUCCESS, "0", [])
+
+
+async def test_a_store_that_fails_does_not_take_the_reply_back(
+    server: Broker, client: RawClient, asker: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: list[NewMessage], done: PutDone) -> None:
+        done(StoreFailed("no disk"))
+
+    monkeypatch.setattr(server.context.store, "put", fail)
+    sending = client.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+    take(asker, await asker.next_request(PUSH))
+    assert ((await sending).code, (await sending).ext_fields["msgId"]) == (ResponseCode.SUCCESS, "0")
+
+
+@pytest.mark.parametrize(
+    ("topic", "changed", "code"),
+    [
+        ("Nowhere", {}, ResponseCode.TOPIC_NOT_EXIST),
+        ("SCHEDULE_TOPIC_XXXX", {}, ResponseCode.NO_PERMISSION),
+        (REPLIES, {"e": 9}, ResponseCode.INVALID_PARAMETER),
+        (REPLIES, {"f": 1 << 20}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": "x\x01" + "y" * 40_000}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"g": None}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+async def test_a_reply_that_could_not_be_stored_is_not_pushed_either(
+    client: RawClient, asker: RawClient, topic: str, changed: dict[str, Any], code: int
+) -> None:
+    answer = await client.start_send(topic, b"2.20", TO_ASKER, code=V2, **changed)
+    assert (answer.code, asker.requests.qsize()) == (code, 1)  # the notification of its own heartbeat
+
+
+async def test_replies_that_wait_are_bounded(start_broker: StartBroker) -> None:
+    server = await start_broker(max_sends_waiting=1)
+    async with await RawClient.open(server.address) as asker, await RawClient.open(server.address) as client:
+        await asker.heartbeat("asker", "G", "T")
+        first = client.start_send(REPLIES, b"1", TO_ASKER, code=V2)
+        push = await asker.next_request(PUSH)
+        assert (await client.start_send(REPLIES, b"2", TO_ASKER, code=V2)).code == ResponseCode.SYSTEM_BUSY
+        take(asker, push)
+        assert (await first).code == ResponseCode.SUCCESS
+        third = client.start_send(REPLIES, b"3", TO_ASKER, code=V2)
+        take(asker, await asker.next_request(PUSH))
+        assert (await third).code == ResponseCode.SUCCESS
+
+
+async def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_any_group() -> None:
+    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
+    first, second = Connection(), Connection()
+    table.register_producer("A", Client("c", first, 0, 0, 0.0))
+    table.register_producer("B", Client("c", first, 0, 0, 0.0))
+    table.unregister_producer("A", first)
+    assert table.producer_connection("c") is first
+    table.register_producer("A", Client("c", second, 0, 0, 0.0))  # it connected again
+    table.drop(first)
+    assert table.producer_connection("c") is second
+    table.register_producer("A", Client("renamed", second, 0, 0, 0.0))
+    assert (table.producer_connection("c"), table.producer_connection("renamed")) == (None, second)
+    table.drop(second)
+    assert table.producer_connection("renamed") is None
