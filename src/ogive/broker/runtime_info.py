@@ -148,6 +148,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "registerNameServerPeriod": round(config.register_period_s * 1000),
         "sendThreadPoolQueueCapacity": config.max_sends_waiting,
         "storePathRootDir": config.data,
+        "useServerSideResetOffset": _java(True),  # how 222 works here, see handlers/offsets.py
     }
     return dict(sorted(values.items()))
 

@@ -774,9 +774,32 @@ def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
     return _queue_table(body, OffsetWrapper.from_json)
 
 
+def consume_tps_loads(body: bytes) -> float:
+    """Messages a second that the group takes, from the same body."""
+    value = loads_object(body).get("consumeTps", 0.0)
+    if not isinstance(value, int | float):
+        raise ProtocolError("member consumeTps is no number")
+    return float(value)
+
+
 def _queue_table(body: bytes, row: Callable[[Any], T]) -> dict[MessageQueue, T]:
     table = _get(loads_object(body), "offsetTable", dict, {})
     return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}
+
+
+def reset_offsets_dumps(table: Mapping[MessageQueue, int]) -> bytes:
+    """Answer of INVOKE_BROKER_TO_RESET_OFFSET. Source: ResetOffsetBody.java."""
+    return f'{{"offsetTable":{queue_map_dumps((queue, str(at)) for queue, at in table.items())}}}'.encode()
+
+
+def reset_offsets_loads(body: bytes) -> dict[MessageQueue, int]:
+    return _queue_table(body, _offset)
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int:
+        raise ProtocolError("an offset is no integer")
+    return value
 
 
 def kv_table_dumps(table: Mapping[str, str]) -> bytes:
