@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.push import run
     from ogive.client.listener import DEAD_LETTER, LATER, later, listener, suspend
-    from ogive.client.sync import Admin, Producer, PushConsumer
+    from ogive.client.sync import Producer, PushConsumer
+    from ogive.client.sync_admin import Admin
     from ogive.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
     from ogive.wire.acl import Credentials
 
@@ -44,7 +45,7 @@ __all__ = [
 _HOME: Final = {
     "DEAD_LETTER": "ogive.client.listener",
     "LATER": "ogive.client.listener",
-    "Admin": "ogive.client.sync",
+    "Admin": "ogive.client.sync_admin",
     "ClientConfig": "ogive.client.config",
     "ConsumerConfig": "ogive.client.consumer.config",
     "Credentials": "ogive.wire.acl",

@@ -20,14 +20,14 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.client import portal as portals
-from ogive.client import sync
+from ogive.client import sync, sync_admin
 from ogive.client.config import ProducerConfig
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.wire.codes import RequestCode
 from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 SEND = RequestCode.SEND_MESSAGE_V2
-PAIRS = [(sync.Producer, aio.Producer), (sync.Admin, aio.Admin), (sync.PushConsumer, aio.PushConsumer)]
+PAIRS = [(sync.Producer, aio.Producer), (sync_admin.Admin, aio.Admin), (sync.PushConsumer, aio.PushConsumer)]
 ONLY_ASYNC = {"client", "publisher", "prepare", "budget_s", "close_for"}  # reaches into the loop
 
 
