@@ -5,11 +5,10 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from datetime import UTC
 from typing import Any
 
 from ogive import aio
-from ogive.cli.output import print_json
+from ogive.cli.output import print_json, print_message
 from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
@@ -120,7 +119,7 @@ async def _tail(options: argparse.Namespace) -> int:
         aclosing(_follow(client, options.topic, options.tag, options.start)) as messages,
     ):
         async for message in messages:
-            _print_message(message, as_json=options.json)
+            print_message(message, as_json=options.json)
             if left is not None and (left := left - 1) == 0:
                 return 0
     return 0
@@ -168,33 +167,3 @@ async def _pull(client: ClientInstance, queue: MessageQueue, offset: int, tags: 
         except (TransportError, BrokerError, NoRoute) as exc:
             print(f"ogive: {queue}: {exc}; trying again", file=sys.stderr)
             await asyncio.sleep(RETRY_S)
-
-
-def _print_message(message: MessageExt, *, as_json: bool) -> None:
-    try:
-        body: str | None = message.text
-    except UnicodeDecodeError:
-        body = None
-    if not as_json:
-        shown = repr(message.body) if body is None else body
-        marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
-        where = f"{message.queue.queue_id}/{message.queue_offset}"
-        stored_at = message.stored_at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-        print(f"{stored_at}Z {where} {marks}{' ' if marks else ''}{shown}", flush=True)
-        return
-    print_json(
-        {
-            "topic": message.topic,
-            "broker": message.queue.broker_name,
-            "queue": message.queue.queue_id,
-            "offset": message.queue_offset,
-            "id": message.id,
-            "tag": message.tag,
-            "keys": list(message.keys),
-            "properties": dict(message.properties),
-            "born_at": message.born_at.isoformat(),
-            "stored_at": message.stored_at.isoformat(),
-            "reconsume_times": message.reconsume_times,
-            **({"body": body} if body is not None else {"body_hex": message.body.hex()}),
-        }
-    )
