@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ogive.client.consumer.push import run
     from ogive.client.hooks import SendHook
     from ogive.client.listener import DEAD_LETTER, LATER, Reply, later, listener, suspend
-    from ogive.client.sync import Admin, Producer, PullConsumer, PushConsumer, Transaction
+    from ogive.client.sync import Producer, PullConsumer, PushConsumer, Transaction
+    from ogive.client.sync_admin import Admin
     from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
     from ogive.wire.acl import Credentials
 
@@ -53,7 +54,7 @@ __all__ = [
 _HOME: Final = {
     "DEAD_LETTER": "ogive.client.listener",
     "LATER": "ogive.client.listener",
-    "Admin": "ogive.client.sync",
+    "Admin": "ogive.client.sync_admin",
     "ClientConfig": "ogive.client.config",
     "ConsumerConfig": "ogive.client.consumer.config",
     "Credentials": "ogive.wire.acl",

@@ -71,7 +71,7 @@ def test_topics_are_created_and_listed(running: Broker) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"Shelf" in done.stdout
     rows = [json.loads(line) for line in ogive("topic", "list", "--json", "-n", running.name_server).stdout.splitlines()]
-    assert {"topic": "Shelf", "queues": 3, "messages": 0} in rows
+    assert {"topic": "Shelf", "queues": 3, "messages": 0, "kind": "application"} in rows
     everything = ogive("topic", "list", "--all", "-n", running.name_server).stdout.decode()
     assert "SCHEDULE_TOPIC_XXXX" in everything
     assert "SCHEDULE_TOPIC_XXXX" not in ogive("topic", "list", "-n", running.name_server).stdout.decode()
@@ -176,3 +176,66 @@ def test_lag_of_a_group(running: Broker) -> None:
     assert [(row["topic"], row["queue"], row["offset"], row["max_offset"], row["lag"]) for row in rows] == [("Late", 0, 3, 4, 1)]
     table = ogive("lag", "readers", "--topic", "Late", *server).stdout.decode()
     assert "total" in table.lower()
+
+
+def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Moved", "--queues", "1", *server)
+    ogive("send", "Moved", "--lines", *server, stdin=b"a\nb\nc\n")
+    assert b"4 retries" in ogive("group", "create", "movers", "--max-retries", "4", *server).stdout
+    planned = ogive("group", "reset", "movers", "Moved", "--to", "earliest", "--dry-run", "--json", *server)
+    assert json.loads(planned.stdout) == {"topic": "Moved", "broker": "broker-a", "queue": 0, "before": None, "after": 0, "dry_run": True}
+    assert ogive("check", "lag", "movers", "--max", "2", *server).returncode == 1  # a dry run moved nothing
+    assert ogive("group", "reset", "movers", "Moved", "--to", "earliest", *server).returncode == 0
+    over, within = (ogive("check", "lag", "movers", "--max", limit, *server) for limit in ("2", "3"))
+    assert (over.returncode, over.stdout) == (3, b"over: group movers is 3 messages behind, 2 are allowed\n")
+    assert within.returncode == 0
+    shown = json.loads(ogive("group", "show", "movers", "--json", *server).stdout)
+    assert (shown["lag"], shown["max_retries"], shown["members"]) == (3, 4, [])
+    rows = [json.loads(line) for line in ogive("group", "list", "--json", *server).stdout.splitlines()]
+    assert {"group": "movers", "members": 0, "lag": 3, "max_retries": 4, "enabled": True} in rows
+    assert ogive("group", "delete", "movers", *server).stderr.count(b"add --yes") == 1
+    assert ogive("group", "delete", "movers", "--offsets", "--yes", *server).returncode == 0
+    gone = ogive("group", "show", "movers", *server)
+    assert (gone.returncode, gone.stderr.count(b"\n")) == (1, 1)
+
+
+def test_a_topic_and_its_messages_are_shown_and_deleted(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Shown", "--queues", "2", *server)
+    sent = json.loads(ogive("send", "Shown", "--key", "4711", "--json", *server, stdin=b"body").stdout)
+    shown = json.loads(ogive("topic", "show", "Shown", "--json", *server).stdout)
+    assert (shown["kind"], shown["brokers"][0]["perm"], len(shown["queues"])) == ("application", "rw", 2)
+    place = ("--topic", "Shown", "--queue", str(sent["queue"]), "--offset", "0")
+    found = json.loads(ogive("message", *place, "--json", *server).stdout)
+    assert (found["id"], found["body"], found["keys"]) == (sent["id"], "body", ["4711"])
+    whole = ogive("message", *place, *server).stdout.decode()
+    assert f"id:        {sent['id']}" in whole
+    (offset_id,) = re.findall(r"offset id: (\w+)", whole)
+    assert ogive("message", offset_id, *server).stdout.decode() == whole
+    assert b"no index of keys" in ogive("message", "--topic", "Shown", "--key", "4711", *server).stderr
+    misspelt = ogive("topic", "delete", "Shwon", "--yes", *server)
+    assert (misspelt.returncode, b"Similar topics: Shown" in misspelt.stderr) == (1, True)
+    assert ogive("topic", "delete", "Shown", "--yes", *server).returncode == 0
+    assert ogive("topic", "show", "Shown", *server).returncode == 1
+
+
+def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Bad", "--queues", "1", *server)
+    sent = json.loads(ogive("send", "Bad", "--json", *server, stdin=b"poison").stdout)
+    listener = (
+        "import ogive, sys, time\n"
+        "@ogive.listener('Bad', group='refusers', start='earliest')\n"
+        "def refuse(message): return ogive.DEAD_LETTER\n"
+        "with ogive.PushConsumer(refuse, name_server=sys.argv[1]), ogive.Admin(sys.argv[1]) as admin:\n"
+        "    until = time.monotonic() + 20\n"
+        "    while not admin.dead_letters('refusers') and time.monotonic() < until: time.sleep(0.1)\n"
+    )
+    subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=60)
+    assert ogive("dead-letter", "list", "refusers", *server).stdout.endswith(f"id={sent['id']} poison\n".encode())
+    assert b"no dead letter nobody" in ogive("dead-letter", "send", "refusers", "nobody", *server).stderr
+    assert b"1 dead letter was given to refusers again" in ogive("dead-letter", "send", "refusers", sent["id"], *server).stdout
+    retry = ogive("tail", "%RETRY%refusers", "--from", "earliest", "--count", "1", "--json", *server)
+    assert (json.loads(retry.stdout)["body"], json.loads(retry.stdout)["id"]) == ("poison", sent["id"])
+    assert b"has no dead letters" in ogive("dead-letter", "list", "nobody", *server).stderr

@@ -15,6 +15,7 @@ class OffsetTable:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._count = 0
         self._max = max_offsets
+        self._untold: set[tuple[str, str, int]] = set()  # (topic, group, queue id), each with an offset in the table
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -37,6 +38,24 @@ class OffsetTable:
         queues[queue_id] = offset
         self.version += 1
 
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: bool) -> None:
+        """Put the group elsewhere. *tell*: members are online, the one that holds the queue has to learn of it with its next pull."""
+        self.commit(group, topic, queue_id, offset)
+        if tell:
+            self._untold.add((topic, group, queue_id))
+
+    def is_untold(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether the queue's member goes on from an offset that no longer counts: what it commits does not count either."""
+        return (topic, group, queue_id) in self._untold
+
+    def tell(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset that the queue was reset to, if its member has not been told; it is now."""
+        key = (topic, group, queue_id)
+        if key not in self._untold:
+            return None
+        self._untold.discard(key)
+        return self.get(group, topic, queue_id)
+
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
         """queue id -> offset"""
         return self._queues.get((topic, group), {})
@@ -57,6 +76,7 @@ class OffsetTable:
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
+            self._untold.difference_update([(*key, queue_id) for queue_id in self._queues[key]])
             self._count -= len(self._queues.pop(key))
             self.version += 1
 

@@ -69,6 +69,12 @@ class PullHolds:
                 if pull.offset < end and pull.try_answer():
                     self._forget(pull)
 
+    def answer_all(self, key: QueueKey) -> None:
+        """Answer every pull that waits at the queue, with whatever there is."""
+        for pull in list(self._by_queue.get(key, ())):
+            self._forget(pull)
+            pull.answer()
+
     def drop(self, connection: Connection) -> None:
         """The client is gone: nobody waits for these any more."""
         for pull in list(self._by_connection.get(connection, ())):

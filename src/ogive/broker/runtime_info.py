@@ -152,6 +152,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "transactionCheckInterval": round(config.transaction_check_interval_s * 1000),
         "transactionCheckMax": config.transaction_check_max,
         "transactionTimeOut": round(config.transaction_timeout_s * 1000),
+        "useServerSideResetOffset": _java(True),  # how 222 works here, see handlers/offsets.py
     }
     return dict(sorted(values.items()))
 

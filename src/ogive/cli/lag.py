@@ -41,8 +41,11 @@ def _show(rows: list[QueueLag], *, as_json: bool) -> None:
         for row in rows:
             queue = row.queue
             where = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-            print_json(where | {"offset": row.consumer_offset, "max_offset": row.max_offset, "lag": row.lag})
+            print_json(where | {"offset": row.consumer_offset, "max_offset": row.max_offset, "lag": row.lag, "member": row.member})
     elif rows:
-        table = [(row.queue.topic, row.queue.broker_name, row.queue.queue_id, row.consumer_offset, row.max_offset, row.lag) for row in rows]
-        print_table(("topic", "broker", "queue", "offset", "end", "lag"), table)
+        table = [
+            (row.queue.topic, row.queue.broker_name, row.queue.queue_id, row.consumer_offset, row.max_offset, row.lag, row.member)
+            for row in rows
+        ]
+        print_table(("topic", "broker", "queue", "offset", "end", "lag", "member"), table)
         print(f"total lag {sum(row.lag for row in rows):,}", flush=True)

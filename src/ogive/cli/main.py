@@ -59,9 +59,14 @@ def build_parser() -> argparse.ArgumentParser:
     _up(commands)
     _demo(commands)
     _topic(commands)
+    _group(commands)
     _lag(commands)
+    _check(commands)
     _send(commands)
     _tail(commands)
+    _message(commands)
+    _dead_letter(commands)
+    _errors(commands)
     return parser
 
 
@@ -76,6 +81,10 @@ def _command(
     command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
     command.set_defaults(module=f"ogive.cli.{module}", function=attribute)
     return command
+
+
+def _yes_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-y", "--yes", action="store_true", help="do it without asking")
 
 
 def _client_options(command: argparse.ArgumentParser) -> None:
@@ -142,7 +151,7 @@ def _demo(commands: "Subparsers[argparse.ArgumentParser]") -> None:
 
 
 def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    group = commands.add_parser("topic", help="list and create topics", description="List and create topics.")
+    group = commands.add_parser("topic", help="list, show, create and delete topics", description="List, show, create and delete topics.")
     group.set_defaults(group_parser=group)
     topics = group.add_subparsers(metavar="COMMAND")
     command = _command(topics, "list", "topics:list_topics", "list the topics with their queues and messages")
@@ -153,6 +162,58 @@ def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("topic", help="letters, digits, - and _")
     command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
     _client_options(command)
+    command = _command(topics, "show", "topics:show_topic", "show a topic's settings, brokers, queues and the groups that consume it")
+    command.add_argument("topic")
+    _client_options(command)
+    _json_option(command)
+    command = _command(topics, "delete", "topics:delete_topic", "delete a topic with all its messages, on every broker")
+    command.add_argument("topic")
+    _yes_option(command)
+    _client_options(command)
+
+
+def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list, show, create, reset and delete consumer groups"
+    parser = commands.add_parser("group", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    groups = parser.add_subparsers(metavar="COMMAND")
+    command = _command(groups, "list", "groups:list_groups", "list the consumer groups with their members and lag")
+    command.add_argument("--all", action="store_true", help="also the brokers' own groups")
+    _client_options(command)
+    _json_option(command)
+    command = _command(groups, "show", "groups:show_group", "show a group's settings, members, subscriptions and progress")
+    command.add_argument("group")
+    _client_options(command)
+    _json_option(command)
+    command = _command(
+        groups, "create", "groups:create_group", "create a group, or change it", "The first member of a group makes it, too."
+    )
+    command.add_argument("group", help="letters, digits, - and _")
+    command.add_argument("--max-retries", type=int, default=16, metavar="N", help="retries before the dead letters (default: 16)")
+    command.add_argument("--retry-queues", type=int, default=1, metavar="N", help="queues of its retry topic (default: 1)")
+    _client_options(command)
+    command = _command(
+        groups,
+        "reset",
+        "groups:reset_group",
+        "put a group elsewhere in a topic: to its start, its end, or a time",
+        "Members may be online: they go on at the new place within seconds. --dry-run shows what would change.",
+    )
+    command.add_argument("group")
+    command.add_argument("topic")
+    command.add_argument(
+        "--to", required=True, metavar="PLACE", help="earliest, latest, or a time such as 2026-11-01T08:00 (local, unless it names a zone)"
+    )
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    _client_options(command)
+    _json_option(command)
+    command = _command(
+        groups, "delete", "groups:delete_group", "delete a group that has no members online", "Its retry and dead-letter topics stay."
+    )
+    command.add_argument("group")
+    command.add_argument("--offsets", action="store_true", help="also forget how far it has come")
+    _yes_option(command)
+    _client_options(command)
 
 
 def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -161,13 +222,33 @@ def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         "lag",
         "lag:run",
         "show how far a consumer group is behind, queue by queue",
-        "OFFSET is the next message that the group takes, END the one that the queue gets next, LAG what lies between.",
+        "OFFSET is the next message that the group takes, END the one that the queue gets next, LAG what lies between, MEMBER the client "
+        "that holds the queue now.",
     )
     command.add_argument("group", help="a consumer group: the group=... of its listeners")
     command.add_argument("--topic", metavar="TOPIC", help="only this topic")
     command.add_argument("--watch", action="store_true", help="show it again every two seconds until Ctrl-C")
     _client_options(command)
     _json_option(command)
+
+
+def _check(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("check", help="test a condition, for cron and monitoring", description="Conditions as exit codes.")
+    parser.set_defaults(group_parser=parser)
+    checks = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        checks,
+        "lag",
+        "check:lag",
+        "test that a group is not too far behind",
+        "Exit code 0: within the limit; 3: above it; 1: nobody can tell (no broker, or the group never consumed).",
+    )
+    command.add_argument("group")
+    command.add_argument(
+        "--max", type=int, required=True, metavar="N", help="messages that the group may be behind, in all queues together"
+    )
+    command.add_argument("--topic", metavar="TOPIC", help="only this topic")
+    _client_options(command)
 
 
 def _send(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -230,4 +311,54 @@ def _tail(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
     _client_options(command)
+    _json_option(command)
+
+
+def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "message",
+        "find:run",
+        "show a message by its id, its key, or its place",
+        "Ids are those that producers print (unique key) or brokers give (offset id). Unique keys and keys are looked up in the brokers' "
+        "index of keys, which Apache's have.",
+    )
+    command.add_argument("id", nargs="?", metavar="ID")
+    command.add_argument("--topic", metavar="TOPIC", help="where to look; needed with --key and --offset")
+    command.add_argument("--key", metavar="KEY", help="all messages with this key")
+    command.add_argument("--offset", type=int, metavar="N", help="the N-th message of a queue")
+    command.add_argument("--queue", type=int, default=0, metavar="N", help="of which queue (default: 0)")
+    command.add_argument("--broker", metavar="NAME", help="on which broker, where the topic has several")
+    _client_options(command)
+    _json_option(command)
+
+
+def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "show what a group could not consume, and send it again"
+    parser = commands.add_parser("dead-letter", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    letters = parser.add_subparsers(metavar="COMMAND")
+    command = _command(letters, "list", "dead_letters:list_letters", "list the dead letters of a group, the oldest first")
+    command.add_argument("group")
+    command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
+    command.add_argument("--limit", type=int, default=100, metavar="N", help="at most N (default: 100)")
+    _client_options(command)
+    _json_option(command)
+    command = _command(
+        letters,
+        "send",
+        "dead_letters:send",
+        "give dead letters to their group once more",
+        "Only this group gets them, with all its retries. They stay in the list: sending twice delivers twice.",
+    )
+    command.add_argument("group")
+    command.add_argument("ids", nargs="*", metavar="ID", help="which; `ogive dead-letter list` shows the ids")
+    command.add_argument("--all", action="store_true", help="every one (at most the 10,000 oldest)")
+    command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
+    _client_options(command)
+
+
+def _errors(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "errors", "codes:run", "explain a response code of brokers and name servers; without one list all")
+    command.add_argument("code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST")
     _json_option(command)

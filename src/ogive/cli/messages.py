@@ -4,13 +4,12 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator
-from datetime import UTC
 from typing import Any
 
 from ogive import aio
-from ogive.cli.output import print_json
+from ogive.cli.output import print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, ProtocolError
-from ogive.model import Message, MessageExt, SendResult
+from ogive.model import Message, SendResult
 
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
 
@@ -111,37 +110,7 @@ async def _tail(options: argparse.Namespace) -> int:
         await consumer.assign(await consumer.queues(options.topic))
         async for batch in consumer.batches():
             for message in batch[:left]:
-                _print_message(message, as_json=options.json)
+                print_message(message, as_json=options.json)
             if left is not None and (left := left - len(batch)) <= 0:
                 break
     return 0
-
-
-def _print_message(message: MessageExt, *, as_json: bool) -> None:
-    try:
-        body: str | None = message.text
-    except UnicodeDecodeError:
-        body = None
-    if not as_json:
-        shown = repr(message.body) if body is None else body
-        marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
-        where = f"{message.queue.queue_id}/{message.queue_offset}"
-        stored_at = message.stored_at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-        print(f"{stored_at}Z {where} {marks}{' ' if marks else ''}{shown}", flush=True)
-        return
-    print_json(
-        {
-            "topic": message.topic,
-            "broker": message.queue.broker_name,
-            "queue": message.queue.queue_id,
-            "offset": message.queue_offset,
-            "id": message.id,
-            "tag": message.tag,
-            "keys": list(message.keys),
-            "properties": dict(message.properties),
-            "born_at": message.born_at.isoformat(),
-            "stored_at": message.stored_at.isoformat(),
-            "reconsume_times": message.reconsume_times,
-            **({"body": body} if body is not None else {"body_hex": message.body.hex()}),
-        }
-    )

@@ -1,10 +1,10 @@
-"""``ogive topic list`` and ``ogive topic create``."""
+"""``ogive topic ...``."""
 
 import argparse
 import asyncio
 
 from ogive import aio
-from ogive.cli.output import print_json, print_table
+from ogive.cli.output import confirm, print_json, print_table
 from ogive.client.admin import TopicSummary
 from ogive.errors import NoRoute, TopicNotExist
 
@@ -19,7 +19,7 @@ async def _list_topics(options: argparse.Namespace) -> int:
         counts = [await _messages(admin, topic) for topic in topics]
     if options.json:
         for topic, count in zip(topics, counts, strict=True):
-            print_json({"topic": topic.name, "queues": topic.read_queues, "messages": count})
+            print_json({"topic": topic.name, "queues": topic.read_queues, "messages": count, "kind": topic.kind})
     else:
         rows = [(topic.name, topic.read_queues, count, " ".join(topic.brokers)) for topic, count in zip(topics, counts, strict=True)]
         print_table(("topic", "queues", "messages", "brokers"), rows)
@@ -42,4 +42,66 @@ async def _create_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(options.name_server) as admin:
         await admin.create_topic(options.topic, queues=options.queues)
     print(f"topic {options.topic} has {options.queues} queues on each broker")
+    return 0
+
+
+def show_topic(options: argparse.Namespace) -> int:
+    return asyncio.run(_show_topic(options))
+
+
+async def _show_topic(options: argparse.Namespace) -> int:
+    async with aio.Admin(options.name_server) as admin:
+        topic = await admin.topic(options.topic)
+        offsets = await admin.offsets(options.topic)
+    if options.json:
+        print_json(
+            {
+                "topic": topic.name,
+                "kind": topic.kind,
+                "message_type": topic.message_type,
+                "groups": list(topic.groups),
+                "brokers": [
+                    {
+                        "broker": row.broker,
+                        "cluster": row.cluster,
+                        "address": row.address,
+                        "read_queues": row.read_queues,
+                        "write_queues": row.write_queues,
+                        "perm": row.perm,
+                        "order": row.order,
+                        "attributes": dict(row.attributes),
+                    }
+                    for row in topic.brokers
+                ],
+                "queues": [
+                    {"broker": r.queue.broker_name, "queue": r.queue.queue_id, "min_offset": r.min_offset, "max_offset": r.max_offset}
+                    for r in offsets
+                ],
+            }
+        )
+        return 0
+    print(f"topic {topic.name}, {topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}")
+    print(f"consumed by {' '.join(topic.groups) or 'nobody yet'}")
+    print()
+    rows = [(row.broker, row.address, row.cluster, row.read_queues, row.write_queues, row.perm) for row in topic.brokers]
+    print_table(("broker", "address", "cluster", "read queues", "write queues", "perm"), rows)
+    print()
+    print_table(
+        ("broker", "queue", "first", "end", "messages"),
+        [(r.queue.broker_name, r.queue.queue_id, r.min_offset, r.max_offset, r.max_offset - r.min_offset) for r in offsets],
+    )
+    return 0
+
+
+def delete_topic(options: argparse.Namespace) -> int:
+    return asyncio.run(_delete_topic(options))
+
+
+async def _delete_topic(options: argparse.Namespace) -> int:
+    async with aio.Admin(options.name_server) as admin:
+        topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
+        consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""
+        confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
+        await admin.delete_topic(options.topic)
+    print(f"topic {options.topic} is deleted")
     return 0

@@ -4,12 +4,12 @@ Every call takes the pool, the ``host:port`` to ask, and its own time budget. Ea
 the BrokerError for an answer that is not SUCCESS, and ProtocolError for an answer that cannot be read.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ogive.errors import NotANameServer, NotSupported, ProtocolError, QueryNotFound, ResponseCode, broker_error
-from ogive.model import DelayLevels, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+from ogive.model import TOOLS_GROUP, DelayLevels, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.bodies import (
@@ -23,24 +23,33 @@ from ogive.wire.bodies import (
     TopicOffset,
     TopicRouteData,
     consume_stats_loads,
+    consume_tps_loads,
     consumer_ids_loads,
     dumps,
+    group_list_loads,
     kv_table_loads,
     loads_object,
     locked_queues_loads,
+    offset_table_loads,
+    producer_connections_loads,
     topic_list_loads,
     topic_stats_loads,
 )
-from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.bodies import Connection as ConnectionInfo
+from ogive.wire.codes import Flag, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header, decode_header, encode_header
 from ogive.wire.message import decode_messages
+from ogive.wire.running_info import ConsumerRunningInfo
 
 R = TypeVar("R", bound=Header)
 
 REQUEST_TIMEOUT_S: Final = 3.0  # mqClientApiTimeout
 SEND_BACK_TIMEOUT_S: Final = 5.0
 LOCK_TIMEOUT_S: Final = 1.0
+PAGE: Final = 2000  # topics or groups that a broker of 5.4 answers at a time
+MAX_PAGED: Final = 200_000
+MAX_FOUND: Final = 32  # messages that a look-up by key gives (defaultQueryMaxNum)
 PULL_SUSPEND_S: Final = 15.0  # how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
 PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
 
@@ -124,6 +133,64 @@ async def create_group(pool: ConnectionPool, address: str, group: SubscriptionGr
     await _ask(pool, address, h.CreateGroupRequest(), timeout_s, dumps(group.to_json()))
 
 
+async def topic_config(pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> TopicConfig:
+    """One topic's settings at a broker of 5.x; those of 4.x raise NotSupported."""
+    return TopicConfig.from_json(loads_object((await _ask(pool, address, h.GetTopicConfigRequest(topic=topic), timeout_s)).body))
+
+
+async def topic_configs(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, TopicConfig]:
+    """Every topic of a broker; asked for by pages, which brokers before 5.4 do not know: they answer all at once."""
+    return {
+        name: TopicConfig.from_json(config)
+        for name, config in await _pages(
+            lambda seq: h.GetAllTopicConfigRequest(topic_seq=seq, max_topic_num=PAGE, data_version=""),
+            "topicConfigTable", "totalTopicNum", pool, address, timeout_s,
+        )
+    }  # fmt: skip
+
+
+async def group_configs(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, dict[str, Any]]:
+    """Every consumer group of a broker, as it stands in JSON: what one release adds is not lost when a group is changed.
+
+    Not by GET_SUBSCRIPTIONGROUP_CONFIG: Apache's brokers make the group that is asked for.
+    """
+    rows = await _pages(
+        lambda seq: h.GetAllGroupsRequest(group_seq=seq, max_group_num=PAGE, data_version=""),
+        "subscriptionGroupTable", "totalGroupNum", pool, address, timeout_s,
+    )  # fmt: skip
+    return {name: row for name, row in rows if isinstance(row, dict)}
+
+
+async def _pages(
+    header: Callable[[int], Header], table: str, total: str, pool: ConnectionPool, address: str, timeout_s: float
+) -> list[tuple[str, Any]]:
+    rows: dict[str, Any] = {}
+    seq = 0
+    while True:
+        reply = await _ask(pool, address, header(seq), timeout_s)
+        page = loads_object(reply.body).get(table)
+        if not isinstance(page, dict):
+            raise ProtocolError(f"{address} answered without {table}")
+        rows |= page
+        seq += PAGE
+        if not page or seq >= _int_field(reply, total, default=len(page)) or seq >= MAX_PAGED:
+            return [(str(name), row) for name, row in rows.items()]
+
+
+def _int_field(reply: RemotingCommand, name: str, *, default: int) -> int:
+    text = reply.ext_fields.get(name, "")
+    return int(text) if text.isdecimal() else default
+
+
+async def update_group(pool: ConnectionPool, address: str, config: Mapping[str, Any], *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Change the consumer group to *config*, in JSON as ``group_configs`` gave it."""
+    await _ask(pool, address, h.CreateGroupRequest(), timeout_s, dumps(dict(config)))
+
+
+async def delete_group(pool: ConnectionPool, address: str, group: str, *, clean_offset: bool, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.DeleteGroupRequest(group_name=group, clean_offset=clean_offset, remove_offset=clean_offset), timeout_s)
+
+
 async def topic_stats(
     pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[MessageQueue, TopicOffset]:
@@ -135,8 +202,15 @@ async def consume_stats(
     pool: ConnectionPool, address: str, group: str, topic: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[MessageQueue, OffsetWrapper]:
     """Where the broker's queues end and where *group* stands; all of the group's topics unless one is named."""
-    header = h.GetConsumeStatsRequest(consumer_group=group, topic=topic)
-    return consume_stats_loads((await _ask(pool, address, header, timeout_s)).body)
+    return (await consume_stats_and_rate(pool, address, group, topic, timeout_s=timeout_s))[0]
+
+
+async def consume_stats_and_rate(
+    pool: ConnectionPool, address: str, group: str, topic: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
+    """The same, with how many messages the group takes a second from this broker."""
+    body = (await _ask(pool, address, h.GetConsumeStatsRequest(consumer_group=group, topic=topic), timeout_s)).body
+    return consume_stats_loads(body), consume_tps_loads(body)
 
 
 async def consumer_connections(
@@ -147,18 +221,43 @@ async def consumer_connections(
     return ConsumerConnection.decode((await _ask(pool, address, header, timeout_s)).body)
 
 
+async def producer_connections(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> list[ConnectionInfo]:
+    """The producers of *group* that are connected to this broker. Raises BrokerInternalError where there is none."""
+    header = h.GetProducerConnectionListRequest(producer_group=group)
+    return producer_connections_loads((await _ask(pool, address, header, timeout_s)).body)
+
+
+async def topic_groups(pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
+    """The groups that consume *topic* at this broker, or have."""
+    return group_list_loads((await _ask(pool, address, h.QueryTopicConsumeByWhoRequest(topic=topic), timeout_s)).body)
+
+
+async def consumer_running_info(
+    pool: ConnectionPool, address: str, group: str, client_id: str, *, stack: bool = False, timeout_s: float = REQUEST_TIMEOUT_S
+) -> ConsumerRunningInfo:
+    """What a member says of itself, asked through a broker that it is connected to."""
+    header = h.GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stack)
+    return ConsumerRunningInfo.decode((await _ask(pool, address, header, timeout_s)).body)
+
+
+async def broker_settings(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, str]:
+    """A broker's configuration, by the names of broker.conf."""
+    text = (await _ask(pool, address, h.GetBrokerConfigRequest(), timeout_s)).body.decode("utf-8", "replace")
+    return dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+
+
 async def broker_runtime_info(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, str]:
     return kv_table_loads((await _ask(pool, address, h.GetBrokerRuntimeInfoRequest(), timeout_s)).body)
 
 
 async def delay_levels(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> DelayLevels:
     """The delays behind the levels, from the broker's settings (lines as in broker.conf)."""
-    settings = (await _ask(pool, address, h.GetBrokerConfigRequest(), timeout_s)).body.decode("utf-8", "replace")
-    for line in settings.splitlines():
-        name, _, value = line.partition("=")
-        if name == "messageDelayLevel":
-            return DelayLevels.parse(value)
-    raise ProtocolError(f"{address} shows settings without messageDelayLevel")
+    levels = (await broker_settings(pool, address, timeout_s=timeout_s)).get("messageDelayLevel")
+    if levels is None:
+        raise ProtocolError(f"{address} shows settings without messageDelayLevel")
+    return DelayLevels.parse(levels)
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
@@ -346,6 +445,65 @@ async def view_message(
     if len(messages) != 1:
         raise ProtocolError(f"{address} answered {len(messages)} messages where one was asked for")
     return messages[0]
+
+
+async def read_messages(
+    pool: ConnectionPool, address: str, queue: MessageQueue, offset: int, count: int, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> PullResult:
+    """Up to *count* messages from *offset* on, for one who only looks: no group makes progress, and nothing is waited for."""
+    header = h.PullMessageRequest(
+        consumer_group=TOOLS_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        subscription="*",
+    )
+    return await pull_message(pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+
+
+async def query_messages(
+    pool: ConnectionPool,
+    address: str,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int,
+    end_ms: int,
+    limit: int = MAX_FOUND,
+    broker_name: str = "",
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> list[MessageExt]:
+    """Messages under *key* in the broker's index, which goes by a hash: the caller looks whether each really has the key."""
+    header = h.QueryMessageRequest(topic=topic, key=key, max_num=limit, begin_timestamp=begin_ms, end_timestamp=end_ms)
+    try:
+        return list(decode_messages((await _ask(pool, address, header, timeout_s)).body, broker_name))
+    except QueryNotFound:
+        return []
+
+
+async def reset_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[MessageQueue, int]:
+    """Set the group's position in one queue at a broker of 5.x, which tells the member at its next pull."""
+    header = h.ResetOffsetRequest(topic=queue.topic, group=group, timestamp=0, queue_id=queue.queue_id, offset=offset)
+    return offset_table_loads((await _ask(pool, address, header, timeout_s)).body)
+
+
+async def reset_offset_by_time(
+    pool: ConnectionPool, address: str, group: str, topic: str, timestamp_ms: int, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> dict[MessageQueue, int]:
+    """Set the group's position in all queues of a broker to a time (-1: the end); brokers of 4.x hand it to each member (code 220)."""
+    header = h.ResetOffsetRequest(topic=topic, group=group, timestamp=timestamp_ms)
+    return offset_table_loads((await _ask(pool, address, header, timeout_s)).body)
 
 
 # --- clients, groups and queue locks ---------------------------------------------------------------------------------

@@ -12,10 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
-from ogive.client import admin as aio_admin
 from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
-from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.consumer import pull, push
 from ogive.client.consumer.announce import OnChange
@@ -27,8 +25,7 @@ from ogive.client.portal import Portal, SubmitFuture, portal
 from ogive.client.publish import Publisher
 from ogive.client.transaction import Check
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
-from ogive.model import DelayLevels, Message, MessageExt, MessageQueue, PullResult, SendResult
-from ogive.wire.bodies import ClusterInfo, ConsumerConnection
+from ogive.model import Message, MessageExt, MessageQueue, PullResult, SendResult
 
 T = TypeVar("T")
 
@@ -490,56 +487,3 @@ class PullConsumer(Facade):
 
 async def _next(iterator: AsyncIterator[T]) -> T | None:
     return await anext(iterator, None)
-
-
-class Admin(Facade):
-    """Blocking ``ogive.aio.Admin``. ``with Admin() as admin``."""
-
-    def __init__(
-        self,
-        name_server: str = DEFAULT_NAME_SERVER,
-        *,
-        client: ClientConfig | ClientInstance | None = None,
-    ) -> None:
-        super().__init__()
-        self._admin = aio_admin.Admin(name_server, client=client)
-
-    def start(self) -> None:
-        """See ``ogive.aio.Admin.start``."""
-        self._begin(self._admin.start)
-
-    def close(self) -> None:
-        """See ``ogive.aio.Admin.close``."""
-        self._end(self._admin.close)
-
-    def create_topic(self, topic: str, *, queues: int = 4, cluster: str | None = None, order: bool = False) -> None:
-        """See ``ogive.aio.Admin.create_topic``."""
-        self._live().call(self._admin.create_topic(topic, queues=queues, cluster=cluster, order=order))
-
-    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """See ``ogive.aio.Admin.delete_topic``."""
-        self._live().call(self._admin.delete_topic(topic, cluster=cluster))
-
-    def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """See ``ogive.aio.Admin.topics``."""
-        return self._live().call(self._admin.topics(system=system))
-
-    def offsets(self, topic: str) -> list[QueueOffsets]:
-        """See ``ogive.aio.Admin.offsets``."""
-        return self._live().call(self._admin.offsets(topic))
-
-    def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """See ``ogive.aio.Admin.lag``."""
-        return self._live().call(self._admin.lag(group, topic))
-
-    def members(self, group: str) -> ConsumerConnection | None:
-        """See ``ogive.aio.Admin.members``."""
-        return self._live().call(self._admin.members(group))
-
-    def delay_levels(self, topic: str) -> DelayLevels:
-        """See ``ogive.aio.Admin.delay_levels``."""
-        return self._live().call(self._admin.delay_levels(topic))
-
-    def cluster_info(self) -> ClusterInfo:
-        """See ``ogive.aio.Admin.cluster_info``."""
-        return self._live().call(self._admin.cluster_info())

@@ -774,6 +774,14 @@ def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
     return _queue_table(body, OffsetWrapper.from_json)
 
 
+def consume_tps_loads(body: bytes) -> float:
+    """Messages a second that the group takes, from the same body."""
+    value = loads_object(body).get("consumeTps", 0.0)
+    if not isinstance(value, int | float):
+        raise ProtocolError("member consumeTps is no number")
+    return float(value)
+
+
 def _queue_table(body: bytes, row: Callable[[Any], T]) -> dict[MessageQueue, T]:
     table = _get(loads_object(body), "offsetTable", dict, {})
     return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}

@@ -4,10 +4,23 @@ import enum
 
 from ogive.errors import ResponseCode
 
-__all__ = ["VERSION", "Flag", "LanguageCode", "PullSysFlag", "RequestCode", "ResponseCode", "SerializeType", "SysFlag"]
+__all__ = ["VERSION", "Flag", "LanguageCode", "PullSysFlag", "RequestCode", "ResponseCode", "SerializeType", "SysFlag", "version_name"]
 
 VERSION = 479
 """What we say of ourselves: the ordinal of 5.3.3 in MQVersion.java. Peers switch behaviour on it (protocol 01, section 6)."""
+
+
+_FIRST_NAMED_VERSION = 213  # 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it
+
+
+def version_name(version: int) -> str:
+    """``5.3.3`` for 479: the release behind a peer's version number. Source: MQVersion.java, 5.5."""
+    steps = version + 1 - _FIRST_NAMED_VERSION
+    if steps < 0:
+        return f"before 4.0 ({version})"
+    minors, step = divmod(steps, 20)
+    minor = minors if minors < 10 else minors - 10
+    return f"{4 if minors < 10 else 5}.{minor}.{step // 2}{'' if step % 2 else '-SNAPSHOT'}"
 
 
 class RequestCode(enum.IntEnum):

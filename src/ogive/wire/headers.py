@@ -357,6 +357,46 @@ class ViewMessageRequest(Header):
     topic: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryMessageRequest(Header):
+    """QUERY_MESSAGE (12): by a key, or a unique key, in the index. Times in ms.
+
+    Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32. It is left out here: brokers of 4.9
+    take it out of what they check a signature against, those of 5.x do not.
+    """
+
+    code = RequestCode.QUERY_MESSAGE
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetOffsetRequest(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET (222). A *timestamp* (ms) below 0 is the end; *queue_id* and *offset* count only in 5.x, -1 is none."""
+
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    topic: str
+    group: str
+    timestamp: int
+    is_force: bool = True
+    queue_id: int = -1
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneGroupOffsetRequest(Header):
+    """CLONE_GROUP_OFFSET (314). Without a topic, those that *src_group* subscribes to or has progress on."""
+
+    code = RequestCode.CLONE_GROUP_OFFSET
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
 # --- clients and groups ----------------------------------------------------------------------------------------------
 
 

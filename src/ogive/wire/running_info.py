@@ -19,10 +19,10 @@ def _camel(name: str) -> str:
 
 
 def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
-    value = obj.get(name) or {}
-    if not isinstance(value, dict):
+    value = obj.get(name)
+    if value is not None and not isinstance(value, dict):
         raise ProtocolError(f"member {name} is no JSON object")
-    return value
+    return value or {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,16 @@ def _to_json(record: ProcessQueueInfo | ConsumeStatus) -> dict[str, Any]:
 def _members(cls: type[ProcessQueueInfo | ConsumeStatus], value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(f"{cls.__name__} is no JSON object")
-    named = {f.name: value.get(f.metadata.get("wire") or _camel(f.name)) for f in dataclasses.fields(cls)}
-    return {name: member for name, member in named.items() if member is not None}
+    found: dict[str, Any] = {}
+    for member in dataclasses.fields(cls):
+        wire, kind = member.metadata.get("wire") or _camel(member.name), type(member.default)
+        got = value.get(wire)
+        if got is None:
+            continue
+        if type(got) is not kind and not (kind is float and type(got) is int):
+            raise ProtocolError(f"member {wire} is no {kind.__name__}")
+        found[member.name] = kind(got)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +103,12 @@ class ConsumerRunningInfo:
         queues = {
             queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row for key, row in _table(obj, "mqTable").items()
         }
-        subscriptions = obj.get("subscriptionSet") or []
-        if not isinstance(subscriptions, list):
+        subscriptions = obj.get("subscriptionSet")
+        if subscriptions is not None and not isinstance(subscriptions, list):
             raise ProtocolError("member subscriptionSet is no list")
         return cls(
             properties={str(name): str(value) for name, value in _table(obj, "properties").items()},
-            subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions),
+            subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions or ()),
             queues={queue: ProcessQueueInfo(**_members(ProcessQueueInfo, row)) for queue, row in queues.items()},
             topics={str(topic): ConsumeStatus(**_members(ConsumeStatus, row)) for topic, row in _table(obj, "statusTable").items()},
             stacks=obj.get("jstack"),

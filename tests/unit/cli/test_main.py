@@ -14,13 +14,36 @@ from ogive.cli.up import broker_config, check_host
 from ogive.errors import InvalidOption
 
 
-@pytest.mark.parametrize("words", [[], ["topic"]])
+@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"]])
 def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == EXIT_USAGE
     assert "usage: ogive" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["up", "demo", "topic list", "topic create", "lag", "send", "tail"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "up",
+        "demo",
+        "topic list",
+        "topic create",
+        "topic show",
+        "topic delete",
+        "group list",
+        "group show",
+        "group create",
+        "group reset",
+        "group delete",
+        "lag",
+        "check lag",
+        "send",
+        "tail",
+        "message",
+        "dead-letter list",
+        "dead-letter send",
+        "errors",
+    ],
+)
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*command.split(), "--help"])

@@ -91,9 +91,9 @@ async def test_lag_counts_what_a_group_has_not_consumed(admin: Admin, brokers: t
 
     first.on(RequestCode.GET_CONSUME_STATS, stats(QUEUE, 10, 4))
     second.on(RequestCode.GET_CONSUME_STATS, stats(OTHER, 10, -1))
-    assert await admin.lag("billing") == [QueueLag(QUEUE, 4, 10, 6, None), QueueLag(OTHER, -1, 10, 10, None)]
+    assert await admin.lag("billing", members=False) == [QueueLag(QUEUE, 4, 10, 6, None), QueueLag(OTHER, -1, 10, 10, None)]
     second.on(RequestCode.GET_CONSUME_STATS, error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST))
-    assert [row.queue for row in await admin.lag("billing", "Orders")] == [QUEUE]
+    assert [row.queue for row in await admin.lag("billing", "Orders", members=False)] == [QUEUE]
     assert first.of(RequestCode.GET_CONSUME_STATS)[1].ext_fields["topic"] == "Orders"
 
 

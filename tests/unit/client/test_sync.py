@@ -21,7 +21,7 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.client import portal as portals
-from ogive.client import sync
+from ogive.client import sync, sync_admin
 from ogive.client.config import ProducerConfig
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
@@ -31,7 +31,7 @@ from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 SEND = RequestCode.SEND_MESSAGE_V2
 PAIRS = [
     (sync.Producer, aio.Producer),
-    (sync.Admin, aio.Admin),
+    (sync_admin.Admin, aio.Admin),
     (sync.PushConsumer, aio.PushConsumer),
     (sync.PullConsumer, aio.PullConsumer),
 ]

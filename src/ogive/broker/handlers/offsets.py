@@ -1,13 +1,18 @@
 """Offsets of queues and groups: QUERY (14) and UPDATE_CONSUMER_OFFSET (15), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX (30) and
-GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32); and VIEW_MESSAGE_BY_ID (33).
+GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), INVOKE_BROKER_TO_RESET_OFFSET (222), CLONE_GROUP_OFFSET (314); and
+VIEW_MESSAGE_BY_ID (33).
 
 Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, QueryMessageProcessor.java, 5.3.
 
 Behaviour
 - No progress of a group in a queue: 22, unless the queue still starts at 0; then offset 0, so that a new group misses nothing.
 - Offsets of a queue that does not exist are 0. The maximum counts what consumers can see.
+- 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull (see pull.py); until then what they
+  commit is answered and not taken.
 
 Differs from Java
+- 222 for one queue refuses an offset that the queue does not have, and a queue that the topic does not have.
+- 314 needs the target group to exist, takes all topics of the source unless one is named, and does not look at "offline".
 - "Starts at 0" does not ask whether the first messages are still in memory.
 - VIEW_MESSAGE_BY_ID answers only where a whole record starts; Java trusts the offset.
 """
@@ -15,14 +20,18 @@ Differs from Java
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
+from ogive.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from ogive.transport.connection import Connection
+from ogive.wire.bodies import TopicConfig, offset_table_dumps
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
+    CloneGroupOffsetRequest,
     GetEarliestStoreTimeRequest,
     GetMaxOffsetRequest,
     GetMinOffsetRequest,
     OffsetResponse,
     QueryConsumerOffsetRequest,
+    ResetOffsetRequest,
     SearchOffsetRequest,
     TimestampResponse,
     UpdateConsumerOffsetRequest,
@@ -49,8 +58,61 @@ def update_consumer_offset(ctx: Context, _connection: Connection, header: Update
         raise Rejected(
             ResponseCode.INVALID_PARAMETER, f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in {topic.name}"
         )
+    if ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id):
+        return success(remark="Offset has been previously reset")
     ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return success()
+
+
+def reset(ctx: Context, _connection: Connection, header: ResetOffsetRequest, _body: bytes) -> RemotingCommand:
+    topic = ctx.topics.get(header.topic)
+    if topic is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic[:256]} not exist!")
+    _check_group(ctx, header.group)
+    targets = _reset_targets(ctx, topic, header)
+    for queue_id, offset in targets.items():
+        _put_elsewhere(ctx, header.group, topic.name, queue_id, offset)
+    return success(body=offset_table_dumps({MessageQueue(topic.name, ctx.config.name, queue_id): at for queue_id, at in targets.items()}))
+
+
+def _reset_targets(ctx: Context, topic: TopicConfig, header: ResetOffsetRequest) -> dict[int, int]:
+    if header.queue_id < 0:
+        return {queue_id: _offset_at(ctx, topic.name, queue_id, header.timestamp) for queue_id in range(topic.read_queues)}
+    if header.queue_id >= topic.read_queues:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, f"{topic.name} has {topic.read_queues} read queues, none with id {header.queue_id}")
+    if header.offset is None or header.offset == -1:
+        return {header.queue_id: _offset_at(ctx, topic.name, header.queue_id, header.timestamp)}
+    first, end = ctx.store.min_offset(topic.name, header.queue_id), ctx.store.max_offset(topic.name, header.queue_id)
+    if not first <= header.offset <= end:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"Target offset {header.offset} not in the offset range [{first}-{end}] of queue {header.queue_id}",
+        )
+    return {header.queue_id: header.offset}
+
+
+def _offset_at(ctx: Context, topic: str, queue_id: int, timestamp: int) -> int:
+    return ctx.store.max_offset(topic, queue_id) if timestamp < 0 else ctx.store.offset_by_time(topic, queue_id, timestamp, False)
+
+
+def clone(ctx: Context, _connection: Connection, header: CloneGroupOffsetRequest, _body: bytes) -> RemotingCommand:
+    _check_group(ctx, header.dest_group)
+    for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            continue  # those are the source group's own
+        for queue_id, offset in dict(ctx.offsets.queues_of(header.src_group, topic)).items():
+            _put_elsewhere(ctx, header.dest_group, topic, queue_id, offset)
+    return success()
+
+
+def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
+    ctx.offsets.reset(group, topic, queue_id, offset, tell=ctx.clients.consumer_group(group) is not None)
+    ctx.holds.answer_all((topic, queue_id))
+
+
+def _check_group(ctx: Context, group: str) -> None:
+    if ctx.groups.get(group) is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:256]} not exist!")
 
 
 def search_offset(ctx: Context, _connection: Connection, header: SearchOffsetRequest, _body: bytes) -> RemotingCommand:

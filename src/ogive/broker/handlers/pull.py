@@ -8,6 +8,8 @@ Behaviour
 - The answer's body is the records as they stand in the log.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
+- The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
+  does not count; one that is held is answered so at once.
 - A client that does not read its answers gets no further ones read from the log until it does.
 
 Limits. A pull that asks for at most 32 messages gets at most 256 KiB, as from Apache's broker. One that asks for more knows what it
@@ -87,6 +89,16 @@ class Pull:
         total = 4 + len(head) + result.size
         self.connection.reply(b"".join((total.to_bytes(4), len(head).to_bytes(4), head, *result.parts)))
 
+    def answer_reset(self) -> bool:
+        """Send the client to where its group was put, if it has not been told."""
+        offset = self._ctx.offsets.tell(self._group, *self.key)
+        if offset is None:
+            return False
+        ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
+        head = _HEAD % (ResponseCode.PULL_OFFSET_MOVED, offset, *ends, self._opaque, b"OFFSET_RESET")
+        self.connection.reply(b"".join(((4 + len(head)).to_bytes(4), len(head).to_bytes(4), head)))
+        return True
+
     def is_unanswered(self, result: GetResult) -> bool:
         """Whether there is nothing yet, and a later message may be what is waited for."""
         status = result.status
@@ -112,6 +124,8 @@ class Pull:
 
     def answer(self) -> None:
         """Whatever there is now."""
+        if self.answer_reset():
+            return
         try:
             self.reply(self.read())
         except StoreError as exc:
@@ -124,13 +138,16 @@ class Pull:
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(PullMessageRequest, command.ext_fields)
     codes = _check(ctx, header)
-    if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+    moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id)
+    if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0 and not moved:
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & ONEWAY:
         return
     pull = Pull(ctx, connection, command.opaque, header, codes)
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
+        return
+    if moved and pull.answer_reset():
         return
     result = pull.read()
     if header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0 and pull.is_unanswered(result) and not ctx.holds.closed:

@@ -1,0 +1,30 @@
+"""``ogive check``: conditions as exit codes, for cron and monitoring."""
+
+import argparse
+import asyncio
+import sys
+from typing import Final
+
+from ogive import aio
+from ogive.errors import InvalidOption
+
+EXIT_OVER: Final = 3
+
+
+def lag(options: argparse.Namespace) -> int:
+    """0 within the limit, 3 above it, 1 when nobody can tell."""
+    return asyncio.run(_lag(options))
+
+
+async def _lag(options: argparse.Namespace) -> int:
+    if options.max < 0:
+        raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
+    async with aio.Admin(options.name_server) as admin:
+        rows = await admin.lag(options.group, options.topic, members=False)
+    if not rows:
+        print(f"ogive: group {options.group} has no position in any queue: nothing consumed yet", file=sys.stderr)
+        return 1
+    total = sum(row.lag for row in rows)
+    over = total > options.max
+    print(f"{'over' if over else 'ok'}: group {options.group} is {total:,} messages behind, {options.max:,} are allowed")
+    return EXIT_OVER if over else 0

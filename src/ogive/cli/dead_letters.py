@@ -1,0 +1,54 @@
+"""``ogive dead-letter``: what a group could not consume, and sending it again."""
+
+import argparse
+import asyncio
+import sys
+
+from ogive import aio
+from ogive.cli.groups import instant
+from ogive.cli.output import print_message
+from ogive.client.admin.messages import MAX_MESSAGES
+from ogive.errors import InvalidOption
+from ogive.model import MessageExt
+
+
+def list_letters(options: argparse.Namespace) -> int:
+    return asyncio.run(_list(options))
+
+
+async def _list(options: argparse.Namespace) -> int:
+    async with aio.Admin(options.name_server) as admin:
+        letters = await _letters(admin, options, options.limit)
+    for letter in letters:
+        print_message(letter, as_json=options.json, with_id=True)
+    if not letters:
+        print(f"ogive: group {options.group} has no dead letters{' since then' if options.since else ''}", file=sys.stderr)
+    elif len(letters) == options.limit:
+        print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
+    return 0
+
+
+def send(options: argparse.Namespace) -> int:
+    """1 when an id is not among the dead letters: nothing is sent then."""
+    return asyncio.run(_send(options))
+
+
+async def _send(options: argparse.Namespace) -> int:
+    if bool(options.ids) == options.all:
+        raise InvalidOption("say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all")
+    async with aio.Admin(options.name_server) as admin:
+        letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}  # each once, however often it came back
+        missing = set(options.ids) - letters.keys()
+        if missing:
+            raise InvalidOption(f"group {options.group} has no dead letter {min(missing)}")
+        chosen = [letter for letter in letters.values() if options.all or letter.id in options.ids]
+        for letter in chosen:
+            await admin.send_again(options.group, letter)
+    count = "1 dead letter was" if len(chosen) == 1 else f"{len(chosen):,} dead letters were"
+    print(f"{count} given to {options.group} again; the list keeps what was sent")
+    return 0
+
+
+async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:
+    since = None if options.since is None else instant("--since", options.since)
+    return await admin.dead_letters(options.group, start=since, limit=limit)

@@ -1,0 +1,44 @@
+"""``ogive message``: one message by id, or those with a key."""
+
+import argparse
+import asyncio
+
+from ogive import aio
+from ogive.cli.output import print_message, print_message_whole
+from ogive.errors import InvalidOption
+from ogive.model import MessageExt, MessageQueue
+
+
+def run(options: argparse.Namespace) -> int:
+    """1 when nothing is found."""
+    return asyncio.run(_run(options))
+
+
+async def _run(options: argparse.Namespace) -> int:
+    ways = sum(value is not None for value in (options.id, options.key, options.offset))
+    if ways != 1:
+        raise InvalidOption("say which message: ID, or --topic with --key, or --topic with --queue and --offset")
+    if options.id is None and options.topic is None:
+        raise InvalidOption("--key and --offset are looked up in a topic: add --topic")
+    async with aio.Admin(options.name_server) as admin:
+        found = await _find(admin, options)
+    for message in found:
+        if options.json:
+            print_message(message, as_json=True)
+        else:
+            print_message_whole(message)
+    if not found:
+        raise InvalidOption(f"topic {options.topic} has no message with the key {options.key}")
+    return 0
+
+
+async def _find(admin: aio.Admin, options: argparse.Namespace) -> list[MessageExt]:
+    if options.id is not None:
+        return [await admin.message(options.id, topic=options.topic)]
+    if options.key is not None:
+        return await admin.messages(options.topic, key=options.key)
+    brokers = [row.broker for row in (await admin.topic(options.topic)).brokers]
+    broker = options.broker or brokers[0]
+    if len(brokers) > 1 and options.broker is None:
+        raise InvalidOption(f"{options.topic} lives on several brokers: say which with --broker ({', '.join(brokers)})")
+    return [await admin.message_at(MessageQueue(options.topic, broker, options.queue), options.offset)]

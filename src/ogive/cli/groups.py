@@ -1,0 +1,142 @@
+"""``ogive group ...``: consumer groups, their members, and moving them."""
+
+import argparse
+import asyncio
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from ogive import aio
+from ogive.cli.output import confirm, print_json, print_table
+from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
+from ogive.client.admin.base import each
+from ogive.errors import InvalidOption
+
+
+def list_groups(options: argparse.Namespace) -> int:
+    return asyncio.run(_list_groups(options))
+
+
+async def _list_groups(options: argparse.Namespace) -> int:
+    async with aio.Admin(options.name_server) as admin:
+
+        async def row(group: GroupSummary) -> dict[str, Any]:
+            online = await admin.members(group.name)
+            lag = sum(queue.lag for queue in await admin.lag(group.name, members=False))
+            members = 0 if online is None else len(online.connections)
+            return {"group": group.name, "members": members, "lag": lag, "max_retries": group.max_retries, "enabled": group.enabled}
+
+        rows = await each(await admin.groups(system=options.all), row)
+    if options.json:
+        for one in rows:
+            print_json(one)
+    else:
+        table = [(r["group"], r["members"], r["lag"], r["max_retries"], "" if r["enabled"] else "disabled") for r in rows]
+        print_table(("group", "members", "lag", "retries", ""), table)
+    return 0
+
+
+def show_group(options: argparse.Namespace) -> int:
+    return asyncio.run(_show_group(options))
+
+
+async def _show_group(options: argparse.Namespace) -> int:
+    async with aio.Admin(options.name_server) as admin:
+        group = await admin.group(options.group)
+    members = [{"id": m.client_id, "address": m.address, "language": m.language, "version": m.version} for m in group.members]
+    if options.json:
+        print_json(
+            {
+                "group": group.name,
+                "brokers": list(group.brokers),
+                "enabled": group.enabled,
+                "broadcast": group.broadcast,
+                "retry_queues": group.retry_queues,
+                "max_retries": group.max_retries,
+                "members": members,
+                "subscriptions": dict(group.subscriptions),
+                "message_model": group.message_model,
+                "lag": group.lag,
+                "messages_per_s": group.messages_per_s,
+            }
+        )
+        return 0
+    state = "enabled" if group.enabled else "disabled: its members get nothing"
+    print(f"group {group.name} on {' '.join(group.brokers)}, {state}")
+    print(f"retries {group.max_retries}, then the dead letters; broadcasting {'allowed' if group.broadcast else 'not allowed'}")
+    print(f"lag {group.lag:,}, {group.messages_per_s:,.1f} messages/s consumed")
+    if not members:
+        print("no member is online")
+        return 0
+    print(f"{group.message_model.lower()}, {group.consume_type.removeprefix('CONSUME_').lower()}")
+    print()
+    print_table(("topic", "subscription"), list(group.subscriptions.items()))
+    print()
+    print_table(("member", "address", "language", "version"), [tuple(member.values()) for member in members])
+    return 0
+
+
+def create_group(options: argparse.Namespace) -> int:
+    return asyncio.run(_create_group(options))
+
+
+async def _create_group(options: argparse.Namespace) -> int:
+    async with aio.Admin(options.name_server) as admin:
+        await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
+    print(f"group {options.group} has {options.max_retries} retries")
+    return 0
+
+
+def delete_group(options: argparse.Namespace) -> int:
+    return asyncio.run(_delete_group(options))
+
+
+async def _delete_group(options: argparse.Namespace) -> int:
+    confirm(f"delete group {options.group}{' and its progress' if options.offsets else ''}?", yes=options.yes)
+    async with aio.Admin(options.name_server) as admin:
+        await admin.delete_group(options.group, offsets=options.offsets)
+    print(f"group {options.group} is deleted; its retry and dead-letter topics stay")
+    return 0
+
+
+def reset_group(options: argparse.Namespace) -> int:
+    return asyncio.run(_reset_group(options))
+
+
+async def _reset_group(options: argparse.Namespace) -> int:
+    target = place(options.to)
+    async with aio.Admin(options.name_server) as admin:
+        plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
+    if options.json:
+        for row in plan:
+            where = {"topic": row.queue.topic, "broker": row.queue.broker_name, "queue": row.queue.queue_id}
+            print_json(where | {"before": row.before, "after": row.after, "dry_run": options.dry_run})
+        return 0
+    print_table(("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan])
+    if options.dry_run:
+        print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
+    return 0
+
+
+def _row(row: OffsetReset) -> tuple[object, ...]:
+    if row.before is None:
+        return row.queue.broker_name, row.queue.queue_id, "none", row.after, ""
+    moved = row.after - row.before
+    words = f"{moved:,} skipped" if moved > 0 else f"{-moved:,} again" if moved else "stays"
+    return row.queue.broker_name, row.queue.queue_id, f"{row.before:,}", row.after, words
+
+
+def place(text: str) -> ResetTarget:
+    """ "earliest", "latest", or a time; one without a zone is local. Raises InvalidOption."""
+    ends: dict[str, ResetTarget] = {"earliest": "earliest", "latest": "latest"}
+    if text in ends:
+        return ends[text]
+    return instant("--to", text, "earliest, latest, or a time such as 2026-11-01T08:00 is expected")
+
+
+def instant(option: str, text: str, expected: str = "a time such as 2026-11-01T08:00 is expected") -> datetime:
+    """A time; one without a zone is local. Raises InvalidOption."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidOption(f"{option} {text}: {expected}") from None

@@ -1,0 +1,31 @@
+"""Operating a cluster: topics, groups, offsets, messages. Each call asks the brokers themselves."""
+
+from ogive.client.admin.admin import Admin
+from ogive.client.admin.records import (
+    BrokerStatus,
+    BrokerTopic,
+    Group,
+    GroupSummary,
+    Member,
+    OffsetReset,
+    QueueLag,
+    QueueOffsets,
+    ResetTarget,
+    Topic,
+    TopicSummary,
+)
+
+__all__ = [
+    "Admin",
+    "BrokerStatus",
+    "BrokerTopic",
+    "Group",
+    "GroupSummary",
+    "Member",
+    "OffsetReset",
+    "QueueLag",
+    "QueueOffsets",
+    "ResetTarget",
+    "Topic",
+    "TopicSummary",
+]

@@ -1,0 +1,119 @@
+"""Whom an operator's calls ask: masters by cluster, by topic, by group."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from ogive.client import api
+from ogive.client.admin.records import TopicKind, topic_kind
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.routes import MASTER_ID
+from ogive.errors import InvalidOption, NoRoute, TopicNotExist
+from ogive.model import MessageQueue, retry_topic
+from ogive.wire.bodies import ClusterInfo, TopicRouteData
+
+AT_ONCE: Final = 32  # requests of one call that are on their way together
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class AdminBase:
+    """Lifetime, and who to ask."""
+
+    def __init__(
+        self,
+        name_server: str = DEFAULT_NAME_SERVER,
+        *,
+        client: ClientConfig | ClientInstance | None = None,
+    ) -> None:
+        self._owner = ClientOwner("admin", name_server, client)
+
+    async def start(self) -> None:
+        await self._owner.start()
+
+    async def close(self) -> None:
+        await self._owner.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def client(self) -> ClientInstance:
+        return self._owner.client
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers and clusters that the name server knows."""
+        return await self.client.ask_name_server(api.get_cluster_info)
+
+    # --- who to ask --------------------------------------------------------------------------------------------------
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.client.config.request_timeout_s
+
+    async def _masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Broker name to address. Raises NoRoute where there is none, InvalidOption for an unknown cluster."""
+        info = await self.cluster_info()
+        if cluster is not None and cluster not in info.clusters:
+            raise InvalidOption(f'cluster "{cluster}" is unknown; there are: {", ".join(sorted(info.clusters)) or "none"}')
+        names = sorted(info.brokers) if cluster is None else info.clusters[cluster]
+        masters = {name: info.brokers[name].addresses[MASTER_ID] for name in names if MASTER_ID in info.brokers[name].addresses}
+        if not masters:
+            raise NoRoute(f"{self.client.name_servers} knows no broker yet")
+        return masters
+
+    async def _topic_kinds(self) -> dict[str, TopicKind]:
+        """Every topic that the name server knows. Apache's brokers register the names of clusters and brokers as topics, too."""
+        names, info = await self.client.ask_name_server(api.topic_list), await self.cluster_info()
+        own = {*info.brokers, *info.clusters, *(f"{name}_REPLY_TOPIC" for name in info.clusters)}
+        return {name: "system" if name in own else topic_kind(name) for name in names}
+
+    async def _route(self, topic: str) -> TopicRouteData:
+        """Not through the cache: a list of all topics must not fill it."""
+        return await self.client.ask_name_server(api.get_route, topic)
+
+    async def _topic_masters(self, topic: str) -> dict[str, str]:
+        """Broker name to address. Raises NoRoute, with advice."""
+        return master_addresses(await self.client.refresh_route(topic))
+
+    async def _group_masters(self, group: str, topic: str | None = None) -> dict[str, str]:
+        """Brokers that know the group: those of its retry topic; all of them where that has no route."""
+        try:
+            return master_addresses(await self._route(topic or retry_topic(group)))
+        except TopicNotExist:
+            return await self._masters()
+
+
+def master_addresses(route: TopicRouteData) -> dict[str, str]:
+    """Broker name to address."""
+    return {broker.broker_name: broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses}
+
+
+def master_of(queue: MessageQueue, masters: dict[str, str]) -> str:
+    """Raises NoRoute."""
+    if queue.broker_name not in masters:
+        raise NoRoute(f'broker "{queue.broker_name}" of {queue.topic} has no master now: its offsets cannot be asked for or changed')
+    return masters[queue.broker_name]
+
+
+async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The answers in the order of *items*, a bounded number of questions at a time. The first failure ends it."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> R:
+        async with room:
+            return await ask(item)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(one(item)) for item in items]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [answer.result() for answer in answers]

@@ -1,0 +1,265 @@
+"""Consumer groups, their members, and producers."""
+
+from typing import Any
+
+from ogive.client import api
+from ogive.client.admin.base import AdminBase, each
+from ogive.client.admin.records import Group, GroupSummary, Member, QueueLag, is_system_group
+from ogive.client.routes import similar_topics
+from ogive.errors import (
+    BrokerError,
+    BrokerInternalError,
+    ConsumerNotOnline,
+    GroupNotExist,
+    InvalidOption,
+    ProtocolError,
+    ResponseCode,
+    TopicNotExist,
+    TransportError,
+)
+from ogive.model import MessageQueue, validate_group
+from ogive.wire.bodies import Connection, ConsumerConnection, SubscriptionGroupConfig
+from ogive.wire.codes import version_name
+from ogive.wire.running_info import ConsumerRunningInfo
+
+
+class GroupCalls(AdminBase):
+    async def create_group(
+        self,
+        group: str,
+        *,
+        retry_queues: int = 1,
+        max_retries: int = 16,
+        broadcast: bool = True,
+        enabled: bool = True,
+        cluster: str | None = None,
+    ) -> None:
+        """Create the consumer group on every master (of one cluster), or change it to that.
+
+        *max_retries*: deliveries after the first before a message goes to the dead letters. *broadcast*: members may consume by
+        broadcasting. *enabled* False: nobody of the group gets messages.
+        """
+        validate_group(group)
+        _check_retries(retry_queues, max_retries)
+        config = SubscriptionGroupConfig(
+            name=group,
+            retry_queues=retry_queues,
+            retry_max_times=max_retries,
+            consume_broadcast_enable=broadcast,
+            consume_enable=enabled,
+        )
+        masters = await self._masters(cluster)
+        await each(masters.values(), lambda address: api.create_group(self.client.pool, address, config, timeout_s=self._timeout_s))
+
+    async def update_group(
+        self,
+        group: str,
+        *,
+        retry_queues: int | None = None,
+        max_retries: int | None = None,
+        broadcast: bool | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        """Change what is named, at every broker that knows the group; the rest stays as it is there. Raises GroupNotExist."""
+        validate_group(group)
+        _check_retries(retry_queues, max_retries)
+        wanted = {
+            "retryQueueNums": retry_queues,
+            "retryMaxTimes": max_retries,
+            "consumeBroadcastEnable": broadcast,
+            "consumeEnable": enabled,
+        }
+        changes = {name: value for name, value in wanted.items() if value is not None}
+        if not changes:
+            raise InvalidOption(f'nothing is to be changed of group "{group}": name a setting')
+        tables = await self._group_tables()
+        known = [(address, table[group]) for _, address, table in tables if group in table]
+        if not known:
+            raise _unknown(group, tables)
+
+        async def change(one: tuple[str, dict[str, Any]]) -> None:
+            address, config = one
+            # In a request attributes are changes ("+name"): without any they stay.
+            body = {**config, **changes, "attributes": {}}
+            await api.update_group(self.client.pool, address, body, timeout_s=self._timeout_s)
+
+        await each(known, change)
+
+    async def delete_group(self, group: str, *, offsets: bool = False) -> None:
+        """Delete the group's settings from every broker, with *offsets* its progress, too. Its retry and dead-letter topics stay.
+
+        Raises InvalidOption while members are online: their next heartbeat would make the group again; GroupNotExist.
+        """
+        validate_group(group)
+        tables = await self._group_tables()
+        if not any(group in table for _, _, table in tables):
+            raise _unknown(group, tables)
+        online = await self._connections(group)
+        if online:
+            ids = ", ".join(sorted(connection.client_id for _, one in online for connection in one.connections))
+            raise InvalidOption(f'group "{group}" has members online, which would make it again: stop them first ({ids})')
+
+        async def delete(address: str) -> None:
+            await api.delete_group(self.client.pool, address, group, clean_offset=offsets, timeout_s=self._timeout_s)
+
+        await each((address for _, address, _ in tables), delete)
+
+    async def groups(self, *, system: bool = False) -> list[GroupSummary]:
+        """All consumer groups by name; with *system* also the brokers' own."""
+        rows: dict[str, list[tuple[str, SubscriptionGroupConfig]]] = {}
+        for broker, _, table in await self._group_tables():
+            for name, config in table.items():
+                if system or not is_system_group(name):
+                    rows.setdefault(name, []).append((broker, SubscriptionGroupConfig.from_json(config)))
+        return [
+            GroupSummary(
+                name=name,
+                brokers=tuple(broker for broker, _ in held),
+                enabled=all(config.consume_enable for _, config in held),
+                max_retries=max(config.retry_max_times for _, config in held),
+            )
+            for name, held in sorted(rows.items())
+        ]
+
+    async def group(self, group: str) -> Group:
+        """Settings, members, subscriptions and progress of one group. Raises GroupNotExist, with the names that are similar."""
+        validate_group(group)
+        tables = await self._group_tables()
+        held = [(broker, SubscriptionGroupConfig.from_json(table[group])) for broker, _, table in tables if group in table]
+        if not held:
+            raise _unknown(group, tables)
+        online = [one for _, one in await self._connections(group)]
+        lag, rate = await self._progress(group)
+        members = {member.client_id: member for one in online for member in map(_member, one.connections)}
+        first = held[0][1]
+        return Group(
+            name=group,
+            brokers=tuple(broker for broker, _ in held),
+            enabled=all(config.consume_enable for _, config in held),
+            broadcast=all(config.consume_broadcast_enable for _, config in held),
+            retry_queues=first.retry_queues,
+            max_retries=first.retry_max_times,
+            members=tuple(member for _, member in sorted(members.items())),
+            subscriptions={topic: data.expression for one in online for topic, data in sorted(one.subscriptions.items())},
+            consume_type=online[0].consume_type if online else "",
+            message_model=online[0].message_model if online else "",
+            lag=sum(row.lag for row in lag),
+            messages_per_s=rate,
+        )
+
+    async def members(self, group: str) -> ConsumerConnection | None:
+        """Who consumes for the group now, and what they subscribe to; None where nobody does."""
+        validate_group(group)
+        for address in (await self._group_masters(group)).values():
+            try:
+                return await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
+            except ConsumerNotOnline:
+                continue
+        return None
+
+    async def producers(self, group: str) -> list[Member]:
+        """The producers of the group that are connected now."""
+        validate_group(group)
+        found: dict[str, Member] = {}
+        for address in (await self._masters()).values():
+            try:
+                connections = await api.producer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
+            except BrokerInternalError:
+                continue  # Apache's answer for a group that this broker does not know
+            found |= {member.client_id: member for member in map(_member, connections)}
+        return [member for _, member in sorted(found.items())]
+
+    async def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
+        """What a member says of itself, with *stack* also its threads. Raises ConsumerNotOnline, or the BrokerError of its refusal."""
+        validate_group(group)
+        for address, one in await self._connections(group):
+            if any(connection.client_id == client_id for connection in one.connections):
+                return await api.consumer_running_info(self.client.pool, address, group, client_id, stack=stack, timeout_s=self._timeout_s)
+        raise ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f'no member "{client_id}" of group "{group}" is online')
+
+    async def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
+        """How far the group is behind, by queue; its retry topic included. Empty for a group that never committed.
+
+        *members*: also ask who holds each queue, which takes a call to every member.
+        """
+        validate_group(group)
+        rows, _ = await self._progress(group, topic)
+        holders = await self._holders(group) if members and rows else {}
+        return [
+            QueueLag(row.queue, row.consumer_offset, row.max_offset, row.lag, row.last_consumed_ms, holders.get(row.queue)) for row in rows
+        ]
+
+    async def _progress(self, group: str, topic: str | None = None) -> tuple[list[QueueLag], float]:
+        rows: list[QueueLag] = []
+        rate = 0.0
+        for address in (await self._group_masters(group, topic)).values():
+            try:
+                table, per_s = await api.consume_stats_and_rate(self.client.pool, address, group, topic, timeout_s=self._timeout_s)
+            except (GroupNotExist, TopicNotExist, ConsumerNotOnline):
+                continue  # this broker knows nothing of the group
+            rate += per_s
+            for queue, row in table.items():
+                behind = max(0, row.broker_offset - max(0, row.consumer_offset))
+                rows.append(QueueLag(queue, row.consumer_offset, row.broker_offset, behind, row.last_timestamp or None))
+        return sorted(rows, key=lambda row: row.queue), rate
+
+    async def _connections(self, group: str) -> list[tuple[str, ConsumerConnection]]:
+        """The group's members at each broker where it has any, with the broker's address."""
+        online: list[tuple[str, ConsumerConnection]] = []
+        for address in (await self._group_masters(group)).values():
+            try:
+                online.append((address, await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)))
+            except ConsumerNotOnline:
+                continue
+        return online
+
+    async def _holders(self, group: str) -> dict[MessageQueue, str]:
+        """Which member holds which queue, as they say themselves. Members of a broadcasting group all hold all of them: nobody is named."""
+        asked = {
+            connection.client_id: address
+            for address, one in await self._connections(group)
+            if one.message_model != "BROADCASTING"
+            for connection in one.connections
+        }
+
+        async def queues(member: tuple[str, str]) -> dict[MessageQueue, str]:
+            client_id, address = member
+            try:
+                info = await api.consumer_running_info(self.client.pool, address, group, client_id, timeout_s=self._timeout_s)
+            except (BrokerError, TransportError, ProtocolError):
+                return {}  # it does not tell: its queues stay without a name, which is no reason to hide the lag
+            return {queue: client_id for queue, row in info.queues.items() if not row.dropped}
+
+        holders: dict[MessageQueue, str] = {}
+        for table in await each(asked.items(), queues):
+            holders |= table
+        return holders
+
+    async def _group_tables(self) -> list[tuple[str, str, dict[str, dict[str, Any]]]]:
+        """Broker name, address, and its groups."""
+        masters = list((await self._masters()).items())
+        tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
+        return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
+
+
+def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
+    if retry_queues is not None and retry_queues < 1:
+        raise InvalidOption(f"a group of {retry_queues} retry queues: at least 1 is needed")
+    if max_retries is not None and max_retries < 0:
+        raise InvalidOption(f"{max_retries} retries: 0 or more are possible")
+
+
+def _unknown(group: str, tables: list[tuple[str, str, dict[str, dict[str, Any]]]]) -> GroupNotExist:
+    similar = similar_topics(group, {name for _, _, table in tables for name in table})
+    hint = f" Similar groups: {', '.join(similar)}." if similar else ""
+    text = f'no broker knows a consumer group "{group}".{hint} Create it with `ogive group create {group}`, or start a member of it.'
+    return GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+
+
+def _member(connection: Connection) -> Member:
+    return Member(
+        client_id=connection.client_id,
+        address=connection.address,
+        language=connection.language,
+        version=version_name(connection.version),
+    )

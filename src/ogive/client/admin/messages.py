@@ -1,0 +1,230 @@
+"""Finding messages: by id, key, place and time; traces; dead letters."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from ogive.client import api
+from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
+from ogive.client.admin.offsets import to_ms
+from ogive.client.routes import subscribe_queues
+from ogive.errors import InvalidOption, NoRoute, NotSupported, ProtocolError, QueryNotFound, ResponseCode, TopicNotExist
+from ogive.model import (
+    DLQ_PREFIX,
+    MessageExt,
+    MessageQueue,
+    PropertyName,
+    SendResult,
+    dlq_topic,
+    retry_topic,
+    validate_group,
+    validate_topic,
+)
+from ogive.wire.bodies import TopicRouteData
+from ogive.wire.codes import SysFlag
+from ogive.wire.headers import SendMessageRequestV2
+from ogive.wire.message import encode_properties, parse_offset_message_id
+from ogive.wire.trace import TRACE_TOPIC, TraceRecord, decode_trace
+
+MAX_MESSAGES: Final = 10_000  # of one answer: they are held in memory
+FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF
+PULL: Final = 32  # messages: brokers give no more to a pull that they cannot tell from a small consumer's
+
+_OF_ONE_DELIVERY: Final = frozenset(
+    {
+        PropertyName.DELAY,
+        PropertyName.MIN_OFFSET,
+        PropertyName.MAX_OFFSET,
+        PropertyName.RECONSUME_TIME,
+        PropertyName.MAX_RECONSUME_TIMES,
+        PropertyName.REAL_TOPIC,
+        PropertyName.REAL_QUEUE_ID,
+        PropertyName.CLUSTER,
+        PropertyName.RECORD_CRC,
+    }
+)
+"""Properties of a dead letter that tell how it got there, and would mislead if it is sent again."""
+
+
+class MessageCalls(AdminBase):
+    async def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
+        """The message with that id: the broker's (``offset_id``), or the unique key that its producer gave it (``id``).
+
+        A unique key is looked for in the brokers' index, in all topics of applications unless *topic* is named. Raises QueryNotFound;
+        NotSupported where a broker keeps no index.
+        """
+        found = await self._by_offset_id(message_id)
+        if found is not None:
+            return found
+        topics = (
+            [validate_topic(topic)]
+            if topic is not None
+            else [name for name, kind in sorted((await self._topic_kinds()).items()) if kind == "application"]
+        )
+
+        async def of(name: str) -> list[MessageExt]:
+            return [m for m in await self._by_key(name, message_id, 0, FOR_EVER_MS, api.MAX_FOUND) if m.id == message_id]
+
+        copies = [message for messages in await each(topics, of) for message in messages]
+        if copies:
+            return min(copies, key=lambda message: message.store_timestamp_ms)
+        where = f'topic "{topic}"' if topic is not None else f"any of {len(topics)} topics (retry and dead-letter topics must be named)"
+        raise QueryNotFound(
+            ResponseCode.QUERY_NOT_FOUND, f"no message {message_id} in {where}: it is misspelt, or as old as what the brokers have deleted"
+        )
+
+    async def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
+        """The message at a queue offset. Raises QueryNotFound, which says what the queue holds."""
+        masters = await self._topic_masters(queue.topic)
+        result = await api.read_messages(self.client.pool, master_of(queue, masters), queue, offset, 1, timeout_s=self._timeout_s)
+        if result.messages and result.messages[0].queue_offset == offset:
+            return result.messages[0]
+        text = f"{queue} holds no message at {offset}; it has {result.min_offset} up to, not including, {result.max_offset}"
+        raise QueryNotFound(ResponseCode.QUERY_NOT_FOUND, text)
+
+    async def messages(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int = 64,
+    ) -> list[MessageExt]:
+        """Messages stored from *start* up to, not including, *end*, the oldest first: those with *key*, or all.
+
+        By key from the brokers' index, which gives at most 64 from each broker. Raises NoRoute; NotSupported where a broker keeps no index.
+        """
+        validate_topic(topic)
+        if not 1 <= limit <= MAX_MESSAGES:
+            raise InvalidOption(f"a limit of {limit} messages: 1 to {MAX_MESSAGES} are possible")
+        begin_ms, end_ms = 0 if start is None else to_ms(start), FOR_EVER_MS if end is None else to_ms(end)
+        if key is None:
+            found = await self._by_time(topic, begin_ms, end_ms, limit)
+        else:
+            candidates = await self._by_key(topic, key, begin_ms, end_ms, limit)
+            found = [m for m in candidates if (key in m.keys or m.id == key) and begin_ms <= m.store_timestamp_ms < end_ms]
+        return sorted(found, key=lambda m: (m.store_timestamp_ms, m.queue, m.queue_offset))[:limit]
+
+    async def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """What clients with tracing switched on wrote about a message (by unique key) or about all with one of its keys, in time order."""
+        try:
+            found = await self._by_key(trace_topic, key, 0, FOR_EVER_MS, api.MAX_FOUND)
+        except NoRoute:
+            raise NoRoute(
+                f'no broker has the trace topic "{trace_topic}": tracing is switched on at the brokers, and at each client'
+            ) from None
+        records = {record for message in found for record in decode_trace(message.body)}
+        return sorted((r for r in records if r.message_id == key or key in r.keys), key=lambda r: (r.at_ms or 0, r.step))
+
+    # --- dead letters ------------------------------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64
+    ) -> list[MessageExt]:
+        """Messages that the group could not consume, the oldest first. Sending them again does not take them from the list."""
+        validate_group(group)
+        try:
+            return await self.messages(dlq_topic(group), start=start, end=end, limit=limit)
+        except NoRoute:
+            return []
+
+    async def send_again(self, group: str, message: MessageExt) -> SendResult:
+        """Give a dead letter to its group once more, with all its retries: only that group gets it, through its retry topic.
+
+        Raises NoRoute where the group has no retry topic: its members make it when they start.
+        """
+        validate_group(group)
+        if message.queue.topic != dlq_topic(group):
+            raise InvalidOption(f'{message.queue} is no queue of the dead letters of "{group}" ({DLQ_PREFIX}{group})')
+        queue = (await self.client.publish_queues(retry_topic(group)))[0]
+        header = SendMessageRequestV2(
+            producer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK) if message.is_compressed else 0,
+            born_timestamp=message.born_timestamp_ms,
+            flag=message.flag,
+            properties=encode_properties(_for_another_try(message)).decode(),
+            reconsume_times=0,
+            broker_name=queue.broker_name,
+        )
+        address = self.client.broker_address(queue.broker_name)
+        return await api.send_message(
+            self.client.pool, address, header, message.body, broker_name=queue.broker_name, message_id=message.id, timeout_s=self._timeout_s
+        )
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    async def _by_offset_id(self, message_id: str) -> MessageExt | None:
+        """None for what is no id of a broker of this cluster: nobody else is asked, whatever address an id may hold."""
+        try:
+            address, offset = parse_offset_message_id(message_id)
+        except ProtocolError:
+            return None
+        info = await self.cluster_info()
+        names = {at: broker.broker_name for broker in info.brokers.values() for at in broker.addresses.values()}
+        if address not in names:
+            return None
+        message = await api.view_message(self.client.pool, address, offset, timeout_s=self._timeout_s)
+        return replace(message, queue=replace(message.queue, broker_name=names[address]))
+
+    async def _by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:
+        """What the index of each of the topic's brokers has under the hash of *key*."""
+        masters = master_addresses(await self._known_route(topic))
+
+        async def ask(master: tuple[str, str]) -> list[MessageExt]:
+            name, address = master
+            try:
+                return await api.query_messages(
+                    self.client.pool,
+                    address,
+                    topic,
+                    key,
+                    begin_ms=begin_ms,
+                    end_ms=end_ms,
+                    limit=limit,
+                    broker_name=name,
+                    timeout_s=self._timeout_s,
+                )
+            except NotSupported as exc:
+                text = f"broker {name} keeps no index of keys: find the message by its offset_id, its queue and offset, or its time"
+                raise NotSupported(exc.code, text, address) from None
+
+        return [message for messages in await each(sorted(masters.items()), ask) for message in messages]
+
+    async def _by_time(self, topic: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:
+        route = await self._known_route(topic)
+        masters = master_addresses(route)
+
+        async def read(queue: MessageQueue) -> list[MessageExt]:
+            address = master_of(queue, masters)
+            offset = await api.search_offset(self.client.pool, address, queue, begin_ms, timeout_s=self._timeout_s)
+            messages: list[MessageExt] = []
+            while len(messages) < limit:
+                result = await api.read_messages(
+                    self.client.pool, address, queue, offset, min(PULL, limit - len(messages)), timeout_s=self._timeout_s
+                )
+                messages += [m for m in result.messages if begin_ms <= m.store_timestamp_ms < end_ms]
+                past_end = bool(result.messages) and result.messages[-1].store_timestamp_ms >= end_ms
+                if past_end or result.next_offset <= offset or result.next_offset >= result.max_offset:
+                    break
+                offset = result.next_offset
+            return messages
+
+        return [message for messages in await each(subscribe_queues(topic, route), read) for message in messages]
+
+    async def _known_route(self, topic: str) -> TopicRouteData:
+        """Raises NoRoute, with the names that are similar."""
+        try:
+            return await self._route(topic)
+        except TopicNotExist:
+            return await self.client.refresh_route(topic)
+
+
+def _for_another_try(message: MessageExt) -> dict[str, str]:
+    """The properties of a dead letter, as its group's retry topic holds them: the first topic and id are those of the first delivery."""
+    kept = {name: value for name, value in message.properties.items() if name not in _OF_ONE_DELIVERY}
+    kept.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.offset_id)
+    kept[PropertyName.WAIT] = "true"
+    return kept

@@ -1,0 +1,173 @@
+"""Where groups stand, and moving them.
+
+A group without members is moved by writing its offsets. One with members is moved by the broker: one of 5.x sets the offset itself and
+tells the member at its next pull (useServerSideResetOffset, on by default); others hand a time to each member, so that only a time can be
+reset to.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from ogive.client import api
+from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
+from ogive.client.admin.records import OffsetReset, ResetTarget
+from ogive.client.routes import subscribe_queues
+from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption
+from ogive.model import MessageQueue, validate_group, validate_topic
+
+END_MS = -1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A topic's queues, and the masters that hold them by broker name."""
+
+    topic: str
+    queues: tuple[MessageQueue, ...]
+    masters: dict[str, str]
+
+    def master(self, queue: MessageQueue) -> str:
+        return master_of(queue, self.masters)
+
+
+class OffsetCalls(AdminBase):
+    async def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
+        """For each queue the offset of its first message stored at or after *at*; the queue's end where there is none. Raises NoRoute."""
+        validate_topic(topic)
+        return await self._targets(await self._places(topic), at)
+
+    async def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """The next offset that the group takes from each queue; None where it never committed one. Raises NoRoute."""
+        validate_group(group)
+        places = await self._places(validate_topic(topic))
+        return dict(zip(places.queues, await self._committed(group, places, places.queues), strict=True))
+
+    async def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
+        """Move the group: to the ``"earliest"`` or ``"latest"`` message, a time, or offsets by queue (then only in these queues).
+
+        Members may be online; they go on at the new place within seconds, and what they have already taken may still be finished.
+        *dry_run*: only say what would change. Raises NoRoute, InvalidOption for a place that a queue does not have, GroupNotExist.
+        """
+        validate_group(group)
+        places = await self._places(validate_topic(topic))
+        targets = await self._targets(places, to)
+        before = await self._committed(group, places, targets)
+        plan = [OffsetReset(queue, old, new) for (queue, new), old in zip(sorted(targets.items()), before, strict=True)]
+        if not dry_run:
+            await self._carry_out(group, places, plan, to)
+        return plan
+
+    async def skip_backlog(self, group: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
+        """Pass over everything that the group has not consumed yet: ``reset_offsets`` to the latest."""
+        return await self.reset_offsets(group, topic, "latest", dry_run=dry_run)
+
+    async def clone_offsets(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
+        """Put *target* where *source* stands in the topic; queues in which *source* has no position are left alone."""
+        positions = {queue: at for queue, at in (await self.positions(source, topic)).items() if at is not None}
+        if not positions:
+            raise InvalidOption(f'group "{source}" has no position in topic "{topic}": there is nothing to clone')
+        return await self.reset_offsets(target, topic, positions, dry_run=dry_run)
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
+
+    async def _places(self, topic: str) -> _Places:
+        route = await self.client.refresh_route(topic)
+        return _Places(topic, subscribe_queues(topic, route), master_addresses(route))
+
+    async def _targets(self, places: _Places, to: ResetTarget) -> dict[MessageQueue, int]:
+        if isinstance(to, Mapping):
+            return await self._checked(places, to)
+        at_ms = None if to in ("earliest", "latest") else to_ms(to)
+
+        async def find(queue: MessageQueue) -> int:
+            pool, address = self.client.pool, places.master(queue)
+            if at_ms is not None:
+                return await api.search_offset(pool, address, queue, at_ms, timeout_s=self._timeout_s)
+            end = api.min_offset if to == "earliest" else api.max_offset
+            return await end(pool, address, queue, timeout_s=self._timeout_s)
+
+        return dict(zip(places.queues, await each(places.queues, find), strict=True))
+
+    async def _checked(self, places: _Places, to: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """*to*, if each queue holds its place. A place outside would be put right by the next pull, at another one than was asked for."""
+        strange = sorted(set(to) - set(places.queues))
+        if strange:
+            raise InvalidOption(f"{strange[0]} is no queue of {places.topic}, which has {len(places.queues)}")
+
+        async def check(queue: MessageQueue) -> None:
+            address = places.master(queue)
+            first = await api.min_offset(self.client.pool, address, queue, timeout_s=self._timeout_s)
+            end = await api.max_offset(self.client.pool, address, queue, timeout_s=self._timeout_s)
+            if not first <= to[queue] <= end:
+                raise InvalidOption(f"{queue} holds the offsets {first} to {end}: it cannot go on at {to[queue]}")
+
+        await each(to, check)
+        return dict(to)
+
+    async def _committed(self, group: str, places: _Places, queues: Iterable[MessageQueue]) -> list[int | None]:
+        """In the order of the queues."""
+
+        async def position(queue: MessageQueue) -> int | None:
+            return await api.query_consumer_offset(
+                self.client.pool, places.master(queue), group, queue, zero_if_young=False, timeout_s=self._timeout_s
+            )
+
+        return await each(sorted(queues), position)
+
+    # --- carrying it out ---------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, group: str, places: _Places, plan: list[OffsetReset], to: ResetTarget) -> None:
+        """Every broker's way is known before the first offset moves."""
+        by_address: dict[str, list[OffsetReset]] = {}
+        for row in plan:
+            by_address.setdefault(places.master(row.queue), []).append(row)
+        ways = {address: await self._way(address, group, to) for address in by_address}
+        for address, rows in by_address.items():
+            way = ways[address]
+            if way == "members":
+                await api.reset_offset_by_time(self.client.pool, address, group, places.topic, _reset_time(to), timeout_s=self._timeout_s)
+            else:
+                move = api.reset_offset if way == "broker" else api.update_consumer_offset
+                await self._move(move, address, group, rows)
+
+    async def _move(self, move: Callable[..., Coroutine[Any, Any, object]], address: str, group: str, rows: list[OffsetReset]) -> None:
+        async def one(row: OffsetReset) -> None:
+            await move(self.client.pool, address, group, row.queue, row.after, timeout_s=self._timeout_s)
+
+        try:
+            await each(rows, one)
+        except GroupNotExist as exc:
+            text = f"{exc.remark}; create it first, with create_group or `ogive group create {group}`"
+            raise GroupNotExist(exc.code, text, address) from None
+
+    async def _way(self, address: str, group: str, to: ResetTarget) -> Literal["offsets", "broker", "members"]:
+        """Who moves the group at this broker: we (nobody is online there), the broker, or the members."""
+        try:
+            await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
+        except ConsumerNotOnline:
+            return "offsets"
+        settings = await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
+        if settings.get("useServerSideResetOffset") == "true":
+            return "broker"
+        if isinstance(to, Mapping):
+            raise InvalidOption(
+                f'group "{group}" has members online, and {address} can only tell them a time, not offsets: '
+                'stop the members, or reset to "earliest", "latest" or a datetime'
+            )
+        return "members"
+
+
+def _reset_time(to: ResetTarget) -> int:
+    assert not isinstance(to, Mapping)
+    return {"earliest": 0, "latest": END_MS}[to] if isinstance(to, str) else to_ms(to)
+
+
+def to_ms(at: object) -> int:
+    if not isinstance(at, datetime):
+        raise InvalidOption(f'{at!r} is no place in a queue: "earliest", "latest", a datetime, or offsets by queue are possible')
+    if at.tzinfo is None:
+        raise InvalidOption(f"{at} needs a time zone: datetime(..., tzinfo=UTC)")
+    return max(0, (at - _EPOCH) // timedelta(milliseconds=1))  # not by way of a float, which may end up a millisecond before

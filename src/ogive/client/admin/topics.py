@@ -1,0 +1,272 @@
+"""Topics and brokers."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import get_args
+
+from ogive.client import api
+from ogive.client.admin.base import AdminBase, each, master_addresses
+from ogive.client.admin.records import (
+    BrokerStatus,
+    BrokerTopic,
+    MessageType,
+    Permission,
+    QueueOffsets,
+    Topic,
+    TopicSummary,
+    topic_kind,
+)
+from ogive.errors import BrokerError, InvalidOption, NoRoute, NotSupported, ResponseCode, TopicNotExist, TransportError
+from ogive.model import DelayLevels, MessageQueue, validate_topic
+from ogive.wire.bodies import PERM_READ, PERM_WRITE, QueueData, TopicConfig, TopicOffset, TopicRouteData
+
+PERMISSIONS: dict[Permission, int] = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
+MESSAGE_TYPE = "message.type"
+
+
+class TopicCalls(AdminBase):
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 4,
+        cluster: str | None = None,
+        order: bool = False,
+        perm: Permission = "rw",
+        message_type: MessageType | None = None,
+    ) -> None:
+        """Create the topic with *queues* queues on each master (of one cluster), or change it to that.
+
+        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
+        name server answers its route.
+        """
+        validate_topic(topic)
+        _check_settings(queues, perm, message_type)
+        masters = await self._masters(cluster)
+        config = TopicConfig(
+            name=topic,
+            read_queues=queues,
+            write_queues=queues,
+            order=order,
+            perm=PERMISSIONS[perm],
+            attributes={MESSAGE_TYPE: message_type} if message_type else {},
+        )
+        await each(masters.values(), lambda address: api.create_topic(self.client.pool, address, config, timeout_s=self._timeout_s))
+        await self._wait_for_route(topic, len(masters), lambda row: row.write_queues == queues and row.perm == config.perm)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: Permission | None = None,
+        order: bool | None = None,
+        message_type: MessageType | None = None,
+    ) -> None:
+        """Change what is named, at every broker that holds the topic; the rest stays as it is there. Raises NoRoute.
+
+        To have fewer queues without loss, take *write_queues* down first, and *read_queues* when the others are consumed.
+        """
+        validate_topic(topic)
+        for count in (read_queues, write_queues):
+            _check_settings(count, perm, message_type)
+        masters = await self._topic_masters(topic)
+        changes = {
+            "read_queues": read_queues,
+            "write_queues": write_queues,
+            "perm": None if perm is None else PERMISSIONS[perm],
+            "order": order,
+        }
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if not changes and message_type is None:
+            raise InvalidOption(f'nothing is to be changed of topic "{topic}": name a setting')
+        attributes = {MESSAGE_TYPE: message_type} if message_type else {}  # only what changes: some attributes are fixed at creation
+
+        async def change(address: str) -> None:
+            known = await self._config(address, topic)
+            wanted = replace(known, **changes, attributes=attributes)  # type: ignore[arg-type]  # names and values belong together
+            await api.create_topic(self.client.pool, address, wanted, timeout_s=self._timeout_s)
+
+        await each(masters.values(), change)
+        shown = {name: changes[name] for name in ("read_queues", "write_queues", "perm") if name in changes}
+        await self._wait_for_route(topic, len(masters), lambda row: all(getattr(row, name) == value for name, value in shown.items()))
+
+    async def _wait_for_route(self, topic: str, brokers: int, shown: Callable[[QueueData], bool]) -> None:
+        """Brokers tell their name servers before they answer, but not in every release before these act on it."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        route = await self.client.refresh_route(topic)
+                    except NoRoute:
+                        route = TopicRouteData(queues=(), brokers=())
+                    if sum(map(shown, route.queues)) >= brokers:
+                        return
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise NoRoute(
+                f'topic "{topic}" is created, but {self.client.name_servers} does not show it after {self._timeout_s:.1f} s'
+            ) from None
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete the topic with its messages from every master (of one cluster), and from the name servers."""
+        validate_topic(topic)
+        masters = await self._masters(cluster)
+        await each(masters.values(), lambda address: api.delete_topic(self.client.pool, address, topic, timeout_s=self._timeout_s))
+        for server in self.client.name_servers.addresses:
+            await api.delete_topic_in_name_server(self.client.pool, server, topic, timeout_s=self._timeout_s)
+
+    async def topics(self, *, system: bool = False) -> list[TopicSummary]:
+        """All topics by name; with *system* also the brokers' own, retry and dead-letter topics."""
+        kinds = await self._topic_kinds()
+
+        async def summary(name: str) -> TopicSummary | None:
+            try:
+                route = await self._route(name)
+            except TopicNotExist:
+                return None  # deleted since it was listed
+            brokers = tuple(sorted(row.broker_name for row in route.queues))
+            reads, writes = sum(row.read_queues for row in route.queues), sum(row.write_queues for row in route.queues)
+            return TopicSummary(name, brokers, reads, writes, kinds[name])
+
+        rows = await each((name for name, kind in sorted(kinds.items()) if system or kind == "application"), summary)
+        return [row for row in rows if row is not None]
+
+    async def topic(self, topic: str) -> Topic:
+        """Settings and route of one topic. Raises NoRoute, with the names that are similar."""
+        validate_topic(topic)
+        route = await self.client.refresh_route(topic)
+        clusters = {broker.broker_name: broker.cluster for broker in route.brokers}
+
+        async def at(master: tuple[str, str]) -> tuple[BrokerTopic, list[str]]:
+            broker, address = master
+            config = await self._config(address, topic)
+            groups = await api.topic_groups(self.client.pool, address, topic, timeout_s=self._timeout_s)
+            perm = ("r" if config.perm & PERM_READ else "") + ("w" if config.perm & PERM_WRITE else "")
+            row = BrokerTopic(
+                broker=broker,
+                cluster=clusters[broker],
+                address=address,
+                read_queues=config.read_queues,
+                write_queues=config.write_queues,
+                perm=perm,
+                order=config.order,
+                attributes=config.attributes,
+            )
+            return row, groups
+
+        found = await each(sorted(master_addresses(route).items()), at)
+        types = {row.attributes[MESSAGE_TYPE] for row, _ in found if MESSAGE_TYPE in row.attributes}
+        return Topic(
+            name=topic,
+            kind=topic_kind(topic),
+            message_type=" / ".join(sorted(types)) or None,
+            brokers=tuple(row for row, _ in found),
+            groups=tuple(sorted({group for _, groups in found for group in groups})),
+        )
+
+    async def _config(self, address: str, topic: str) -> TopicConfig:
+        """Raises TopicNotExist. Brokers of 4.x show all topics or none."""
+        try:
+            return await api.topic_config(self.client.pool, address, topic, timeout_s=self._timeout_s)
+        except NotSupported:
+            table = await api.topic_configs(self.client.pool, address, timeout_s=self._timeout_s)
+        if topic not in table:
+            raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, f'no topic "{topic}" in this broker', address)
+        return table[topic]
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Brokers and queues of the topic, as the name server answers them now. Raises NoRoute."""
+        return await self.client.refresh_route(topic)
+
+    async def offsets(self, topic: str) -> list[QueueOffsets]:
+        """What each queue of the topic holds. Raises NoRoute."""
+        rows: dict[MessageQueue, TopicOffset] = {}
+        for address in (await self._topic_masters(topic)).values():
+            rows |= await api.topic_stats(self.client.pool, address, topic, timeout_s=self._timeout_s)
+        return [
+            QueueOffsets(queue, row.min_offset, row.max_offset, row.last_update_timestamp or None) for queue, row in sorted(rows.items())
+        ]
+
+    # --- brokers -----------------------------------------------------------------------------------------------------
+
+    async def brokers(self) -> list[BrokerStatus]:
+        """Every broker that the name server knows, with its version and figures. One that does not answer is a row with *trouble*."""
+        info = await self.cluster_info()
+
+        async def status(row: tuple[str, str, int, str]) -> BrokerStatus:
+            name, cluster, broker_id, address = row
+            try:
+                figures = await api.broker_runtime_info(self.client.pool, address, timeout_s=self._timeout_s)
+            except (BrokerError, TransportError) as exc:
+                return BrokerStatus(name=name, cluster=cluster, broker_id=broker_id, address=address, figures={}, trouble=str(exc))
+            return _status(name, cluster, broker_id, address, figures)
+
+        rows = [(b.broker_name, b.cluster, i, at) for _, b in sorted(info.brokers.items()) for i, at in sorted(b.addresses.items())]
+        return await each(rows, status)
+
+    async def delay_levels(self, topic: str) -> DelayLevels:
+        """The delays that messages to *topic* can have; where its brokers differ, those of the one with the fewest levels.
+
+        Raises BrokerError where a broker does not show its settings.
+        """
+        try:
+            masters = master_addresses(await self._route(topic))
+        except TopicNotExist:  # whichever broker will create it
+            masters = await self._masters()
+        tables = await each(masters.values(), lambda address: api.delay_levels(self.client.pool, address, timeout_s=self._timeout_s))
+        return min(tables, key=lambda table: len(table.delays_ms))
+
+
+def _check_settings(queues: int | None, perm: Permission | None, message_type: MessageType | None) -> None:
+    if queues is not None and queues < 1:
+        raise InvalidOption(f"a topic of {queues} queues: at least 1 is needed")
+    if perm is not None and perm not in PERMISSIONS:
+        raise InvalidOption(f"permission {perm!r} is none of {', '.join(PERMISSIONS)}")
+    if message_type is not None and message_type not in get_args(MessageType):
+        raise InvalidOption(f"message type {message_type!r} is none of {', '.join(get_args(MessageType))}")
+
+
+def _status(name: str, cluster: str, broker_id: int, address: str, figures: dict[str, str]) -> BrokerStatus:
+    """Figures that a release does not report, or not as a number, are None."""
+    oldest = _int(figures, "earliestMessageTimeStamp")
+    return BrokerStatus(
+        name=name,
+        cluster=cluster,
+        broker_id=broker_id,
+        address=address,
+        version=_version(figures),
+        puts_per_s=_float(figures, "putTps"),
+        gets_per_s=_float(figures, "getTransferredTps") or _float(figures, "getTransferedTps"),  # the second is how 4.x spells it
+        puts_today=_difference(figures, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        gets_today=_difference(figures, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+        disk_used=_float(figures, "commitLogDiskRatio"),
+        oldest_message_ms=oldest if oldest is not None and oldest >= 0 else None,
+        figures=figures,
+    )
+
+
+def _version(figures: dict[str, str]) -> str | None:
+    """``5.5.0`` for V5_5_0; not every release reports the number behind the name."""
+    name = figures.get("brokerVersionDesc")
+    return None if name is None else name.removeprefix("V").replace("_", ".", 2).replace("_", "-")
+
+
+def _int(figures: dict[str, str], name: str) -> int | None:
+    text = figures.get(name, "")
+    return int(text) if text.removeprefix("-").isdecimal() else None
+
+
+def _float(figures: dict[str, str], name: str) -> float | None:
+    """The first of the figures that stand there: rates are given over 10 s, 1 min and 10 min."""
+    try:
+        return float(figures.get(name, "").split()[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def _difference(figures: dict[str, str], now: str, before: str) -> int | None:
+    end, start = _int(figures, now), _int(figures, before)
+    return None if end is None or start is None else end - start

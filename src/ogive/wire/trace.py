@@ -1,0 +1,113 @@
+"""Trace records: what clients write to the trace topic about each message, and how to read it.
+
+Records end with the character 2, their fields with the character 1; a field that Java has not is the text "null".
+Source: TraceDataEncoder.java, 5.5.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.errors import ProtocolError
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+_FIELD, _RECORD = "\x01", "\x02"
+MESSAGE_TYPES: Final = ("normal", "half", "commit", "delay", "order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRecord:
+    """One step in the life of a message.
+
+    *step* is ``sent``, ``delivered`` (to a listener), ``consumed`` (the listener ended) or ``transaction ended``. What a step does not
+    tell is None; *request_id* joins a ``consumed`` to its ``delivered``.
+    """
+
+    step: str
+    message_id: str
+    at_ms: int | None
+    group: str | None
+    topic: str | None = None
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    host: str | None = None
+    cost_ms: int | None = None
+    success: bool | None = None
+    request_id: str | None = None
+    retries: int | None = None
+    message_type: str | None = None
+    offset_id: str | None = None
+    transaction_state: str | None = None
+
+
+def decode_trace(body: bytes) -> list[TraceRecord]:
+    """The records of one message of the trace topic; steps that are not known are left out. Raises ProtocolError."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as exc:
+        raise ProtocolError(f"trace is no UTF-8: {exc.reason}") from None
+    read = (_record(line.split(_FIELD)) for line in text.split(_RECORD) if line)
+    return [record for record in read if record is not None]
+
+
+def _record(fields: list[str]) -> TraceRecord | None:
+    """Fields by their place in each kind of record; newer clients append more."""
+    kind, at = fields[0], _Fields(fields)
+    match kind:
+        case "Pub":
+            return TraceRecord(
+                step="sent", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
+                keys=at.words(7), host=at.text(8), cost_ms=at.number(10), message_type=at.name(11, MESSAGE_TYPES), offset_id=at.text(12),
+                success=at.flag(13),
+            )  # fmt: skip
+        case "SubBefore":
+            return TraceRecord(
+                step="delivered", at_ms=at.number(1), group=at.text(3), request_id=at.text(4), message_id=at.needed(5),
+                retries=at.number(6), keys=at.words(7),
+            )  # fmt: skip
+        case "SubAfter":
+            return TraceRecord(
+                step="consumed", request_id=at.text(1), message_id=at.needed(2), cost_ms=at.number(3), success=at.flag(4),
+                keys=at.words(5), at_ms=at.number(7), group=at.text(8),
+            )  # fmt: skip
+        case "EndTransaction":
+            return TraceRecord(
+                step="transaction ended", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
+                keys=at.words(7), host=at.text(8), message_type=at.name(9, MESSAGE_TYPES), transaction_state=at.text(11),
+            )  # fmt: skip
+        case _:
+            return None
+
+
+class _Fields:
+    """A record's fields by number; one that is absent, empty or "null" is None."""
+
+    def __init__(self, fields: list[str]) -> None:
+        self._fields = fields
+
+    def text(self, place: int) -> str | None:
+        value = self._fields[place] if place < len(self._fields) else ""
+        return value if value not in ("", "null") else None
+
+    def needed(self, place: int) -> str:
+        value = self.text(place)
+        if value is None:
+            raise ProtocolError(f"trace record {self._fields[0][:40]!r} names no message")
+        return value
+
+    def words(self, place: int) -> tuple[str, ...]:
+        return tuple((self.text(place) or "").split())
+
+    def number(self, place: int) -> int | None:
+        value = self.text(place)
+        try:
+            return None if value is None else int(value)
+        except ValueError:
+            raise ProtocolError(f"trace record {self._fields[0][:40]!r}: field {place} is no integer") from None
+
+    def flag(self, place: int) -> bool | None:
+        value = self.text(place)
+        return None if value is None else value == "true"
+
+    def name(self, place: int, names: tuple[str, ...]) -> str | None:
+        number = self.number(place)
+        return names[number] if number is not None and 0 <= number < len(names) else None

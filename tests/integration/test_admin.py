@@ -1,0 +1,235 @@
+"""Operating a real broker, ours or Apache's: topics, groups, offsets, members, messages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.errors import GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound
+from ogive.model import MessageExt, MessageQueue, dlq_topic
+from tests.peers import Flavour, RunningBroker
+
+WAIT_S = 30.0
+QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
+
+
+@pytest.fixture
+async def admin(broker: RunningBroker) -> AsyncIterator[aio.Admin]:
+    async with aio.Admin(broker.name_server) as made:
+        yield made
+
+
+@pytest.fixture
+async def producer(broker: RunningBroker, admin: aio.Admin, topic: str) -> AsyncIterator[aio.Producer]:
+    """The topic has two queues."""
+    await admin.create_topic(topic, queues=2)
+    async with aio.Producer(broker.name_server) as made:
+        yield made
+
+
+async def fill(producer: aio.Producer, topic: str, count: int) -> list[MessageQueue]:
+    """*count* messages in each queue, with the numbers as bodies."""
+    queues = list(await producer.client.publish_queues(topic))
+    for queue in queues:
+        for i in range(count):
+            await producer.send(topic, b"%d" % i, queue=queue, keys=f"k{queue.queue_id}-{i}", timeout_s=WAIT_S)
+    return queues
+
+
+# --- topics and brokers ----------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_made_shown_changed_and_deleted(admin: aio.Admin, topic: str) -> None:
+    await admin.create_topic(topic, queues=2, message_type="FIFO", order=True)
+    shown = await admin.topic(topic)
+    (at,) = shown.brokers
+    assert (shown.kind, shown.message_type, shown.groups) == ("application", "FIFO", ())
+    assert (at.broker, at.read_queues, at.write_queues, at.perm) == ("broker-a", 2, 2, "rw")
+    await admin.update_topic(topic, write_queues=1, perm="r")
+    (at,) = (await admin.topic(topic)).brokers
+    assert (at.read_queues, at.write_queues, at.perm, at.attributes) == (2, 1, "r", {"message.type": "FIFO"})
+    assert [row.write_queues for row in (await admin.route(topic)).queues] == [1]
+    assert {row.name: row.kind for row in await admin.topics(system=True)}[topic] == "application"
+    await admin.delete_topic(topic)
+    with pytest.raises(NoRoute):
+        await admin.topic(topic)
+
+
+async def test_brokers_show_their_version_and_figures(admin: aio.Admin, producer: aio.Producer, topic: str, flavour: Flavour) -> None:
+    await fill(producer, topic, 1)
+    (row,) = await admin.brokers()
+    assert (row.name, row.broker_id, row.trouble) == ("broker-a", 0, None)
+    assert row.version == {"ogive": "5.3.3", "apache": "5.5.0"}[flavour]
+    assert (row.puts_today or 0) >= 2
+    assert row.disk_used is not None
+    assert 0 <= row.disk_used <= 1
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_is_made_shown_changed_and_deleted(admin: aio.Admin, group: str) -> None:
+    await admin.create_group(group, retry_queues=2, max_retries=3, broadcast=False)
+    assert group in {row.name for row in await admin.groups()}
+    await admin.update_group(group, max_retries=5)
+    shown = await admin.group(group)
+    assert (shown.retry_queues, shown.max_retries, shown.broadcast, shown.enabled) == (2, 5, False, True)
+    assert (shown.members, shown.lag, dict(shown.subscriptions)) == ((), 0, {})
+    await admin.update_group(group, enabled=False)
+    assert [row.enabled for row in await admin.groups() if row.name == group] == [False]
+    await admin.delete_group(group, offsets=True)
+    with pytest.raises(GroupNotExist, match="no broker knows"):
+        await admin.group(group)
+
+
+async def test_members_are_shown_with_what_they_hold_and_keep_their_group(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+) -> None:
+    queues = await fill(producer, topic, 3)
+
+    @ogive.listener(topic, group=group, start="earliest")
+    async def note(message: MessageExt) -> None:
+        pass
+
+    async with aio.PushConsumer(note, name_server=broker.name_server, config=QUICK) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            while not set(queues) <= set(consumer.assignment[group]):
+                await asyncio.sleep(0.1)
+        shown = await admin.group(group)
+        (member,) = shown.members
+        assert (member.client_id, member.language, member.version) == (consumer.client_id, "PYTHON", "5.3.3")
+        assert (shown.subscriptions[topic], shown.message_model) == ("*", "CLUSTERING")
+        info = await admin.running_info(group, consumer.client_id)
+        assert set(info.queues) >= set(queues)
+        with pytest.raises(InvalidOption, match="members online"):
+            await admin.delete_group(group)
+        async with asyncio.timeout(WAIT_S):
+            while len(rows := await admin.lag(group, topic)) < len(queues):  # the first commit comes with the next persist
+                await asyncio.sleep(0.2)
+        assert {row.queue: row.member for row in rows} == dict.fromkeys(queues, consumer.client_id)
+
+
+# --- offsets ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_without_members_is_reset_skipped_and_cloned(
+    admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+) -> None:
+    queues = await fill(producer, topic, 3)
+    for name in (group, f"{group}-b"):
+        await admin.create_group(name)
+    planned = await admin.reset_offsets(group, topic, "latest", dry_run=True)
+    assert [(row.queue, row.before, row.after) for row in planned] == [(queue, None, 3) for queue in queues]
+    assert set((await admin.positions(group, topic)).values()) == {None}
+    await admin.skip_backlog(group, topic)
+    assert set((await admin.positions(group, topic)).values()) == {3}
+    await admin.reset_offsets(group, topic, datetime.now(UTC) - timedelta(hours=1))
+    assert set((await admin.positions(group, topic)).values()) == {0}
+    await admin.reset_offsets(group, topic, {queues[1]: 2})
+    assert await admin.positions(group, topic) == {queues[0]: 0, queues[1]: 2}
+    await admin.clone_offsets(group, f"{group}-b", topic)
+    assert await admin.positions(f"{group}-b", topic) == {queues[0]: 0, queues[1]: 2}
+    with pytest.raises(InvalidOption, match="holds the offsets 0 to 3"):
+        await admin.reset_offsets(group, topic, {queues[1]: 4})
+
+
+async def test_a_reset_of_an_unknown_group_says_what_to_do(admin: aio.Admin, producer: aio.Producer, topic: str, group: str) -> None:
+    await fill(producer, topic, 1)
+    with pytest.raises(GroupNotExist, match=f"ogive group create {group}"):
+        await admin.reset_offsets(group, topic, "latest")
+
+
+@pytest.mark.parametrize("by_offset", [False, True])
+async def test_members_go_on_where_their_group_was_reset_to(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str, by_offset: bool
+) -> None:
+    queues = await fill(producer, topic, 3)
+    seen: asyncio.Queue[tuple[MessageQueue, int]] = asyncio.Queue()
+
+    @ogive.listener(topic, group=group, start="earliest")
+    async def note(message: MessageExt) -> None:
+        seen.put_nowait((message.queue, message.queue_offset))
+
+    async def take(count: int) -> set[tuple[MessageQueue, int]]:
+        async with asyncio.timeout(WAIT_S):
+            return {await seen.get() for _ in range(count)}
+
+    everything = {(queue, i) for queue in queues for i in range(3)}
+    async with aio.PushConsumer(note, name_server=broker.name_server, config=QUICK):
+        assert await take(6) == everything
+        plan = await admin.reset_offsets(group, topic, dict.fromkeys(queues, 1) if by_offset else "earliest")
+        assert {row.after for row in plan} == {1 if by_offset else 0}
+        again = {place for place in everything if place[1] >= (1 if by_offset else 0)}
+        assert await take(len(again)) == again
+    assert set((await admin.positions(group, topic)).values()) == {3}
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_place_time_and_the_brokers_id(admin: aio.Admin, producer: aio.Producer, topic: str) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    queues = await fill(producer, topic, 40)  # more than one pull gives
+    sent = await producer.send(topic, b"last", queue=queues[0])
+    found = await admin.message(sent.offset_id)
+    assert (found.body, found.id, found.queue, found.queue_offset) == (b"last", sent.id, sent.queue, 40)
+    assert (await admin.message_at(sent.queue, 40)).id == sent.id
+    with pytest.raises(QueryNotFound, match="holds no message at 41; it has 0 up to, not including, 41"):
+        await admin.message_at(sent.queue, 41)
+    everything = await admin.messages(topic, limit=1000)
+    assert len(everything) == 81
+    assert [m.store_timestamp_ms for m in everything] == sorted(m.store_timestamp_ms for m in everything)
+    assert [m.body for m in await admin.messages(topic, limit=3)] == [m.body for m in everything[:3]]
+    assert await admin.messages(topic, end=before) == []
+    assert len(await admin.messages(topic, start=before, limit=1000)) == 81
+
+
+async def test_messages_are_found_by_key_where_the_broker_keeps_an_index(
+    admin: aio.Admin, producer: aio.Producer, topic: str, flavour: Flavour
+) -> None:
+    sent = await producer.send(topic, b"x", keys=("4711", "other"))
+    if flavour == "ogive":
+        for ask in (admin.messages(topic, key="4711"), admin.message(sent.id, topic=topic)):
+            with pytest.raises(NotSupported, match="broker-a keeps no index of keys: find the message by"):
+                await ask
+        return
+    async with asyncio.timeout(WAIT_S):
+        while not (found := await admin.messages(topic, key="4711")):  # indexed a moment after it is stored
+            await asyncio.sleep(0.1)
+    assert [message.id for message in found] == [sent.id]
+    assert (await admin.message(sent.id)).queue == sent.queue
+    assert (await admin.message(sent.id, topic=topic)).body == b"x"
+    assert await admin.messages(topic, key="47") == []
+    with pytest.raises(QueryNotFound, match="no message"):
+        await admin.message("0" * 32, topic=topic)
+
+
+async def test_dead_letters_are_shown_and_given_to_their_group_again(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+) -> None:
+    assert await admin.dead_letters(group) == []
+    await producer.send(topic, b"poison", keys="4711", properties={"colour": "red"})
+    healed = asyncio.Event()
+    eaten: asyncio.Queue[MessageExt] = asyncio.Queue()
+
+    @ogive.listener(topic, group=group, start="earliest")
+    async def eat(message: MessageExt) -> object:
+        if not healed.is_set():
+            return ogive.DEAD_LETTER
+        eaten.put_nowait(message)
+        return None
+
+    async with aio.PushConsumer(eat, name_server=broker.name_server, config=QUICK):
+        async with asyncio.timeout(WAIT_S):
+            while not (dead := await admin.dead_letters(group)):
+                await asyncio.sleep(0.1)
+            assert [(message.body, message.queue.topic) for message in dead] == [(b"poison", dlq_topic(group))]
+            healed.set()
+            await admin.send_again(group, dead[0])
+            again = await eaten.get()
+    assert (again.topic, again.body, again.keys, again.reconsume_times) == (topic, b"poison", ("4711",), 0)
+    assert again.properties["colour"] == "red"
+    assert again.id == dead[0].id

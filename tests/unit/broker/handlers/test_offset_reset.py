@@ -1,0 +1,121 @@
+"""Putting a group elsewhere, with members online and without: 222 and 314."""
+
+import asyncio
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.wire.bodies import SubscriptionGroupConfig, dumps, offset_table_loads
+from ogive.wire.codes import RequestCode
+from tests.raw_client import RawClient
+from tests.unit.broker.handlers.test_pull import until_held
+
+RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+POSITION = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+
+
+async def make_group(client: RawClient, *names: str) -> None:
+    for name in names:
+        await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(SubscriptionGroupConfig(name=name).to_json()))
+
+
+async def position(client: RawClient, group: str = "G", queue: int = 0) -> str:
+    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=queue, setZeroIfNotFound=False)
+    return answer.ext_fields.get("offset", "none")
+
+
+async def reset(client: RawClient, **fields: object) -> dict[MessageQueue, int]:
+    return offset_table_loads((await client.ok(RESET, **({"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | fields))).body)
+
+
+@pytest.mark.parametrize(("timestamp", "place"), [(-1, 3), (0, 0), (4_102_444_800_000, 3)])
+async def test_all_queues_are_put_to_a_time_or_the_end(client: RawClient, timestamp: int, place: int) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await make_group(client, "G")
+    moved = await reset(client, timestamp=timestamp)
+    assert moved == {MessageQueue("T", "broker-a", i): place if i == 0 else 0 for i in range(len(moved))}
+    assert await position(client) == str(place)
+
+
+async def test_one_queue_is_put_to_an_offset_that_it_has(client: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await make_group(client, "G")
+    assert await reset(client, queueId=0, offset=2) == {MessageQueue("T", "broker-a", 0): 2}
+    assert (await position(client), await position(client, queue=1)) == ("2", "none")
+    for wrong in ({"queueId": 0, "offset": 4}, {"queueId": 0, "offset": -2}, {"queueId": 99, "offset": 0}):
+        fields = {"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | wrong
+        assert (await client.call(RESET, **fields)).code == ResponseCode.INVALID_PARAMETER
+    assert await position(client) == "2"
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST), ({"group": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)],
+)
+async def test_what_is_not_there_cannot_be_reset(client: RawClient, changed: dict[str, str], code: ResponseCode) -> None:
+    await client.send("T")
+    await make_group(client, "G")
+    assert (await client.call(RESET, **({"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | changed))).code == code
+
+
+async def test_a_member_learns_it_with_its_next_pull_and_its_commits_do_not_count_until_then(client: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await client.heartbeat("c1", "G", "T")
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
+    await reset(client, queueId=0, offset=1)
+    ignored = await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
+    assert (ignored.remark, await position(client)) == ("Offset has been previously reset", "1")
+    told = await client.pull("G", "T", 3, commit=3)
+    assert (told.code, told.remark, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", "1")
+    assert (told.ext_fields["minOffset"], told.ext_fields["maxOffset"], await position(client)) == ("0", "3", "1")
+    assert (await client.pull("G", "T", 1)).remark == "FOUND"
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
+    assert await position(client) == "3"
+
+
+async def test_a_held_pull_is_answered_at_once(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b"])
+    await client.heartbeat("c1", "G", "T")
+    pull = client.start_pull("G", "T", 2, suspend_ms=60_000)
+    await until_held(server)
+    await reset(another, queueId=0, offset=0)
+    async with asyncio.timeout(10):
+        told = await pull
+    assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+
+
+async def test_a_group_without_members_has_nobody_to_tell(client: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b"])
+    await make_group(client, "G")
+    await reset(client, timestamp=-1)
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
+    assert await position(client) == "1"
+
+
+async def test_a_deleted_group_leaves_nothing_to_tell(client: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b"])
+    await client.heartbeat("c1", "G", "T")
+    await reset(client, timestamp=-1)
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
+    await make_group(client, "G")
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
+    assert await position(client) == "1"
+    assert (await client.pull("G", "T", 0)).remark == "FOUND"
+
+
+async def test_a_group_takes_over_where_another_stands(client: RawClient) -> None:
+    for queue in range(2):
+        await client.send_batch("T", [b"a", b"b"], queue=queue)
+    await make_group(client, "G", "H")
+    for topic, queue, offset in (("T", 0, 1), ("T", 1, 2), ("%RETRY%G", 0, 0)):
+        fields = {"consumerGroup": "G", "topic": topic, "queueId": queue, "commitOffset": offset}
+        await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+    clone = {"srcGroup": "G", "destGroup": "H", "offline": True}
+    await client.ok(RequestCode.CLONE_GROUP_OFFSET, **clone, topic="Other")
+    assert await position(client, "H") == "none"
+    await client.ok(RequestCode.CLONE_GROUP_OFFSET, **clone)
+    assert [await position(client, "H", queue) for queue in (0, 1)] == ["1", "2"]
+    refused = await client.call(RequestCode.CLONE_GROUP_OFFSET, **(clone | {"destGroup": "nobody"}))
+    assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -1,0 +1,74 @@
+"""Commands of operators, without a broker: times, codes, confirmation, wrong usage."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from ogive.cli.codes import explain
+from ogive.cli.groups import place
+from ogive.cli.main import main
+from ogive.cli.output import confirm
+from ogive.errors import InvalidOption, ResponseCode
+
+
+def test_a_place_is_an_end_or_a_time() -> None:
+    assert [place("earliest"), place("latest")] == ["earliest", "latest"]
+    assert place("2026-11-01T08:00+01:00") == datetime(2026, 11, 1, 7, tzinfo=UTC)
+    local = place("2026-11-01T08:00")
+    assert isinstance(local, datetime)
+    assert local.astimezone().strftime("%Y-%m-%d %H:%M") == "2026-11-01 08:00"
+    with pytest.raises(InvalidOption, match="--to tomorrow: earliest, latest, or a time"):
+        place("tomorrow")
+
+
+def test_every_code_is_explained() -> None:
+    assert all(explain(code) for code in ResponseCode)
+
+
+@pytest.mark.parametrize("word", ["17", "TOPIC_NOT_EXIST", "topic_not_exist"])
+def test_a_code_is_explained_by_number_and_by_name(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["errors", word]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("17 TOPIC_NOT_EXIST: no such topic")
+    assert "ogive.errors.TopicNotExist" in said
+    assert main(["errors", word, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exception"] == "TopicNotExist"
+
+
+def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["errors", "--json"]) == 0
+    assert [json.loads(line)["code"] for line in capsys.readouterr().out.splitlines()] == [code.value for code in ResponseCode]
+
+
+def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirm("delete it?", yes=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    with pytest.raises(InvalidOption, match="add --yes"):
+        confirm("delete it?", yes=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(InvalidOption, match="nothing was changed"):
+        confirm("delete it?", yes=False)
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    confirm("delete it?", yes=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["message"], "say which message"),
+        (["message", "--key", "k"], "add --topic"),
+        (["message", "ID", "--key", "k"], "say which message"),
+        (["dead-letter", "send", "g"], "or --all"),
+        (["dead-letter", "send", "g", "ID", "--all"], "or --all"),
+        (["check", "lag", "g", "--max", "-1"], "0 or more"),
+        (["group", "reset", "g", "T", "--to", "noon"], "--to noon"),
+        (["errors", "0x11"], "no response code"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_before_anybody_is_asked(words: list[str], advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert advice in said
+    assert said.count("\n") == 1

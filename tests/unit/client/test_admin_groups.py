@@ -1,0 +1,210 @@
+"""Topics and groups with all their settings, members, and who holds which queue."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ogive.aio import Admin
+from ogive.client import api
+from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption, NoRoute, ResponseCode
+from ogive.model import MessageQueue
+from ogive.wire import headers as h
+from ogive.wire.bodies import (
+    Connection,
+    ConsumerConnection,
+    OffsetWrapper,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    consume_stats_dumps,
+    dumps,
+    group_list_dumps,
+    kv_table_dumps,
+    producer_connections_dumps,
+    queue_map_dumps,
+)
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.unit.client.fake_broker import FakeBroker, error, ok
+
+QUEUE = MessageQueue("Orders", "broker-a", 0)
+OTHER = MessageQueue("Orders", "broker-b", 0)
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
+    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 1}, name="broker-b") as second:
+        first.peers.append(second)
+        yield first, second
+
+
+@pytest.fixture
+async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncIterator[Admin]:
+    async with Admin(brokers[0].address) as made:
+        yield made
+
+
+# --- topics and brokers ----------------------------------------------------------------------------------------------
+
+
+def show_config(broker: FakeBroker, config: TopicConfig, *, by_name: bool = True) -> None:
+    """*by_name* False: as brokers of 4.x, which only show all topics."""
+    if by_name:
+        broker.on(RequestCode.GET_TOPIC_CONFIG, ok(body=dumps(config.to_json())))
+    table = {"dataVersion": {}, "topicConfigTable": {config.name: config.to_json()}}
+    broker.on(RequestCode.GET_ALL_TOPIC_CONFIG, ok(body=dumps(table)))
+    broker.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps(["billing"])))
+
+
+async def test_settings_of_a_topic_travel_with_its_creation(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    await admin.create_topic("New", order=True, message_type="FIFO")
+    fields = brokers[0].of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields
+    assert (fields["order"], fields["attributes"], fields["perm"]) == ("true", "+message.type=FIFO", "6")
+    with pytest.raises(InvalidOption, match="permission 'x' is none of rw, r, w"):
+        await admin.create_topic("New", perm="x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="message type 'fifo' is none of"):
+        await admin.create_topic("New", message_type="fifo")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+async def test_an_update_changes_what_is_named_and_nothing_else(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker], by_name: bool
+) -> None:
+    for broker, queues in zip(brokers, (3, 5), strict=True):
+        show_config(broker, TopicConfig(name="Orders", read_queues=queues, write_queues=queues, attributes={"a": "b"}), by_name=by_name)
+    await admin.update_topic("Orders", order=True)
+    asked = [broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields for broker in brokers]
+    assert [(row["readQueueNums"], row["writeQueueNums"], row["order"], row["perm"]) for row in asked] == [
+        ("3", "3", "true", "6"),
+        ("5", "5", "true", "6"),
+    ]
+    assert "attributes" not in asked[0]  # fixed ones would be refused
+    with pytest.raises(InvalidOption, match="name a setting"):
+        await admin.update_topic("Orders")
+
+
+async def test_a_topic_is_shown_as_each_broker_holds_it(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    show_config(brokers[0], TopicConfig(name="Orders", perm=6, attributes={"message.type": "FIFO"}))
+    show_config(brokers[1], TopicConfig(name="Orders", perm=4), by_name=False)
+    shown = await admin.topic("Orders")
+    assert [(row.broker, row.perm, row.address) for row in shown.brokers] == [
+        ("broker-a", "rw", brokers[0].address),
+        ("broker-b", "r", brokers[1].address),
+    ]
+    assert (shown.message_type, shown.groups, shown.kind) == ("FIFO", ("billing",), "application")
+    with pytest.raises(NoRoute, match="Similar topics: Orders"):
+        await admin.topic("Ordres")
+
+
+async def test_tables_of_several_pages_are_read_whole(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    def page(request: RemotingCommand) -> RemotingCommand:
+        name = f"G{request.ext_fields['groupSeq']}"
+        rows = {name: SubscriptionGroupConfig(name=name).to_json()}
+        return ok(h.AllGroupsResponse(total_group_num=3 * api.PAGE), dumps({"subscriptionGroupTable": rows}))
+
+    for broker in brokers:
+        broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, page)
+    assert {row.name for row in await admin.groups()} == {"G0", f"G{api.PAGE}", f"G{2 * api.PAGE}"}
+
+
+async def test_a_broker_that_does_not_answer_is_shown_with_its_trouble(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    figures = {
+        "brokerVersionDesc": "V4_9_7", "putTps": "2.5 1.0 0.5", "getTransferedTps": "3.5 1 1", "msgPutTotalTodayNow": "10",
+        "msgPutTotalTodayMorning": "4", "commitLogDiskRatio": "0.25", "earliestMessageTimeStamp": "-1",
+    }  # fmt: skip
+    brokers[0].on(RequestCode.GET_BROKER_RUNTIME_INFO, ok(body=kv_table_dumps(figures)))
+    brokers[1].on(RequestCode.GET_BROKER_RUNTIME_INFO, error(ResponseCode.NO_PERMISSION, "not you"))
+    first, second = await admin.brokers()
+    assert (first.version, first.puts_per_s, first.gets_per_s, first.puts_today, first.gets_today) == ("4.9.7", 2.5, 3.5, 6, None)
+    assert (first.disk_used, first.oldest_message_ms, first.trouble) == (0.25, None, None)
+    assert (second.name, second.version) == ("broker-b", None)
+    assert "not you" in (second.trouble or "")
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def show_groups(broker: FakeBroker, *rows: dict[str, Any]) -> None:
+    broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ok(body=dumps({"subscriptionGroupTable": {r["groupName"]: r for r in rows}})))
+
+
+def connect(broker: FakeBroker, *client_ids: str, model: str = "CLUSTERING") -> None:
+    """Members of whatever group is asked for; without any, nobody is online."""
+    one = ConsumerConnection(
+        connections=tuple(Connection(client_id=i, address="10.0.0.1:5", language="JAVA", version=513) for i in client_ids),
+        subscriptions={"Orders": SubscriptionData.of_tags("Orders", "paid")},
+        consume_type="CONSUME_PASSIVELY",
+        message_model=model,
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+    )
+    broker.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, ok(body=one.encode()) if client_ids else error(ResponseCode.CONSUMER_NOT_ONLINE))
+
+
+async def test_an_update_of_a_group_keeps_what_only_its_broker_knows(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    config = SubscriptionGroupConfig(name="billing").to_json() | {"novelty": [1], "attributes": {"lite": "x"}}
+    show_groups(brokers[0], config)
+    show_groups(brokers[1])
+    brokers[0].on(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ok())
+    await admin.update_group("billing", max_retries=3, enabled=False)
+    (request,) = brokers[0].of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    assert json.loads(request.body) == config | {"retryMaxTimes": 3, "consumeEnable": False, "attributes": {}}
+    assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == []
+    with pytest.raises(GroupNotExist, match=r"Similar groups: billing\. Create it with `ogive group create biling`"):
+        await admin.update_group("biling", enabled=True)
+
+
+async def test_a_group_is_shown_with_the_members_of_all_brokers(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    for broker, members, queue in zip(brokers, (("c1", "c2"), ("c2", "c3")), (QUEUE, OTHER), strict=True):
+        show_groups(broker, SubscriptionGroupConfig(name="billing", retry_max_times=3).to_json())
+        connect(broker, *members)
+        row = OffsetWrapper(broker_offset=10, consumer_offset=4, last_timestamp=0)
+        broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({queue: row}, 1.5)))
+    shown = await admin.group("billing")
+    assert [(m.client_id, m.version, m.language) for m in shown.members] == [(i, "5.5.0", "JAVA") for i in ("c1", "c2", "c3")]
+    assert (shown.lag, shown.messages_per_s, shown.max_retries, shown.brokers) == (12, 3.0, 3, ("broker-a", "broker-b"))
+    assert dict(shown.subscriptions) == {"Orders": "paid"}
+
+
+async def test_a_group_with_members_is_not_deleted(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    for broker in brokers:
+        show_groups(broker, SubscriptionGroupConfig(name="billing").to_json())
+        connect(broker)
+        broker.on(RequestCode.DELETE_SUBSCRIPTIONGROUP, ok())
+    connect(brokers[1], "c1")
+    with pytest.raises(InvalidOption, match=r"stop them first \(c1\)"):
+        await admin.delete_group("billing")
+    connect(brokers[1])
+    await admin.delete_group("billing", offsets=True)
+    asked = [broker.of(RequestCode.DELETE_SUBSCRIPTIONGROUP)[0].ext_fields for broker in brokers]
+    assert asked == [{"groupName": "billing", "cleanOffset": "true", "removeOffset": "true"}] * 2
+
+
+async def test_lag_names_the_member_that_holds_a_queue_where_it_tells(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    first, second = brokers
+    for broker, queue in zip(brokers, (QUEUE, OTHER), strict=True):
+        row = OffsetWrapper(broker_offset=10, consumer_offset=4, last_timestamp=0)
+        broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({queue: row}, 0.0)))
+    connect(first, "c1", "c2")
+    connect(second)
+
+    def tell(request: RemotingCommand) -> RemotingCommand:
+        if request.ext_fields["clientId"] == "c2":
+            return error(ResponseCode.CONSUME_MSG_TIMEOUT)
+        return ok(body=f'{{"mqTable":{queue_map_dumps([(QUEUE, "{}")])}}}'.encode())
+
+    first.on(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
+    assert [(row.queue, row.member) for row in await admin.lag("billing")] == [(QUEUE, "c1"), (OTHER, None)]
+    assert list((await admin.running_info("billing", "c1")).queues) == [QUEUE]
+    with pytest.raises(ConsumerNotOnline, match='no member "c9" of group "billing" is online'):
+        await admin.running_info("billing", "c9")
+    connect(first, "c1", model="BROADCASTING")
+    assert {row.member for row in await admin.lag("billing")} == {None}
+
+
+async def test_producers_of_all_brokers_are_shown(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    one = Connection(client_id="p1", address="10.0.0.1:5", language="GO", version=317)
+    brokers[0].on(RequestCode.GET_PRODUCER_CONNECTION_LIST, ok(body=producer_connections_dumps([one])))
+    brokers[1].on(RequestCode.GET_PRODUCER_CONNECTION_LIST, error(ResponseCode.SYSTEM_ERROR))
+    assert [(m.client_id, m.language, m.version) for m in await admin.producers("shop")] == [("p1", "GO", "4.5.2")]

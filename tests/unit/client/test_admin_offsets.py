@@ -1,0 +1,192 @@
+"""Putting groups elsewhere, and finding messages: what is asked of whom, and what is refused."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ogive.aio import Admin
+from ogive.client.admin import OffsetReset, ResetTarget
+from ogive.errors import GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
+from ogive.model import MessageQueue
+from ogive.wire import headers as h
+from ogive.wire.codes import RequestCode
+from ogive.wire.message import decode_properties, encode_host, encode_properties, encode_stored, offset_message_id
+from tests.unit.client.fake_broker import FakeBroker, error, ok
+from tests.unit.client.test_admin_groups import OTHER, QUEUE, connect
+
+AT = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
+    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 1}, name="broker-b") as second:
+        first.peers.append(second)
+        yield first, second
+
+
+@pytest.fixture
+async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncIterator[Admin]:
+    async with Admin(brokers[0].address) as made:
+        yield made
+
+
+# --- offsets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def positions(brokers: tuple[FakeBroker, FakeBroker]) -> tuple[FakeBroker, FakeBroker]:
+    """Five messages in each queue; *billing* stands at 3 in the first; nobody is online."""
+    for broker in brokers:
+        for _ in range(5):
+            broker.put("Orders", b"x")
+        connect(broker)
+        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=2)))
+    brokers[0].offsets["billing", "Orders", 0] = 3
+    return brokers
+
+
+@pytest.mark.parametrize(("to", "place"), [("earliest", 0), ("latest", 5), (AT, 2), ({QUEUE: 1, OTHER: 1}, 1)])
+async def test_a_group_without_members_is_put_elsewhere_by_its_offsets(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker], to: ResetTarget, place: int
+) -> None:
+    plan = [OffsetReset(QUEUE, 3, place), OffsetReset(OTHER, None, place)]
+    assert await admin.reset_offsets("billing", "Orders", to, dry_run=True) == plan
+    assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)
+    assert await admin.reset_offsets("billing", "Orders", to) == plan
+    assert [broker.offsets["billing", "Orders", 0] for broker in positions] == [place, place]
+
+
+async def test_a_group_with_members_is_put_elsewhere_by_a_broker_that_can(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    for broker in positions:
+        connect(broker, "c1")
+        broker.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"useServerSideResetOffset=true\n"))
+        broker.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ok(body=b'{"offsetTable":{}}'))
+    await admin.reset_offsets("billing", "Orders", {OTHER: 4})
+    (request,) = positions[1].of(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    assert (request.ext_fields["queueId"], request.ext_fields["offset"]) == ("0", "4")
+    assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)
+    assert positions[0].of(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET) == []
+
+
+async def test_members_at_an_older_broker_can_be_told_a_time_only(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    first, second = positions
+    first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"brokerName=broker-a\n"))
+    connect(first, "c1")
+    with pytest.raises(InvalidOption, match="stop the members, or reset to"):
+        await admin.reset_offsets("billing", "Orders", {QUEUE: 1, OTHER: 1})
+    assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)  # nothing is done by halves
+    first.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ok(body=b'{"offsetTable":{}}'))
+    targets: list[ResetTarget] = ["earliest", "latest", AT]
+    for to in targets:
+        await admin.reset_offsets("billing", "Orders", to)
+    asked = [request.ext_fields for request in first.of(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)]
+    assert [row["timestamp"] for row in asked] == ["0", "-1", str(int(AT.timestamp() * 1000))]
+    assert {row["queueId"] for row in asked} == {"-1"}
+    assert len(second.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
+
+
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [
+        ("yesterday", "is no place in a queue"),
+        (AT.replace(tzinfo=None), "needs a time zone"),
+        ({QUEUE: 6}, "holds the offsets 0 to 5: it cannot go on at 6"),
+        ({MessageQueue("Orders", "broker-a", 7): 0}, "is no queue of Orders, which has 2"),
+    ],
+)
+async def test_a_place_that_is_none_is_refused(admin: Admin, positions: tuple[FakeBroker, FakeBroker], to: Any, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        await admin.reset_offsets("billing", "Orders", to)
+    assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)
+
+
+async def test_a_clone_takes_the_positions_that_there_are(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    assert await admin.clone_offsets("billing", "audit", "Orders") == [OffsetReset(QUEUE, None, 3)]
+    assert await admin.positions("audit", "Orders") == {QUEUE: 3, OTHER: None}
+    assert await admin.offsets_at("Orders", AT) == {QUEUE: 2, OTHER: 2}
+    with pytest.raises(InvalidOption, match='"nobody" has no position in topic "Orders"'):
+        await admin.clone_offsets("nobody", "audit", "Orders")
+
+
+async def test_a_group_that_a_broker_refuses_is_to_be_created_first(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    positions[1].on(RequestCode.UPDATE_CONSUMER_OFFSET, error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no such group"))
+    with pytest.raises(GroupNotExist, match=r"no such group; create it first, with .* `ogive group create billing`"):
+        await admin.reset_offsets("billing", "Orders", "latest")
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_id_s_address_is_asked_only_if_it_is_a_broker_of_the_cluster(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    stored = brokers[1].put("Orders", b"here")
+    brokers[1].on(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=encode_stored(stored)))
+    found = await admin.message(offset_message_id(stored.store_host, stored.commitlog_offset))
+    assert (found.body, found.queue) == (b"here", OTHER)
+    for broker in brokers:
+        broker.on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
+    async with FakeBroker() as stranger:
+        with pytest.raises(QueryNotFound, match=r"no message .* in any of 1 topics"):
+            await admin.message(offset_message_id(encode_host("127.0.0.1", stranger.port), 0))
+        assert stranger.requests == []
+
+
+async def test_what_the_index_has_under_another_key_with_the_same_hash_is_left_out(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    wanted = brokers[0].put("Orders", b"1", properties=encode_properties({"KEYS": "4711 x", "UNIQ_KEY": "A1"}))
+    other = brokers[0].put("Orders", b"2", properties=encode_properties({"KEYS": "4712", "UNIQ_KEY": "A2"}))
+    brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(other) + encode_stored(wanted)))
+    brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
+    assert [message.body for message in await admin.messages("Orders", key="4711")] == [b"1"]
+    assert (await admin.message("A2", topic="Orders")).body == b"2"
+    for request in brokers[0].of(RequestCode.QUERY_MESSAGE):
+        assert "_UNIQUE_KEY_QUERY" not in request.ext_fields  # brokers of 4.9 and of 5.x want it signed differently
+    late = datetime.fromtimestamp(wanted.store_timestamp_ms / 1000 + 60, UTC)
+    assert await admin.messages("Orders", key="4711", start=late) == []
+    brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    with pytest.raises(NotSupported, match="broker-b keeps no index of keys"):
+        await admin.messages("Orders", key="4711")
+    with pytest.raises(InvalidOption, match="a limit of 0 messages"):
+        await admin.messages("Orders", limit=0)
+
+
+async def test_messages_of_a_time_are_read_until_it_is_over(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    stored = [brokers[0].put("Orders", b"%d" % i) for i in range(100)]
+    for broker in brokers:
+        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=0)))
+    end = datetime.fromtimestamp(stored[40].store_timestamp_ms / 1000, UTC)
+    found = await admin.messages("Orders", end=end, limit=1000)
+    assert [message.body for message in found] == [b"%d" % i for i in range(40)]
+    assert len(brokers[0].of(RequestCode.PULL_MESSAGE)) == 2  # the second shows that the time is over
+    assert [m.queue_offset for m in await admin.messages("Orders", limit=5)] == list(range(5))
+
+
+async def test_a_trace_is_put_together_from_all_brokers(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    with pytest.raises(NoRoute, match="tracing is switched on at the brokers"):
+        await admin.trace("A1")
+
+    def record(*fields: str) -> bytes:
+        return "\x01".join(fields).encode() + b"\x02"
+
+    sent = record("Pub", "10", "r", "g", "Orders", "A1") + record("Pub", "10", "r", "g", "Orders", "A2")
+    for broker, body in zip(brokers, (record("SubBefore", "20", "r", "g", "R", "A1", "0", "k"), sent), strict=True):
+        broker.topics["RMQ_SYS_TRACE_TOPIC"] = 1
+        broker.on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(broker.put("RMQ_SYS_TRACE_TOPIC", body))))
+    assert [(step.step, step.at_ms, step.message_id) for step in await admin.trace("A1")] == [("sent", 10, "A1"), ("delivered", 20, "A1")]
+    assert [step.step for step in await admin.trace("k")] == ["delivered"]
+
+
+async def test_only_a_dead_letter_of_the_group_is_given_to_it_again(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
+    properties = {"UNIQ_KEY": "A1", "RETRY_TOPIC": "Orders", "DELAY": "0", "MAX_RECONSUME_TIMES": "3", "colour": "red"}
+    brokers[0].put("%DLQ%billing", b"poison", properties=encode_properties(properties))
+    dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
+    with pytest.raises(InvalidOption, match="no queue of the dead letters"):
+        await admin.send_again("audit", dead)
+    assert (await admin.send_again("billing", dead)).queue == MessageQueue("%RETRY%billing", "broker-a", 0)
+    (again,) = brokers[0].stored["%RETRY%billing", 0]
+    kept = decode_properties(again.properties)
+    assert (again.body, kept["RETRY_TOPIC"], kept["colour"], kept["UNIQ_KEY"]) == (b"poison", "Orders", "red", "A1")
+    assert not kept.keys() & {"DELAY", "MAX_RECONSUME_TIMES"}
