@@ -324,7 +324,7 @@ def test_a_blocking_consumer_calls_listeners_only() -> None:
 
 def test_without_a_name_server_a_blocking_send_fails_in_time() -> None:
     with ogive.Producer("127.0.0.1:1") as producer, pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1"):
-        producer.send("Orders", b"", timeout_s=0.2)
+        producer.send("Orders", b"", timeout_s=1.0)
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
