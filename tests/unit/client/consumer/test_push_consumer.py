@@ -485,6 +485,37 @@ def with_others(broker: FakeBroker, *others: str) -> None:
     broker.on(MEMBERS, lambda _: ok(body=consumer_ids_dumps([*broker.members["billing"], *others])))
 
 
+async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) -> None:
+    broker.topics["Orders"] = 1000
+    seen = Seen()
+    async with consumer(broker, to(seen, threads=4)) as running:
+        threads = threading.active_count()
+        await eventually(lambda: len(running.assignment["billing"]) == 1001)
+        for i in range(1000):
+            broker.put("Orders", b"%d" % i, queue_id=i)
+        await seen.wait(1000)
+        assert threading.active_count() == threads
+
+
+async def test_routes_are_known_before_anything_is_pulled(broker: FakeBroker) -> None:
+    async with consumer(broker, to(Seen())):
+        await broker.received(PULL)
+    codes = [request.code for request in broker.requests if request.ext_fields.get("topic", "Orders") == "Orders"]
+    route, hello, pull = (codes.index(code) for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT, PULL))
+    assert route < hello < pull
+
+
+async def test_of_several_starts_at_once_one_counts(broker: FakeBroker) -> None:
+    running = consumer(broker, to(Seen()))
+    results = await asyncio.gather(*(running.start() for _ in range(10)), return_exceptions=True)
+    try:
+        assert results.count(None) == 1
+        assert sum(isinstance(result, IllegalStateError) for result in results) == 9
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+    finally:
+        await running.close()
+
+
 async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBroker) -> None:
     """Giving one queue away commits it, and does not touch the others."""
     broker.topics["Orders"] = 4
