@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
@@ -9,14 +10,17 @@ from typing import Final, TypeVar
 from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start
+from ogive.client.routes import MASTER_ID
 from ogive.errors import OgiveError
-from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, retry_topic
+from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
 from ogive.wire.bodies import SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
 from ogive.wire.message import encode_properties
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 REPLY_TRIES: Final = 3  # brokers, as many as a send tries
@@ -147,10 +151,12 @@ class GroupCalls:
         """A long poll; with *suspend_s* 0 the broker answers at once.
 
         With *post_subscription* the request says itself what it wants, else the group's heartbeat has done so.
-        Differs from Java: it carries no progress along, see RemoteOffsetStore.
+        Differs from Java: it carries no progress along, see RemoteOffsetStore. A slave's word that an offset is not there is not believed;
+        without a master it raises NoRoute.
         """
+        timeout_s = suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
         try:
-            address, _ = self._instance.readable_broker(queue.broker_name, broker_id)
+            address, answering_id = self._instance.readable_broker(queue.broker_name, broker_id)
             header = PullMessageRequest(
                 consumer_group=self.group,
                 topic=queue.topic,
@@ -165,9 +171,12 @@ class GroupCalls:
                 expression_type=subscription.expression_type,
                 max_msg_bytes=max_bytes,
             )
-            return await api.pull_message(
-                self._pool, address, header, broker_name=queue.broker_name, timeout_s=suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
-            )
+            result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+            if result.status is PullStatus.OFFSET_ILLEGAL and answering_id != MASTER_ID:
+                log.warning("%s: slave %d does not hold offset %d: it may be behind, the master decides", queue, answering_id, offset)
+                address = self._instance.broker_address(queue.broker_name)
+                result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+            return result
         except OgiveError as exc:
             await self._learn(exc, queue.topic)
             raise

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
+from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
-from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, ResponseCode
-from ogive.model import MessageExt, MessageQueue
-from ogive.wire.bodies import HeartbeatData, consumer_ids_dumps
+from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
+from ogive.model import MessageExt, MessageQueue, PullResult
+from ogive.wire.bodies import BrokerData, HeartbeatData, QueueData, SubscriptionData, TopicRouteData, consumer_ids_dumps, dumps
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, SendMessageRequestV2, SendMessageResponse, decode_header, encode_header
@@ -408,6 +409,37 @@ async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(brok
         await broker.until(lambda: progress(broker) == 8 and progress(broker, 1) == 1)
         free.set()
     assert sorted(seen.bodies) == [b"5", b"6", b"7", b"other"]
+
+
+async def test_a_slave_that_is_behind_does_not_set_the_group_back(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Its word that an offset is not there is not believed: the master decides, and without one the queue waits."""
+    for i in range(10):
+        broker.put("Orders", b"%d" % i)
+    broker.offsets["billing", "Orders", 0] = 8
+    moved = RemotingCommand(21, encode_header(PullMessageResponse(next_begin_offset=0, min_offset=0, max_offset=3)))
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as slave, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        slave.on(PULL, moved)
+        queue = MessageQueue("Orders", "broker-a", 0)
+        subscription = SubscriptionData(topic="Orders")
+
+        def route(addresses: dict[int, str]) -> RemotingCommand:
+            brokers = (BrokerData(cluster="DefaultCluster", broker_name="broker-a", addresses=addresses),)
+            queues = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
+            return ok(body=dumps(TopicRouteData(queues=queues, brokers=brokers).to_json()))
+
+        async def pull() -> PullResult:
+            await client.refresh_route("Orders")
+            return await GroupCalls(client, "billing").pull(
+                queue, 8, broker_id=1, max_messages=32, max_bytes=1 << 20, subscription=subscription, suspend_s=0.0
+            )
+
+        broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route({1: slave.address}))
+        with pytest.raises(NoRoute, match="broker-a"):
+            await pull()
+        broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route({0: broker.address, 1: slave.address}))
+        assert [message.body for message in (await pull()).messages] == [b"8", b"9"]
+        assert len(slave.of(PULL)) == 2
+    assert "it may be behind, the master decides" in caplog.text
 
 
 async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
