@@ -7,7 +7,7 @@ import ogive
 PRICES = {"espresso": "2.20", "latte": "3.40"}
 
 
-@ogive.listener("Prices", group="bar", start="earliest")
+@ogive.listener("Quotes", group="bar", start="earliest")
 def price(request: ogive.MessageExt) -> ogive.Reply:
     known = PRICES.get(request.text)
     return ogive.Reply((known or "not on the menu").encode(), tag="price" if known else "unknown")
@@ -18,10 +18,10 @@ def main() -> None:
     parser.add_argument("--name-server", default="127.0.0.1:9876")
     name_server = parser.parse_args().name_server
     with ogive.Admin(name_server) as admin:
-        admin.create_topic("Prices")
+        admin.create_topic("Quotes")
     with ogive.PushConsumer(price, name_server=name_server), ogive.Producer(name_server) as producer:
         for drink in ("espresso", "latte", "milk"):
-            reply = producer.request("Prices", drink.encode(), timeout_s=10.0)
+            reply = producer.request("Quotes", drink.encode(), timeout_s=10.0)
             print(f"{drink}: {reply.text} ({reply.tag})")
 
 
