@@ -169,8 +169,10 @@ class Publisher:
                     first_deadline = min(outgoing.deadline for outgoing in asking)
                     queues = await self.queues(topic.name, first_deadline - self._loop.time() - HEAD_START_S)
                 except NoNameServer as exc:  # that is no answer: messages with time left wait for the next
-                    now = self._loop.time()
-                    self._give_up(topic, [outgoing for outgoing in asking if outgoing.deadline <= now + HEAD_START_S], exc)
+                    for outgoing in asking:
+                        outgoing.error = exc
+                    last_try = self._loop.time() + RETRY_PAUSE_S + HEAD_START_S
+                    self._give_up(topic, [outgoing for outgoing in asking if outgoing.deadline <= last_try], exc)
                     await asyncio.sleep(RETRY_PAUSE_S if topic.backlog else 0)
                     continue
                 except OgiveError as exc:
@@ -181,6 +183,7 @@ class Publisher:
                     outgoing = topic.backlog[0]
                     if not outgoing.finished:
                         self.unwatch(outgoing)
+                        outgoing.error = None
                         self._place(topic, outgoing)
                     topic.backlog.popleft()
         finally:
@@ -448,7 +451,7 @@ class Publisher:
     def _outcome(self, outgoing: Outgoing) -> OgiveError:
         """The error that says what happened to the message, all tries together."""
         error = outgoing.error
-        if isinstance(error, ProtocolError):
+        if isinstance(error, ProtocolError) or (outgoing.tries == 0 and isinstance(error, NoNameServer)):
             return error
         waited = self._loop.time() - outgoing.started
         tried = sorted(outgoing.tried or ())
