@@ -8,7 +8,7 @@ from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.errors import ConnectError, OgiveError
 from ogive.model import MessageQueue
 
-A, B = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
+A, B, C = (MessageQueue("Orders", "broker-a", i) for i in range(3))
 
 
 class Broker:
@@ -93,6 +93,9 @@ async def test_one_update_of_a_queue_is_on_its_way_at_a_time() -> None:
     """A broker with several threads may apply two of them the other way round; another queue does not wait."""
     broker = Broker()
     store = RemoteOffsetStore(broker)
+    store.update(C, 1)
+    await store.persist([C])
+    broker.asked.clear()
     store.update(A, 10)
     store.update(B, 20)
     broker.answers.clear()
@@ -109,7 +112,7 @@ async def test_one_update_of_a_queue_is_on_its_way_at_a_time() -> None:
         assert broker.asked == [(A, 10), (B, 20)]
         broker.answers.set()
     assert broker.asked == [(A, 10), (B, 20), (A, 12)]
-    assert broker.offsets == {A: 12, B: 20}
+    assert broker.offsets == {A: 12, B: 20, C: 1}
 
 
 async def test_a_commit_moves_also_back_and_says_what_failed() -> None:
@@ -137,6 +140,35 @@ async def test_a_commit_that_changes_nothing_is_sent_only_where_asked() -> None:
     assert len(broker.asked) == 1
     await store.commit({A: 3}, again=True)
     assert len(broker.asked) == 2
+
+
+async def test_the_first_update_of_a_topic_goes_alone() -> None:
+    """Apache's broker makes a table at the first one: of several at once all but one would be lost. What fails begins nothing."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    elsewhere = MessageQueue("Orders", "broker-b", 0)
+    for queue in (A, B, C, elsewhere):
+        store.update(queue, 1)
+    broker.failing.add(A)
+    broker.answers.clear()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(store.persist([A, B, C, elsewhere]))
+        while len(broker.asked) < 2:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert sorted(broker.asked) == [(B, 1), (elsewhere, 1)]
+        broker.answers.set()
+    assert broker.offsets == {B: 1, C: 1, elsewhere: 1}
+    broker.failing.clear()
+    broker.asked.clear()
+    broker.answers.clear()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(store.persist([A, B, C], again=True))
+        while len(broker.asked) < 3:  # once it has begun, all go together
+            await asyncio.sleep(0)
+        broker.answers.set()
+    assert broker.offsets == {A: 1, B: 1, C: 1, elsewhere: 1}
 
 
 async def test_a_failed_query_is_never_no_offset() -> None:

@@ -377,7 +377,7 @@ async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroke
         broker.put("Orders", b"%d" % i)
     broker.offsets["billing", "Orders", 0] = 4
     broker.on(QUERY, lambda request: failure if request.ext_fields["topic"] == "Orders" else None)
-    client = ClientConfig(name_server=broker.address, request_timeout_s=0.2)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=0.5)
     async with PushConsumer(to(seen), client=client, config=QUICK):
         await broker.received(QUERY, 3)
         assert not [r for r in broker.requests if r.code in (PULL, UPDATE) and r.ext_fields["topic"] == "Orders"]
