@@ -1,5 +1,6 @@
 """A store that one broker wrote opens in the other: every message is served from its place, and groups go on where they were."""
 
+import time
 from collections.abc import Callable
 from operator import methodcaller
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ogive.wire import java_json
 from tests.interop import apache
 from tests.interop.apache import Apache
 from tests.peers import DELAY_LEVELS, RunningBroker, our_broker
@@ -39,6 +41,20 @@ def continued(name_server: str) -> set[str]:
     return {line["body"] for line in apache.consume(name_server, "Plain", "early", 10)}
 
 
+def wait_until_saved(data: Path) -> None:
+    """Brokers save progress every few seconds; a kill before that would take it back."""
+
+    def saved() -> bool:
+        file = data / "config" / "consumerOffset.json"
+        table = java_json.loads(file.read_text()) if file.exists() else {}
+        return bool(sum(table.get("offsetTable", {}).get("Plain@early", {}).values()) == 50)
+
+    ends_at = time.monotonic() + 30
+    while not saved():
+        assert time.monotonic() < ends_at, "the progress was not saved"
+        time.sleep(0.2)
+
+
 def new_apache(folder: Path) -> Apache:
     return Apache(folder, {"messageDelayLevel": DELAY_LEVELS})
 
@@ -48,6 +64,7 @@ def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, end: Callab
     with our_broker(tmp_path) as ours:
         fill(ours.name_server)
         written = everything(ours.name_server, "ours")
+        wait_until_saved(ours.data)
         end(ours)
     with new_apache(tmp_path) as theirs:
         assert everything(theirs.name_server, "theirs") == written
@@ -63,6 +80,7 @@ def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Ca
     with new_apache(tmp_path) as theirs:
         fill(theirs.name_server)
         written = everything(theirs.name_server, "theirs")
+        wait_until_saved(theirs.data)
         end(theirs)
     with our_broker(tmp_path) as ours:
         assert everything(ours.name_server, "ours") == written
