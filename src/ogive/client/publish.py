@@ -1,8 +1,8 @@
 """The engine under the producer: where each message goes, in which order, and what happens when a try fails.
 
 Behaviour
-- Messages that may go anywhere are all on their way at once, one request each. Messages with a sharding key or a fixed queue keep their
-  order, see ``ordered.py``. Messages that wait for a route or a connection keep their places.
+- Messages that may go anywhere leave at once while little is on its way, and together beyond that, see ``merging.py``. Messages with a
+  sharding key or a fixed queue keep their order, see ``ordered.py``. Messages that wait for a route or a connection keep their places.
 - One time budget covers a message from its acceptance to its answer. Connecting counts as waiting, not as a try: a broker that restarts is
   waited for, and messages that may go anywhere move to a broker that can be reached.
 - A failed try is repeated on another broker's queue if there is one; a message that is bound to its queue is repeated there. A broker that

@@ -1,9 +1,9 @@
-"""Periodic work."""
+"""Periodic work, and the end of work."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, NoReturn
 
 from ogive.errors import OgiveError
 
@@ -21,3 +21,10 @@ async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: st
         except OgiveError as exc:
             log.warning("%s failed, next try in %.1f s: %s", name, period_s, exc)
         await asyncio.sleep(max(0.0, started + period_s - loop.time()))
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel *tasks*, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

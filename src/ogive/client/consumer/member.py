@@ -30,7 +30,7 @@ from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_fr
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
-from ogive.transport.tasks import every
+from ogive.transport.tasks import cancel_all, every
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.compression import decompress
 from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
@@ -133,7 +133,7 @@ class Member:
         try:
             await asyncio.gather(self._stop_fetching(), *ending)
             await self._rebalancer.give_up_all()
-            await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+            await cancel_all(self._persisting)  # not before: an update cut off on its way could overtake the last one
             await self._context.store.close()
             await self._context.instance.unregister_consumer(self)
         finally:
@@ -273,7 +273,7 @@ class Member:
 
     async def _stop_fetching(self) -> None:
         await self._rebalancer.settle()
-        await _cancel(self._jobs)
+        await cancel_all(self._jobs)
         await self._pulls.stop_all()
 
     async def _go_to(self, process_queue: ProcessQueue, offset: int) -> None:
@@ -316,12 +316,6 @@ class Member:
                     "%d retries of %s, which %s does not listen to, go to its listener of %s", len(ours), topic, self.group, fallback
                 )
             self._services.get(topic, self._services[fallback]).submit(process_queue, ours)
-
-
-async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:
-    for job in jobs:
-        job.cancel()
-    await asyncio.gather(*jobs, return_exceptions=True)
 
 
 def check_one_group(settings: Sequence[ListenerConfig]) -> None:

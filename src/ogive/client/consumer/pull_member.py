@@ -43,7 +43,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption, NoRoute
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, parse_tags, validate_group, validate_topic
-from ogive.transport.tasks import every
+from ogive.transport.tasks import cancel_all, every
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.running_info import ConsumerRunningInfo
 
@@ -142,10 +142,10 @@ class PullMember:
         else:
             self._prefetch.drop_in_hand()
         await self._rebalancer.settle()
-        await _cancel(self._jobs)
+        await cancel_all(self._jobs)
         await self._pulls.stop_all()
         await self._rebalancer.give_up_all()
-        await _cancel(self._persisting)  # not before: an update cut off on its way could overtake the last one
+        await cancel_all(self._persisting)  # not before: an update cut off on its way could overtake the last one
         await self._group.instance.unregister_consumer(self)
 
     def wake(self) -> None:
@@ -360,9 +360,3 @@ class PullMember:
 async def _always_quiet(process_queue: ProcessQueue, timeout_s: float) -> bool:
     """Nothing here stands in the way of giving a queue up: what is in hand then is handed out again by the next owner."""
     return True
-
-
-async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:
-    for job in jobs:
-        job.cancel()
-    await asyncio.gather(*jobs, return_exceptions=True)

@@ -73,7 +73,7 @@ def properties(
         "heartbeatBrokerInterval": _ms(client.heartbeat_period_s),
         "pollNameServerInterval": _ms(client.route_period_s),
         "mqClientApiTimeout": _ms(client.request_timeout_s),
-        "useTLS": _text(client.ssl is not None),
+        "useTLS": _text(bool(client.ssl)),
     }
 
 

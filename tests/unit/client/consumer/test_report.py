@@ -1,7 +1,15 @@
 """What a member tells about a queue."""
 
+import ssl as tls
+from dataclasses import replace
+
+import pytest
+
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.report import queue_info
+from ogive.client.consumer.report import properties, queue_info
+from ogive.client.listener import ListenerConfig
 from ogive.wire.running_info import ProcessQueueInfo
 from tests.unit.client.consumer.test_process_queue import QUEUE, message
 
@@ -44,3 +52,17 @@ def test_a_lock_is_told_with_its_age() -> None:
 def test_an_empty_queue() -> None:
     told = info(ProcessQueue(QUEUE, 10))
     assert (told.cached_count, told.cached_min_offset, told.cached_max_offset, told.cached_mib) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("ssl", [False, True, tls.create_default_context()], ids=["plain", "system", "context"])
+def test_whether_connections_are_encrypted_is_told(ssl: tls.SSLContext | bool) -> None:
+    settings = [ListenerConfig(topic="Orders", group="billing")]
+    told = properties(settings, ConsumerConfig(), ClientConfig(ssl=ssl), from_where="CONSUME_FROM_LAST_OFFSET", started_ms=0)
+    assert told["useTLS"] == ("true" if ssl else "false")
+
+
+def test_a_queue_of_which_nothing_can_be_read_is_told() -> None:
+    """What cannot be decompressed is on its way to the dead letters, and no listener will get it."""
+    process_queue = ProcessQueue(QUEUE, 10)
+    process_queue.put([replace(message(10), sys_flag=1)], 11)
+    assert (info(process_queue).cached_count, info(process_queue).cached_min_offset) == (1, 0)
