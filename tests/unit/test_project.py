@@ -167,3 +167,12 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
 def test_ci_runs_the_three_targets() -> None:
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert re.findall(r"make (\w+)", script.split("work=$(mktemp", 1)[1]) == ["check", "test", "interop"]
+
+
+def test_no_large_file_is_tracked() -> None:
+    """A store that a broker left in the clone was committed once: data that a program can make again stays out."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git clone")
+    tracked = subprocess.run([git, "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True).stdout.split("\0")
+    assert [name for name in tracked if name and (ROOT / name).is_file() and (ROOT / name).stat().st_size > 256 * 1024] == []
