@@ -1,16 +1,19 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test check interop bench clean
+.PHONY: help demo test test-slow check interop bench clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 python = .venv/bin/python
 ARGS ?=
+# two tests at a time: many wait for times or peers (ARGS="-n 0": one after the other, as a debugger needs it)
+pytest = $(python) -m pytest -q -n 2 --dist loadgroup
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
 
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, the fast ones first (ARGS=\"-k name\": some of them)"
+	@echo "make test-slow the long sizes of the reliability tests, under an hour"
 	@echo "make check     format, lint, types, unit tests"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
@@ -22,19 +25,23 @@ demo:
 
 test:
 	@tools/setup test
-	@$(python) -m pytest -q $(TESTS) $(ARGS)
+	@$(pytest) $(TESTS) $(ARGS)
+
+test-slow:
+	@tools/setup test
+	@$(pytest) --nightly -m nightly tests $(ARGS)
 
 check:
 	@tools/setup test
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
 	$(python) -m mypy
-	$(python) -m pytest -q tests/unit $(ARGS)
+	$(pytest) tests/unit $(ARGS)
 
 interop:
 	@tools/setup interop
-	$(python) -m pytest -q tests/interop $(ARGS)
-	$(python) -m pytest -q tests/integration --broker apache $(ARGS)
+	$(pytest) tests/interop $(ARGS)
+	$(pytest) tests/integration --broker apache $(ARGS)
 
 bench:
 	@tools/setup interop

@@ -15,20 +15,31 @@ LAST = ("rel", "spark", "interop")  # markers of tests that start processes or t
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
+    parser.addoption("--nightly", action="store_true", help="also run the long sizes, as make test-slow does")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fast tests first: unit tests, then the others, then whatever is marked as slow. On Apache's broker only what asks for a broker."""
+    """Fast tests first: unit tests, then the others, then whatever is marked as slow. On Apache's broker only what asks for a broker.
+
+    Of several workers (``-n 2``) one runs a whole file, so that its fixtures start once, and one runs all that needs Spark.
+    """
     if config.getoption("--broker") == "apache":
         elsewhere = [item for item in items if "flavour" not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]
+    if not config.getoption("--nightly"):
+        long = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
     def cost(item: pytest.Item) -> tuple[bool, bool, bool]:
         slow = item.get_closest_marker("slow") is not None
         return slow, any(item.get_closest_marker(name) for name in LAST), "tests/unit/" not in item.nodeid
 
     items.sort(key=cost)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else item.location[0]))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -36,7 +47,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     ran = os.environ.get("OGIVE_RAN")
     if ran and report.when == "call" and report.passed:
         with Path(ran).open("a", encoding="utf-8") as file:
-            file.write(report.nodeid + "\n")
+            file.write(report.nodeid.partition("@")[0] + "\n")  # a worker adds the group of its test behind an @
 
 
 @pytest.fixture(scope="session")
