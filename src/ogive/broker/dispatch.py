@@ -17,6 +17,8 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand) -> 
     """Carry out one request; its answer leaves now or later, and a one-way request has none."""
     route = ROUTES.get(command.code)
     try:
+        if ctx.guard is not None:
+            ctx.guard.check(command, connection.remote_address)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route:

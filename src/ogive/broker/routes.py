@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, replies, send, send_back, topics, transaction
+from ogive.broker.handlers import access, admin, clients, groups, locks, offsets, pull, replies, send, send_back, topics, transaction
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -78,6 +78,16 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.GetProducerConnectionListRequest, admin.show_producers),
         Route(headers.GetConsumeStatsRequest, admin.consume_stats),
         Route(headers.GetConsumerRunningInfoRequest, admin.ask_client),
+        Route(headers.CreateUserRequest, access.create_user),
+        Route(headers.UpdateUserRequest, access.update_user),
+        Route(headers.DeleteUserRequest, access.delete_user),
+        Route(headers.GetUserRequest, access.show_user),
+        Route(headers.ListUsersRequest, access.list_users),
+        Route(headers.CreateAclRequest, access.create_acl),
+        Route(headers.UpdateAclRequest, access.update_acl),
+        Route(headers.DeleteAclRequest, access.delete_acl),
+        Route(headers.GetAclRequest, access.show_acl),
+        Route(headers.ListAclsRequest, access.list_acls),
     ),
 }
 
@@ -134,11 +144,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         "pop consumption is not supported",
         C.POP_MESSAGE, C.ACK_MESSAGE, C.BATCH_ACK_MESSAGE, C.PEEK_MESSAGE, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO,
         C.POP_ROLLBACK, C.QUERY_ASSIGNMENT, C.SET_MESSAGE_REQUEST_MODE,
-    ),
-    **_reasons(
-        "access control is not supported",
-        C.AUTH_CREATE_USER, C.AUTH_UPDATE_USER, C.AUTH_DELETE_USER, C.AUTH_GET_USER, C.AUTH_LIST_USER, C.AUTH_CREATE_ACL, C.AUTH_UPDATE_ACL,
-        C.AUTH_DELETE_ACL, C.AUTH_GET_ACL, C.AUTH_LIST_ACL,
     ),
     **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
     **_reasons("messages are not indexed by key", C.QUERY_MESSAGE),

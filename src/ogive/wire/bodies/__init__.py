@@ -3,6 +3,7 @@
 Source: remoting/protocol/body, route, heartbeat, subscription, 5.3. Readers ignore unknown members and take defaults for absent ones.
 """
 
+from ogive.wire.bodies.access import Acl, Policy, PolicyEntry, Resource, User, acls_dumps, acls_loads, users_dumps, users_loads
 from ogive.wire.bodies.clients import (
     CONSUME_FROM_WHERE,
     CONSUME_TYPES,
@@ -67,6 +68,7 @@ __all__ = [
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
+    "Acl",
     "BrokerData",
     "ClusterInfo",
     "Connection",
@@ -76,13 +78,19 @@ __all__ = [
     "HeartbeatData",
     "LockBatchBody",
     "OffsetWrapper",
+    "Policy",
+    "PolicyEntry",
     "QueueData",
     "RegisterBrokerBody",
+    "Resource",
     "SubscriptionData",
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicOffset",
     "TopicRouteData",
+    "User",
+    "acls_dumps",
+    "acls_loads",
     "consume_stats_dumps",
     "consume_stats_loads",
     "consume_tps_loads",
@@ -107,4 +115,6 @@ __all__ = [
     "topic_list_loads",
     "topic_stats_dumps",
     "topic_stats_loads",
+    "users_dumps",
+    "users_loads",
 ]
