@@ -163,8 +163,9 @@ class Broker:
             opened.store.close()
             raise
         ctx = self._ctx = self._context(opened)
-        self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
+        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, _now_ms)
         self._schedule.load(opened.delays)
+        ctx.delivered = self._schedule.delivered
         self._saves = [
             partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
             Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
@@ -173,7 +174,7 @@ class Broker:
         ctx.store.on_failure = self._store_failed
         ctx.store.start(ctx.loop.call_soon_threadsafe)
         self._schedule.start()
-        ctx.transactions.start(ctx.put_now, ctx.store_host)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
         config = self.config
         self._jobs = [

@@ -77,11 +77,14 @@ class Pull:
                 self._max_bytes = min(self._max_bytes, header.max_msg_bytes)
 
     def read(self) -> GetResult:
-        return self._ctx.store.get(*self.key, self.offset, self._max_messages, self._max_bytes, self._codes)
+        started = self._ctx.loop.time()
+        result = self._ctx.store.get(*self.key, self.offset, self._max_messages, self._max_bytes, self._codes)
+        self._ctx.traffic.get_times.add(self._ctx.loop.time() - started)
+        return result
 
     def reply(self, result: GetResult) -> None:
         status = result.status
-        self._ctx.traffic.pulled(self._group, result.count)
+        self._ctx.traffic.pulled(self._group, self.key[0], result.count, result.size)
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
