@@ -199,6 +199,32 @@ async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None
     assert seen.bodies[1:] == [b"%d" % i for i in range(int(first), 50)]
 
 
+async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(broker: FakeBroker) -> None:
+    """It was asked for in time, so nobody else can have had the queue. Nothing new comes that would wake it."""
+    seen, step = Seen(), threading.Semaphore(0)
+    for i in range(3):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        step.acquire(timeout=WAIT_S)
+
+    async with consumer(broker, in_order(bill), config=LEASED) as running:
+        await seen.wait(1)
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        queue = running._members[0].assignment[ORDERS]
+        broker.hold(LOCK)
+        asked = len(broker.of(LOCK))
+        await broker.received(LOCK, asked + 1)
+        await eventually(lambda: time.monotonic() > queue.leased_until)
+        step.release(10)
+        await eventually(lambda: not queue.busy)
+        assert seen.bodies == [b"0"]
+        broker.release(LOCK)
+        await seen.wait(3)
+        assert seen.bodies == [b"0", b"1", b"2"]
+
+
 async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker: FakeBroker) -> None:
     """Somebody else holds the queue: what we know of it is old."""
     seen, free = Seen(), threading.Event()
