@@ -1,12 +1,12 @@
 """From a request to its handler, and from what goes wrong there to an answer."""
 
 import inspect
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final
 
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, refuse, reply
-from ogive.broker.routes import ROUTES, Direct, Route
+from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import OgiveError, ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
@@ -22,10 +22,18 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand) -> 
         elif type(route) is Route:
             _serve(ctx, connection, command, route)
         else:
-            # the leading space is Java's
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
     except OgiveError as exc:
         refuse(connection, command, exc)
+
+
+def _not_supported(code: int) -> str:
+    """Java's words, its leading space too, and the reason where there is one."""
+    reason = _REASONS.get(code)
+    return f" request type {code} not supported" + (f": {reason}" if reason else "")
+
+
+_REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_SUPPORTED.items()}
 
 
 def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> None:
