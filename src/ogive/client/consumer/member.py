@@ -114,11 +114,15 @@ class Member:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and take over queues. Raises NoNameServer. A topic that does not exist yet is waited for."""
+        """Join the group and take over queues. A topic that does not exist yet is waited for.
+
+        Raises NoNameServer, and what brokers say of a filter in SQL: SubscriptionInvalid, BrokerInternalError.
+        """
         group, config = self._context, self._config
         await group.store.open()
         for topic in self._services:
             await self._find_route(topic)
+            await group.calls.check_filter(self._subscriptions[topic])
         group.instance.register_consumer(self)
         answer_requests(group.instance)
         for service in self._services.values():
@@ -154,11 +158,13 @@ class Member:
         check_one_group([*self._settings, listener.config])
         topic = listener.config.topic
         await self._find_route(topic)
+        subscription = listener.config.subscription(time.time_ns() // 1_000_000)
+        await self._context.calls.check_filter(subscription)
         listener = intercepted(listener, self._config.interceptors)
         self._settings.append(listener.config)
         self._listeners[topic] = listener
         self._services[topic] = service = self._make_service(self._context, listener, self._config)
-        self._subscriptions[topic] = listener.config.subscription(time.time_ns() // 1_000_000)
+        self._subscriptions[topic] = subscription
         service.start()
         await self._context.instance.heartbeat_now()
         self._rebalancer.join(topic, listener.config.start)

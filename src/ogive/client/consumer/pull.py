@@ -11,13 +11,12 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.filter import select, subscription, validate_filter
 from ogive.client.consumer.pull_member import PullMember, PullSettings
-from ogive.client.consumer.pull_service import select
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.listener import Start, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullResult
-from ogive.wire.bodies import SubscriptionData
 
 
 class PullConsumer:
@@ -27,9 +26,10 @@ class PullConsumer:
     taken over and given up since, from within ``poll`` and before anything of a new queue is handed out. Without topics it reads the queues
     that ``assign`` names; without a group, too, it leaves no trace at the brokers.
 
-    *start* is where a queue begins in which the group has no offset: "latest", "earliest" or a datetime. With *auto_commit* what a poll
-    hands out counts as finished when the next poll is called, or the consumer is closed in good order. *client* is either the settings of
-    its own client (instead of *name_server*), or a running client to share, which it leaves open. Raises InvalidOption.
+    *tags* or *sql* choose messages. *start* is where a queue begins in which the group has no offset: "latest", "earliest" or a datetime.
+    With *auto_commit* what a poll hands out counts as finished when the next poll is called, or the consumer is closed in good order.
+    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
+    Raises InvalidOption.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class PullConsumer:
         *topics: str,
         group: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         start: Start = "latest",
         auto_commit: bool = True,
         on_change: OnChange | None = None,
@@ -44,7 +45,9 @@ class PullConsumer:
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self._settings = PullSettings(topics=topics, group=group, tags=tags, start=start, auto_commit=auto_commit, on_change=on_change)
+        self._settings = PullSettings(
+            topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
+        )
         self._config = config or ConsumerConfig()
         self._owner = ClientOwner("pull consumer", name_server, client)
         self._member: PullMember | None = None
@@ -131,7 +134,7 @@ class PullConsumer:
                 yield batch
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*"
+        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*", sql: str | None = None
     ) -> PullResult:
         """One pull of any queue at any offset, as the broker answers it; touches neither positions nor progress.
 
@@ -140,18 +143,19 @@ class PullConsumer:
         if offset < 0 or max_messages < 1 or suspend_s < 0:
             raise InvalidOption(f"offset {offset}, max_messages {max_messages}, suspend_s {suspend_s}: 0, 1 and 0 are the least")
         calls = await self._calls(queue)
-        subscription = SubscriptionData.of_tags(queue.topic, tags)
+        validate_filter(tags, sql)
+        wanted = subscription(queue.topic, tags, sql, 0)
         result = await calls.pull(
             queue,
             offset,
             broker_id=0,
             max_messages=max_messages,
             max_bytes=self._config.pull_batch_bytes,
-            subscription=subscription,
+            subscription=wanted,
             post_subscription=True,
             suspend_s=suspend_s,
         )
-        return replace(result, messages=tuple(select(result.messages, subscription)))
+        return replace(result, messages=tuple(select(result.messages, wanted)))
 
     # --- queues and positions ----------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class PushConsumer:
     """Runs listeners, or is iterated over. ``async with PushConsumer(...) as consumer``, or ``start()`` and ``close()``.
 
     With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
-    ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*,
+    ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*, *sql*,
     *max_retries*, *consume_timeout_s*, *start* and *broadcast* are those of ``listener``, and are not for use with listeners, which have
     their own. *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves
     open. *on_change* is called with the queues that were taken over and those that were given up, whenever that happens: a plain function
@@ -40,6 +40,7 @@ class PushConsumer:
         name_server: str = DEFAULT_NAME_SERVER,
         group: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
@@ -61,6 +62,7 @@ class PushConsumer:
                 topic=topics[0],
                 group=group,
                 tags=tags,
+                sql=sql,
                 max_retries=max_retries,
                 consume_timeout_s=consume_timeout_s,
                 start=start,
