@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
@@ -45,6 +46,7 @@ class Context:
     registration: Registration
     transactions: Transactions
     traffic: Traffic
+    cold_reads: ColdReads
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
     send_answer: str

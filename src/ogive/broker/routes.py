@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, replies, send, send_back, topics, transaction
+from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, query, replies, send, send_back, topics, transaction
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -55,6 +55,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.ResetOffsetRequest, offsets.reset),
         Route(headers.CloneGroupOffsetRequest, offsets.clone),
         Route(headers.ViewMessageRequest, offsets.view_message),
+        Route(headers.QueryMessageRequest, query.query),
         Route(headers.UnregisterClientRequest, clients.unregister),
         Route(headers.GetConsumerListRequest, clients.consumer_list),
         Route(headers.CheckClientConfigRequest, clients.check_config),
@@ -141,7 +142,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.AUTH_DELETE_ACL, C.AUTH_GET_ACL, C.AUTH_LIST_ACL,
     ),
     **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
-    **_reasons("messages are not indexed by key", C.QUERY_MESSAGE),
     **_reasons(
         "an operator's command that this broker does not have",
         C.UPDATE_AND_CREATE_TOPIC_LIST, C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
@@ -222,6 +223,7 @@ class Broker:
                 timeout_s=config.name_server_timeout_s,
             ),
             transactions=opened.transactions,
+            cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
@@ -257,6 +259,7 @@ class Broker:
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await ctx.slow_readers.close()
         await ctx.finish_tasks()
+        await asyncio.to_thread(ctx.cold_reads.close)
         try:
             for save in self._saves:
                 await save()

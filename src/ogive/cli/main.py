@@ -321,7 +321,7 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         "find:run",
         "show a message by its id, its key, or its place",
         "Ids are those that producers print (unique key) or brokers give (offset id). Unique keys and keys are looked up in the brokers' "
-        "index of keys, which Apache's have.",
+        "index of keys.",
     )
     command.add_argument("id", nargs="?", metavar="ID")
     command.add_argument("--topic", metavar="TOPIC", help="where to look; needed with --key and --offset")
