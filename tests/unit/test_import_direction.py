@@ -13,6 +13,7 @@ SRC = Path(__file__).parents[2] / "src"
 STEP = {
     "errors": 0,
     "model": 1,
+    "sql92": 2,
     "wire": 2,
     "store": 3,
     "transport": 3,
@@ -30,6 +31,7 @@ FACE = {"ogive": "client", "ogive.aio": "client", "ogive.__main__": "cli", "pysp
 FORBIDDEN_IMPORTS = {
     "errors": {"asyncio", "logging", "socket"},
     "model": {"asyncio", "logging", "socket"},
+    "sql92": {"asyncio", "logging", "socket", "time"},
     "wire": {"asyncio", "logging", "socket"},
     "store": {"asyncio", "socket"},
 }
@@ -46,7 +48,7 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "uvloop": {"transport"},
     "zstandard": {"wire"},
 }
-FACING_THE_NETWORK = {"broker", "namesrv", "store", "transport", "wire"}
+FACING_THE_NETWORK = {"broker", "namesrv", "sql92", "store", "transport", "wire"}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
 DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen"}
 MAY_PRINT = {"cli", "demo"}

@@ -1,11 +1,21 @@
-"""Queue locks of orderly consumers: leases in memory, neither persisted nor checked on pull. Source: RebalanceLockManager.java, 5.3."""
+"""Queue locks of orderly consumers: leases that are not checked on pull. Source: RebalanceLockManager.java, 5.3.
 
-from collections.abc import Callable, Iterable
+Differs from Java: who holds what is kept in a file. A broker that has just started would else give a queue to the first who asks, while the
+member that held it goes on until its own lease is over: two members would work in one queue.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ogive.broker.replies import Rejected
+from ogive.broker.saving import Render, TableWriter
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
+from ogive.store.tables import JsonTable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -15,12 +25,36 @@ class _Lease:
 
 
 class QueueLocks:
-    """At most one client of a group holds a queue. A lease ends by itself after *lease_s*, and is renewed by each call of its owner."""
+    """At most one client of a group holds a queue. A lease ends by itself after *lease_s*, and is renewed by each call of its owner.
 
-    def __init__(self, lease_s: float, max_locks: int, now: Callable[[], float]) -> None:
+    Event-loop only; the file is written off the loop, and only when a queue changes hands: after a restart every owner gets a whole lease.
+    """
+
+    def __init__(self, lease_s: float, max_locks: int, now: Callable[[], float], table: JsonTable, broker_name: str) -> None:
+        """*broker_name*: whose queues these are."""
         self._lease_s, self._max, self._now = lease_s, max_locks, now
+        self._broker_name = broker_name
         self._groups: dict[str, dict[MessageQueue, _Lease]] = {}
         self._count = 0
+        self._writer = TableWriter("queue locks", table, self._snapshot)
+
+    def load(self, stored: dict[str, Any]) -> None:
+        """Take up what the file holds. What is no lock there is passed over: it costs its owner a queue, not the broker its start."""
+        expires_at = self._now() + self._lease_s
+        for group, client_id, queue in _stored_locks(stored, self._broker_name):
+            if self._count < self._max:
+                self._groups.setdefault(group, {})[queue] = _Lease(client_id, expires_at)
+                self._count += 1
+
+    async def saved(self) -> None:
+        """Return when the file says who holds what. Raises StoreError."""
+        if self._writer.unsaved:
+            await self._writer.saved()
+
+    def save_soon(self) -> None:
+        """Write what was given back or ended; nobody waits for it: until then a restart only keeps others out for one lease."""
+        if self._writer.unsaved:
+            self._writer.start()
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Those of *queues* that the client holds now. Raises Rejected when the table is full."""
@@ -32,10 +66,13 @@ class QueueLocks:
                 lease = leases.get(queue)
                 if lease is None:
                     self._make_room()
+                    leases = self._groups.setdefault(group, leases)  # making room forgets groups that hold nothing
                     self._count += 1
-                    lease = leases[queue] = _Lease(client_id, now)
+                    lease = leases[queue] = _Lease("", now)
                 elif lease.client_id != client_id and lease.expires_at > now:
                     continue
+                if lease.client_id != client_id:
+                    self._writer.mark()
                 lease.client_id, lease.expires_at = client_id, now + self._lease_s
                 held.append(queue)
         finally:
@@ -46,13 +83,8 @@ class QueueLocks:
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Only what the client itself holds is freed."""
         leases = self._groups.get(group, {})
-        for queue in queues:
-            lease = leases.get(queue)
-            if lease is not None and lease.client_id == client_id:
-                del leases[queue]
-                self._count -= 1
-        if not leases:
-            self._groups.pop(group, None)
+        ours = [queue for queue in queues if (lease := leases.get(queue)) is not None and lease.client_id == client_id]
+        self._remove(group, leases, dict.fromkeys(ours))
 
     def holds_any(self, group: str) -> bool:
         """Whether any queue of the group is locked: its consumers are orderly ones."""
@@ -63,12 +95,16 @@ class QueueLocks:
         """Forget the leases that have ended."""
         now = self._now()
         for group, leases in list(self._groups.items()):
-            ended = [queue for queue, lease in leases.items() if lease.expires_at <= now]
-            for queue in ended:
-                del leases[queue]
-            self._count -= len(ended)
-            if not leases:
-                del self._groups[group]
+            self._remove(group, leases, [queue for queue, lease in leases.items() if lease.expires_at <= now])
+
+    def _remove(self, group: str, leases: dict[MessageQueue, _Lease], queues: Collection[MessageQueue]) -> None:
+        for queue in queues:
+            del leases[queue]
+        self._count -= len(queues)
+        if not leases:
+            self._groups.pop(group, None)
+        if queues:
+            self._writer.mark()
 
     def _make_room(self) -> None:
         if self._count >= self._max:
@@ -78,3 +114,23 @@ class QueueLocks:
 
     def __len__(self) -> int:
         return self._count
+
+    def _snapshot(self) -> Render:
+        rows: dict[str, dict[str, list[tuple[str, int]]]] = {}
+        for group, leases in self._groups.items():
+            for queue, lease in leases.items():
+                rows.setdefault(group, {}).setdefault(lease.client_id, []).append((queue.topic, queue.queue_id))
+        return lambda: {"lockTable": rows}
+
+
+def _stored_locks(stored: dict[str, Any], broker_name: str) -> Iterator[tuple[str, str, MessageQueue]]:
+    """(group, client id, queue) of every row that has the form of one."""
+    groups = stored.get("lockTable")
+    for group, clients in groups.items() if isinstance(groups, dict) else ():
+        for client_id, rows in clients.items() if isinstance(clients, dict) else ():
+            for row in rows if isinstance(rows, list) else ():
+                match row:
+                    case [str(topic), int(queue_id)]:
+                        yield group, client_id, MessageQueue(topic, broker_name, queue_id)
+                    case _:
+                        log.warning("a queue lock of %s in the file is none: %.100r", group, row)

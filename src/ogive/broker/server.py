@@ -58,6 +58,8 @@ class _Opened:
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
+    locks_file: JsonTable
+    locks: dict[str, Any]
 
 
 def _open(config: BrokerConfig) -> _Opened:
@@ -87,6 +89,8 @@ def _open(config: BrokerConfig) -> _Opened:
         delays_file = JsonTable(fs, folder / "delayOffset.json")
         delays = delays_file.load() or {}
         _cut_progress(store, offsets, offsets_file, delays, delays_file)
+        locks_file = JsonTable(fs, folder / "queueLocks.json")
+        locks = locks_file.load() or {}
         transactions = Transactions(store, _now_ms, config.max_open_transactions)
         transactions.recover(offsets)
     except BaseException as exc:
@@ -96,7 +100,7 @@ def _open(config: BrokerConfig) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions,
+        transactions=transactions, locks_file=locks_file, locks=locks,
     )  # fmt: skip
 
 
@@ -164,6 +168,7 @@ class Broker:
             opened.store.close()
             raise
         ctx = self._ctx = self._context(opened)
+        ctx.locks.load(opened.locks)
         self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
         self._schedule.load(opened.delays)
         self._saves = [
@@ -209,7 +214,7 @@ class Broker:
                 now=loop.time,
                 changed=self._members_changed,
             ),
-            locks=QueueLocks(config.lock_lease_s, config.max_locks, loop.time),
+            locks=QueueLocks(config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name),
             holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
             slow_readers=SlowReaders(config.server.max_write_buffer_bytes),
             registration=Registration(
@@ -265,6 +270,7 @@ class Broker:
                 await save()
             await ctx.topics.saved()
             await ctx.groups.saved()
+            await ctx.locks.saved()
         except (StoreError, Rejected) as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()
@@ -323,6 +329,7 @@ async def _expire(ctx: Context) -> None:
         log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, ctx.config.client_expiry_s)
         connection.close()
     ctx.locks.expire()
+    ctx.locks.save_soon()
 
 
 def _connection_closed(ctx: Context, connection: Connection) -> None:

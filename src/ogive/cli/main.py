@@ -62,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     _group(commands)
     _lag(commands)
     _check(commands)
+    _run(commands)
     _send(commands)
     _tail(commands)
     _message(commands)
@@ -141,6 +142,23 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
+
+
+def _run(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "run",
+        "run:run",
+        "run listeners until Ctrl-C or SIGTERM",
+        "A TARGET is module:listener, such as app:bill for `bill` in app.py here, or a module alone for all of its listeners. At the end "
+        "no new call begins, running ones are waited for, and what was consumed is told to the brokers.",
+    )
+    command.add_argument("targets", nargs="+", metavar="TARGET", help="module:listener, or a module")
+    command.add_argument(
+        "--wait", type=float, default=10.0, metavar="SECONDS", help="how long running calls are waited for at the end (default: 10)"
+    )
+    command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
+    _client_options(command)
 
 
 def _demo(commands: "Subparsers[argparse.ArgumentParser]") -> None:

@@ -87,7 +87,7 @@ class ClientInstance:
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.config = config or ClientConfig()
         self.client_id = make_client_id(self.config.instance_name)
-        self.name_servers = NameServers(self.config.name_servers)
+        self.name_servers = NameServers(self.config.name_servers, self.config.name_server_source)
         self.pool = ConnectionPool(
             connect_timeout_s=self.config.connect_timeout_s,
             ssl=tls_context(self.config.ssl),
@@ -128,6 +128,9 @@ class ClientInstance:
         self._state = "running"
         config = self.config
         self.spawn(every(config.route_period_s, self._refresh_routes, name="routes", first_after_s=config.route_period_s), "routes")
+        if config.name_server_source is not None:
+            period = config.name_server_period_s
+            self.spawn(every(period, self.name_servers.find, name="name servers", first_after_s=period), "name servers")
         self.spawn(every(config.heartbeat_period_s, self._beat_all, name="heartbeat", first_after_s=config.heartbeat_period_s), "heartbeat")
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ Returning None is success. Raising means "again, later". Anything finer is a val
 the log says so: a listener that returns something by mistake must not pass for one that succeeded.
 """
 
+import enum
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -90,10 +91,22 @@ class Reply:
         return Message(topic, self.body, tag=self.tag, keys=self.keys, properties=self.properties)
 
 
-ConsumeResult = Later | Suspend | Reply | None
+class OrderlyEnd(enum.Enum):
+    """Orderly listeners without auto_commit: what becomes of the messages of the queue since its last commit, this one included.
+
+    Source: ConsumeOrderlyStatus.java, 5.3.
+    """
+
+    COMMIT = enum.auto()
+    ROLLBACK = enum.auto()
+
+
+ConsumeResult = Later | Suspend | Reply | OrderlyEnd | None
 
 LATER: Final = Later()
 DEAD_LETTER: Final = Later(-1)
+COMMIT: Final = OrderlyEnd.COMMIT
+ROLLBACK: Final = OrderlyEnd.ROLLBACK
 
 
 def later(delay_level: int = 0, *, done: int = 0) -> Later:
@@ -124,6 +137,7 @@ class ListenerConfig:
     max_retries: int | None = None  # maxReconsumeTimes; None: 16, and without end for an orderly listener
     start: Start = "latest"  # consumeFromWhere, consumeTimestamp
     suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
+    auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener answers COMMIT
 
     def __post_init__(self) -> None:
         validate_topic(self.topic)
@@ -141,6 +155,8 @@ class ListenerConfig:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+        if not self.auto_commit and not self.orderly:
+            raise InvalidOption("auto_commit=False is for orderly listeners: a concurrent one finishes each message by itself")
         validate_start(self.start)
 
     @property
@@ -193,6 +209,7 @@ def listener(
     max_retries: int | None = None,
     start: Start = "latest",
     suspend_s: float = 1.0,
+    auto_commit: bool = True,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
     """Make a function a listener to *topic*, as a member of *group*.
 
@@ -201,7 +218,8 @@ def listener(
     runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
     group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
     offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
-    Raises InvalidOption.
+    Without *auto_commit* an orderly listener's progress moves only when it answers COMMIT, for all messages of the queue since the last
+    one; ROLLBACK has them all delivered again, in order. Raises InvalidOption.
     """
     config = ListenerConfig(
         topic=topic,
@@ -215,6 +233,7 @@ def listener(
         max_retries=max_retries,
         start=start,
         suspend_s=suspend_s,
+        auto_commit=auto_commit,
     )
 
     def decorate(function: Callable[P, R]) -> Listener[P, R]:

@@ -120,6 +120,8 @@ class ConsumeResult(enum.Enum):
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
+    COMMIT = "CR_COMMIT"
+    ROLLBACK = "CR_ROLLBACK"
     THROW_EXCEPTION = "CR_THROW_EXCEPTION"
 
 

@@ -115,6 +115,21 @@ async def test_a_broker_starts_without_its_name_server(start_broker: StartBroker
         await client.send("T")
 
 
+async def test_a_restart_gives_a_locked_queue_to_nobody_else(start_broker: StartBroker) -> None:
+    """Its owner goes on until its own lease is over, and does not notice the restart."""
+    queues = [MessageQueue("T", "broker-a", i) for i in range(4)]
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+        assert await client.lock("c1", "G", *queues) == [0, 1, 2, 3]
+        await client.unlock("c1", "G", queues[3])
+    await server.stop()
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        assert await client.lock("c2", "G", *queues) == [3]
+        assert await client.lock("c1", "G", *queues) == [0, 1, 2]
+
+
 async def test_a_dropped_connection_frees_all_that_was_kept_for_it(server: Broker) -> None:
     async with await RawClient.open(server.address) as client:
         await client.send("T")

@@ -36,6 +36,7 @@ def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest
         "group delete",
         "lag",
         "check lag",
+        "run",
         "send",
         "tail",
         "message",

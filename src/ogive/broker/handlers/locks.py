@@ -6,6 +6,7 @@ Behaviour
 - A lock is given if the queue is free, the client's own, or its lease is over; each call renews the lease.
 
 Differs from Java
+- Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue to a second member.
 - Only queues that this broker has can be locked; the others are left out of the answer.
 """
 
@@ -19,15 +20,18 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import LockBatchRequest, UnlockBatchRequest
 
 
-def lock(ctx: Context, _connection: Connection, _header: LockBatchRequest, body: bytes) -> RemotingCommand:
+async def lock(ctx: Context, _connection: Connection, _header: LockBatchRequest, body: bytes) -> RemotingCommand:
     request = _decode(body)
     queues = [queue for queue in request.queues if _is_ours(ctx, queue)]
-    return success(body=locked_queues_dumps(ctx.locks.lock(request.group, request.client_id, queues)))
+    held = ctx.locks.lock(request.group, request.client_id, queues)
+    await ctx.locks.saved()
+    return success(body=locked_queues_dumps(held))
 
 
 def unlock(ctx: Context, _connection: Connection, _header: UnlockBatchRequest, body: bytes) -> RemotingCommand:
     request = _decode(body)
     ctx.locks.unlock(request.group, request.client_id, request.queues)
+    ctx.locks.save_soon()
     return success()
 
 

@@ -98,7 +98,14 @@ class Member:
         )
         self._locks = self._orderly and not self._broadcast
         self._rebalancer = Rebalancer(
-            group, config, self._pulls, starts=starts, orderly=self._locks, quiet=self._quiet, changed=lambda *_: self.announce()
+            group,
+            config,
+            self._pulls,
+            starts=starts,
+            orderly=self._locks,
+            quiet=self._quiet,
+            renewed=lambda process_queue: self._deliver(process_queue, ()),
+            changed=lambda *_: self.announce(),
         )
         self._announcer = Announcer(on_change, group.held, group.spawn) if on_change is not None else None
         self._jobs: list[asyncio.Task[Any]] = []

@@ -58,14 +58,17 @@ class Rebalancer:
         starts: dict[str, Start],
         orderly: bool,
         quiet: Quiet,
+        renewed: Callable[[ProcessQueue], None] = lambda _: None,
         changed: Changed | None = None,
     ) -> None:
+        """*renewed* is called when our lease on a queue was prolonged: it may have been over for a moment, and its calls have stopped."""
         self._group = group
         self._config = config
         self._pulls = pulls
         self._starts = starts  # topic -> where to begin; the retry topic is among them
         self._orderly = orderly
         self._quiet = quiet
+        self._renewed = renewed
         self._changed = changed
         self._wanted = asyncio.Event()
         self._changing = asyncio.Lock()  # one change of the assignment at a time
@@ -327,3 +330,4 @@ class Rebalancer:
                 self._lose(held[queue])
             else:
                 held[queue].leased_until = asked_at + self._config.lock_lease_s
+                self._renewed(held[queue])

@@ -1,0 +1,392 @@
+"""A name server and broker in one, on a free loopback port, that behaves well until a test scripts something else.
+
+It keeps messages, progress and members in memory and speaks the remoting protocol, so a client under test cannot tell. Access control,
+transactions, delays and filtering are not faked: for those there is ``Broker``.
+"""
+
+import asyncio
+import ssl as tls
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from ogive.model import MessageQueue
+from ogive.transport.connection import Connection
+from ogive.transport.server import Server
+from ogive.wire import headers as h
+from ogive.wire.bodies import (
+    BrokerData,
+    ClusterInfo,
+    HeartbeatData,
+    LockBatchBody,
+    QueueData,
+    TopicRouteData,
+    consumer_ids_dumps,
+    dumps,
+    locked_queues_dumps,
+    topic_list_dumps,
+)
+from ogive.wire.codes import Flag, PullSysFlag, RequestCode, ResponseCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import Header, decode_header, encode_header
+from ogive.wire.message import StoredMessage, decode_batch, encode_host, encode_stored, offset_message_id
+
+WAIT_S: Final = 5.0  # how long a test waits for what it expects
+
+
+class Silent:
+    """Script entry: leave the request unanswered."""
+
+
+class HangUp:
+    """Script entry: close the connection instead of answering."""
+
+
+SILENT: Final = Silent()
+HANG_UP: Final = HangUp()
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Script entry: write these bytes instead of an answer, whatever they are."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Script entry: the answer (None: the usual one) comes *seconds* later."""
+
+    seconds: float
+    answer: "RemotingCommand | Silent | HangUp | Raw | None" = None
+
+
+Reply = RemotingCommand | Silent | HangUp | Raw | After | None
+Script = Reply | Callable[[RemotingCommand], Reply]
+
+
+def ok(header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, encode_header(header) if header else {}, body)
+
+
+def error(code: int, remark: str = "scripted") -> RemotingCommand:
+    return RemotingCommand(code, {}, remark=remark)
+
+
+class FakeBroker:
+    """``async with FakeBroker({"Orders": 4}) as broker``: topics with their number of queues.
+
+    Every request is kept in *requests*, and ``times(code)`` says when they came. ``script(code, ...)`` lists the next answers to a code,
+    ``on(code, ...)`` sets the answer to all of them; a None, also from a function, means the usual behaviour; ``hold`` and ``release`` keep
+    requests waiting; *mute* makes a black hole of it. Sent messages can be pulled; a pull that finds nothing waits for the next send or its
+    suspend time. To be used on one event loop.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        name: str = "broker-a",
+        port: int = 0,
+        ssl: tls.SSLContext | None = None,
+    ) -> None:
+        self.topics = dict(topics or {})
+        self.name = name
+        self.port = port
+        self.mute = False  # accept connections and requests, and answer nothing
+        self.requests: list[RemotingCommand] = []
+        self.peers: list[FakeBroker] = []  # other brokers in the routes that this one answers
+        self.stored: dict[tuple[str, int], list[StoredMessage]] = defaultdict(list)
+        self.offsets: dict[tuple[str, str, int], int] = {}  # (group, topic, queue id)
+        self.members: dict[str, dict[str, Connection]] = defaultdict(dict)  # group -> client id -> connection
+        self.producers: dict[str, Connection] = {}  # group -> the connection of its last heartbeat
+        self._ssl = ssl
+        self._times: list[float] = []  # of the requests, by the loop's clock
+        self._scripts: dict[int, deque[Script]] = defaultdict(deque)
+        self._always: dict[int, Script] = {}
+        self._held: dict[int, list[tuple[Connection, RemotingCommand]]] = {}
+        self._commitlog_offset = 0
+        self._arrived = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._parked: set[asyncio.Task[None]] = set()
+        self._server: Server | None = None
+        self._defaults: dict[int, Callable[[Connection, RemotingCommand], RemotingCommand | None]] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _c, _r: ok(body=topic_list_dumps(self.topics)),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            RequestCode.SEND_MESSAGE_V2: self._send,
+            RequestCode.SEND_BATCH_MESSAGE: self._send,
+            RequestCode.CONSUMER_SEND_MSG_BACK: lambda _c, _r: ok(),
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
+            RequestCode.LOCK_BATCH_MQ: lambda _c, r: ok(body=locked_queues_dumps(LockBatchBody.decode(r.body).queues)),
+            RequestCode.UNLOCK_BATCH_MQ: lambda _c, _r: ok(),
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: lambda _c, _r: ok(h.OffsetResponse(offset=0)),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
+        }
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._server = Server(self._handle, port=self.port, ssl=self._ssl)
+        await self._server.start()
+        self.port = self._server.port
+
+    async def stop(self) -> None:
+        """Hang up and stop listening; ``start`` listens on the same port again. What clients registered is forgotten."""
+        for task in list(self._parked):
+            task.cancel()
+        await asyncio.gather(*self._parked, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace_s=0.0)
+        self.members.clear()
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected now."""
+        return len(self._server.connections) if self._server is not None else 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    # --- what tests say and ask --------------------------------------------------------------------------------------
+
+    def script(self, code: int, *answers: Script) -> None:
+        """The next answers to *code*, in order."""
+        self._scripts[code].extend(answers)
+
+    def on(self, code: int, answer: Script) -> None:
+        """The answer to every request with *code* that no script covers."""
+        self._always[code] = answer
+
+    def hold(self, code: int) -> None:
+        """Leave requests with *code* waiting until ``release``."""
+        self._held[code] = []
+
+    def release(self, code: int) -> None:
+        """Answer the requests that were held, in their order, and hold no more."""
+        for connection, request in self._held.pop(code):
+            self._answer(connection, request)
+
+    def of(self, code: int) -> list[RemotingCommand]:
+        """The requests with *code* so far."""
+        return [request for request in self.requests if request.code == code]
+
+    def times(self, code: int) -> list[float]:
+        """When the requests with *code* came, by the loop's clock."""
+        return [at for at, request in zip(self._times, self.requests, strict=True) if request.code == code]
+
+    async def received(self, code: int, count: int = 1) -> list[RemotingCommand]:
+        """Wait until *count* requests with *code* have come."""
+        await self.until(lambda: len(self.of(code)) >= count)
+        return self.of(code)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until *condition* holds; looked at after each request."""
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def put(self, topic: str, body: bytes, *, queue_id: int = 0, properties: bytes = b"", sys_flag: int = 0) -> StoredMessage:
+        """Store a message as if somebody had sent it."""
+        rows = self.stored[topic, queue_id]
+        message = StoredMessage(
+            topic,
+            body,
+            properties,
+            queue_id,
+            queue_offset=len(rows),
+            commitlog_offset=self._commitlog_offset,
+            sys_flag=sys_flag,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=encode_host("127.0.0.1", 50_000),
+            store_timestamp_ms=1_700_000_000_000 + self._commitlog_offset,
+            store_host=encode_host("127.0.0.1", self.port),
+        )
+        self._commitlog_offset += len(encode_stored(message))
+        rows.append(message)
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+        return message
+
+    def bodies(self, topic: str) -> dict[int, list[bytes]]:
+        """What each queue holds."""
+        return {queue_id: [m.body for m in rows] for (name, queue_id), rows in sorted(self.stored.items()) if name == topic and rows}
+
+    def notify(self, group: str) -> None:
+        """Tell every member that the group changed (code 40)."""
+        for connection in self.members[group].values():
+            connection.send_nowait(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
+
+    async def ask(self, group: str, client_id: str, command: RemotingCommand) -> RemotingCommand:
+        """A request of the broker to one of its clients."""
+        return await self.members[group][client_id].call(command, WAIT_S)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
+        self.requests.append(request)
+        self._times.append(asyncio.get_running_loop().time())
+        self._changed.set()
+        if self.mute:
+            return
+        if request.code in self._held:
+            self._held[request.code].append((connection, request))
+        else:
+            self._answer(connection, request)
+
+    def _answer(self, connection: Connection, request: RemotingCommand) -> None:
+        scripted = self._scripts[request.code]
+        answer: Script = scripted.popleft() if scripted else self._always.get(request.code)
+        if callable(answer):
+            answer = answer(request)
+        if isinstance(answer, After):
+            self._later(self._answer_after(connection, request, answer))
+        else:
+            self._give(connection, request, answer)
+
+    async def _answer_after(self, connection: Connection, request: RemotingCommand, after: After) -> None:
+        await asyncio.sleep(after.seconds)
+        self._give(connection, request, after.answer)
+
+    def _give(self, connection: Connection, request: RemotingCommand, answer: RemotingCommand | Silent | HangUp | Raw | None) -> None:
+        if isinstance(answer, HangUp):
+            connection.close()
+        elif isinstance(answer, Raw):
+            connection.write(answer.data)
+        elif isinstance(answer, RemotingCommand):
+            self._reply(connection, request, answer)
+        elif answer is None:
+            usual = self._defaults.get(request.code)
+            reply = usual(connection, request) if usual else error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not faked")
+            if reply is not None:
+                self._reply(connection, request, reply)
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._parked.add(task)
+        task.add_done_callback(self._parked.discard)
+
+    def _reply(self, connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
+        if not request.is_oneway and not connection.closed:
+            command = RemotingCommand(answer.code, answer.ext_fields, answer.body, request.opaque, Flag.RESPONSE, answer.remark)
+            connection.reply(command)
+
+    def _route(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = request.ext_fields["topic"]
+        brokers = [broker for broker in (self, *self.peers) if topic in broker.topics]
+        if not brokers:
+            return error(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}")
+        route = TopicRouteData(
+            queues=tuple(QueueData(broker_name=b.name, read_queues=b.topics[topic], write_queues=b.topics[topic], perm=6) for b in brokers),
+            brokers=tuple(BrokerData(cluster="DefaultCluster", broker_name=b.name, addresses={0: b.address}) for b in brokers),
+        )
+        return ok(body=dumps(route.to_json()))
+
+    def _cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        brokers = {b.name: BrokerData(cluster="DefaultCluster", broker_name=b.name, addresses={0: b.address}) for b in (self, *self.peers)}
+        return ok(body=ClusterInfo(brokers=brokers, clusters={"DefaultCluster": tuple(brokers)}).encode())
+
+    def _create_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.CreateTopicRequest, request.ext_fields)
+        self.topics[header.topic] = header.write_queue_nums
+        return ok()
+
+    def _send(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.SendMessageRequestV2, request.ext_fields)
+        self.topics.setdefault(header.topic, header.default_topic_queue_nums)
+        properties = (header.properties or "").encode()
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            items = [(item.body, item.properties) for item in decode_batch(request.body)]
+        else:
+            items = [(request.body, properties)]
+        stored = [
+            self.put(header.topic, body, queue_id=header.queue_id, properties=props, sys_flag=header.sys_flag) for body, props in items
+        ]
+        ids = ",".join(offset_message_id(m.store_host, m.commitlog_offset) for m in stored)
+        place = h.SendMessageResponse(
+            msg_id=ids, queue_id=header.queue_id, queue_offset=stored[0].queue_offset, region="DefaultRegion", trace_on="true"
+        )
+        return ok(place)
+
+    def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        header = decode_header(h.PullMessageRequest, request.ext_fields)
+        rows = self.stored[header.topic, header.queue_id]
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
+        if header.queue_offset >= len(rows) and header.sys_flag & PullSysFlag.SUSPEND:
+            self._later(self._park(connection, request, header))
+            return None
+        return self._found(header)
+
+    def _found(self, header: h.PullMessageRequest) -> RemotingCommand:
+        rows = self.stored[header.topic, header.queue_id]
+        found = rows[header.queue_offset : header.queue_offset + header.max_msg_nums]
+        code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
+        answer = h.PullMessageResponse(next_begin_offset=header.queue_offset + len(found), min_offset=0, max_offset=len(rows))
+        return RemotingCommand(code, encode_header(answer), b"".join(encode_stored(m) for m in found))
+
+    async def _park(self, connection: Connection, request: RemotingCommand, header: h.PullMessageRequest) -> None:
+        try:
+            async with asyncio.timeout(header.suspend_timeout_ms / 1000):
+                while header.queue_offset >= len(self.stored[header.topic, header.queue_id]):
+                    await self._arrived.wait()
+        except TimeoutError:
+            pass
+        self._reply(connection, request, self._found(header))
+
+    def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        data = HeartbeatData.decode(request.body)
+        for consumer in data.consumers:
+            self.members[consumer.group][data.client_id] = connection
+        self.producers.update(dict.fromkeys(data.producers, connection))
+        return ok()
+
+    def _unregister(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.UnregisterClientRequest, request.ext_fields)
+        self.members.get(header.consumer_group or "", {}).pop(header.client_id, None)
+        return ok()
+
+    def _consumer_list(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        group = request.ext_fields["consumerGroup"]
+        members = self.members.get(group)
+        if not members:
+            return error(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return ok(body=consumer_ids_dumps(sorted(members)))
+
+    def _query_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.QueryConsumerOffsetRequest, request.ext_fields)
+        offset = self.offsets.get((header.consumer_group, header.topic, header.queue_id))
+        if offset is None:
+            return error(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+        return ok(h.OffsetResponse(offset=offset))
+
+    def _update_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.UpdateConsumerOffsetRequest, request.ext_fields)
+        self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
+        return ok()
+
+    def _search_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_header(h.SearchOffsetRequest, request.ext_fields)
+        rows = self.stored[header.topic, header.queue_id]
+        return ok(h.OffsetResponse(offset=sum(m.store_timestamp_ms < header.timestamp for m in rows)))
+
+    def _max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        queue = MessageQueue(request.ext_fields["topic"], self.name, int(request.ext_fields["queueId"]))
+        return ok(h.OffsetResponse(offset=len(self.stored[queue.topic, queue.queue_id])))

@@ -1,0 +1,264 @@
+"""Routes, registration and the cluster."""
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from ogive.errors import ProtocolError
+from ogive.wire import java_json
+from ogive.wire.bodies.config import DataVersion, TopicConfig
+from ogive.wire.bodies.fields import MAX_REGISTERED_TOPICS, as_object, as_text, dumps, get_field, get_list, loads_object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueData:
+    """How many queues of a topic one broker holds. Source: QueueData.java."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    topic_sys_flag: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerName": self.broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        obj = as_object(value, "queue data")
+        return cls(
+            broker_name=get_field(obj, "brokerName", str, ""),
+            read_queues=_queue_count(obj, "readQueueNums"),
+            write_queues=_queue_count(obj, "writeQueueNums"),
+            perm=get_field(obj, "perm", int, 0),
+            topic_sys_flag=get_field(obj, "topicSysFlag", int, get_field(obj, "topicSynFlag", int, 0)),
+        )
+
+
+MAX_QUEUES: Final = 65_536
+
+
+def _queue_count(obj: Mapping[str, Any], name: str) -> int:
+    count = get_field(obj, name, int, 0)
+    if not 0 <= count <= MAX_QUEUES:
+        raise ProtocolError(f"{name} is {count}: 0 to {MAX_QUEUES} are possible")
+    return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerData:
+    """The addresses of one broker name: id 0 is the master. Source: BrokerData.java."""
+
+    cluster: str
+    broker_name: str
+    addresses: Mapping[int, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerAddrs": {str(k): v for k, v in sorted(self.addresses.items())},
+            "brokerName": self.broker_name,
+            "cluster": self.cluster,
+            "enableActingMaster": False,
+        }
+
+    def java_text(self) -> str:
+        """The same with bare broker ids, as fastjson writes them."""
+        addresses = ",".join(f"{k}:{json.dumps(v)}" for k, v in sorted(self.addresses.items()))
+        names = f'"brokerName":{json.dumps(self.broker_name)},"cluster":{json.dumps(self.cluster)}'
+        return f'{{"brokerAddrs":{{{addresses}}},{names},"enableActingMaster":false}}'
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        obj = as_object(value, "broker data")
+        try:
+            addresses = {int(k): as_text(v) for k, v in get_field(obj, "brokerAddrs", dict, {}).items()}
+        except ValueError:
+            raise ProtocolError("a broker id is no integer") from None
+        return cls(cluster=get_field(obj, "cluster", str, ""), broker_name=get_field(obj, "brokerName", str, ""), addresses=addresses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRouteData:
+    """Where a topic lives. Source: TopicRouteData.java."""
+
+    queues: tuple[QueueData, ...]
+    brokers: tuple[BrokerData, ...]
+    order_topic_conf: str | None = None
+    filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by broker address; of brokers before 5.0 only
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "brokerDatas": [broker.to_json() for broker in self.brokers],
+            "filterServerTable": {address: list(servers) for address, servers in self.filter_servers.items()},
+            "queueDatas": [queue.to_json() for queue in self.queues],
+        }
+        if self.order_topic_conf:
+            out["orderTopicConf"] = self.order_topic_conf
+        return out
+
+    def encode(self, *, standard: bool) -> bytes:
+        """Standard JSON in ASCII with sorted keys; else Java's dialect for clients before 4.9.4."""
+        obj = self.to_json()
+        if standard:
+            return json.dumps(obj, separators=(",", ":"), sort_keys=True).encode()
+        brokers = ",".join(broker.java_text() for broker in self.brokers)
+        del obj["brokerDatas"]
+        return f'{{"brokerDatas":[{brokers}],{json.dumps(obj, separators=(",", ":"))[1:]}'.encode()
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        obj = as_object(value, "route")
+        return cls(
+            queues=tuple(get_list(obj, "queueDatas", QueueData.from_json)),
+            brokers=tuple(get_list(obj, "brokerDatas", BrokerData.from_json)),
+            order_topic_conf=get_field(obj, "orderTopicConf", str, "") or None,
+            filter_servers=_filter_servers(get_field(obj, "filterServerTable", dict, {})),
+        )
+
+
+def _filter_servers(table: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {address: tuple(get_list(table, address, as_text)) for address in table}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBrokerBody:
+    """A broker's whole topic table, as it registers it. Source: RegisterBrokerBody.java."""
+
+    data_version: DataVersion
+    topics: Mapping[str, TopicConfig]
+    filter_servers: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """The uncompressed JSON form."""
+        return dumps(
+            {
+                "filterServerList": list(self.filter_servers),
+                "topicConfigSerializeWrapper": {
+                    "dataVersion": self.data_version.to_json(),
+                    "mappingDataVersion": DataVersion().to_json(),
+                    "topicConfigTable": {name: config.to_json() for name, config in self.topics.items()},
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                },
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes, *, compressed: bool, max_inflated_bytes: int = 16 * 1024 * 1024) -> Self:
+        if compressed:
+            return cls._decode_compressed(body, max_inflated_bytes)
+        obj = loads_object(body)
+        wrapper = as_object(obj.get("topicConfigSerializeWrapper") or {}, "topic table")
+        table = get_field(wrapper, "topicConfigTable", dict, {})
+        _check_count(len(table))
+        return cls(
+            data_version=DataVersion.from_json(wrapper.get("dataVersion") or {}),
+            topics={str(name): TopicConfig.from_json(config) for name, config in table.items()},
+            filter_servers=tuple(get_list(obj, "filterServerList", as_text)),
+        )
+
+    @classmethod
+    def _decode_compressed(cls, body: bytes, limit: int) -> Self:
+        """int n, data version JSON; int count, count times int n and "name readQ writeQ perm filterType attributesJson"; ..."""
+        inflater = zlib.decompressobj()
+        try:
+            plain = inflater.decompress(body, limit)
+        except zlib.error as exc:
+            raise ProtocolError(f"registration is no zlib stream: {exc}") from None
+        if not inflater.eof:
+            raise ProtocolError(f"registration ends in the middle, or inflates to more than {limit} bytes")
+        at = 0
+
+        def number() -> int:
+            nonlocal at
+            if len(plain) - at < 4:
+                raise ProtocolError("registration ends in the middle of a length")
+            at += 4
+            return int.from_bytes(plain[at - 4 : at])
+
+        def text() -> str:
+            nonlocal at
+            size = number()
+            if size > len(plain) - at:
+                raise ProtocolError(f"registration declares {size} bytes where {len(plain) - at} are left")
+            at += size
+            try:
+                return plain[at - size : at].decode()
+            except UnicodeDecodeError as exc:
+                raise ProtocolError(f"registration is no UTF-8: {exc.reason}") from None
+
+        version = DataVersion.from_json(loads_object(text()))
+        count = number()
+        _check_count(count)
+        topics = [_topic_from_words(text()) for _ in range(count)]
+        filter_servers = java_json.loads(text()) if at < len(plain) else []
+        if not isinstance(filter_servers, list):
+            raise ProtocolError("the filter-server list is no list")
+        return cls(data_version=version, topics={t.name: t for t in topics}, filter_servers=tuple(map(as_text, filter_servers)))
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_REGISTERED_TOPICS:
+        raise ProtocolError(f"{count} topics in one registration are over the limit of {MAX_REGISTERED_TOPICS}")
+
+
+def _topic_from_words(line: str) -> TopicConfig:
+    words = line.split(" ", 5)
+    if len(words) < 5:
+        raise ProtocolError(f"topic line {line[:80]!r} has fewer than five words")
+    try:
+        read, write, perm = int(words[1]), int(words[2]), int(words[3])
+    except ValueError:
+        raise ProtocolError(f"topic line {line[:80]!r} holds something that is no number") from None
+    attributes = loads_object(words[5]) if len(words) == 6 and words[5] else {}
+    return TopicConfig(
+        name=words[0],
+        read_queues=read,
+        write_queues=write,
+        perm=perm,
+        filter_type=words[4],
+        attributes={str(k): str(v) for k, v in attributes.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """All brokers and clusters. Source: ClusterInfo.java."""
+
+    brokers: Mapping[str, BrokerData]
+    clusters: Mapping[str, tuple[str, ...]]
+
+    def encode(self) -> bytes:
+        """Broker ids bare, as Java's parser of this body expects them."""
+        brokers = ",".join(f"{json.dumps(name)}:{broker.java_text()}" for name, broker in self.brokers.items())
+        clusters = json.dumps({name: list(members) for name, members in self.clusters.items()}, separators=(",", ":"))
+        return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{clusters}}}'.encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        obj = loads_object(body)
+        clusters = get_field(obj, "clusterAddrTable", dict, {})
+        return cls(
+            brokers={str(k): BrokerData.from_json(v) for k, v in get_field(obj, "brokerAddrTable", dict, {}).items()},
+            clusters={str(name): tuple(as_text(m) for m in members) for name, members in clusters.items()},
+        )
+
+
+def topic_list_dumps(topics: Iterable[str], broker_addr: str | None = None) -> bytes:
+    """Source: TopicList.java."""
+    body: dict[str, Any] = {"topicList": list(topics)}
+    if broker_addr:
+        body["brokerAddr"] = broker_addr
+    return dumps(body)
+
+
+def topic_list_loads(body: bytes) -> list[str]:
+    return get_list(loads_object(body), "topicList", as_text)

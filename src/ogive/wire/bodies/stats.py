@@ -1,0 +1,117 @@
+"""Offsets and statistics of queues."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ogive.errors import ProtocolError
+from ogive.model import MessageQueue
+from ogive.wire import java_json
+from ogive.wire.bodies.fields import T, as_object, dumps, get_field, loads_object, queue_from_json, queue_map_dumps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOffset:
+    """One queue in GET_TOPIC_STATS_INFO. Times in ms, 0 for none. Source: TopicOffset.java."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"lastUpdateTimestamp": self.last_update_timestamp, "maxOffset": self.max_offset, "minOffset": self.min_offset}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        obj = as_object(value, "topic offset")
+        return cls(
+            min_offset=get_field(obj, "minOffset", int, 0),
+            max_offset=get_field(obj, "maxOffset", int, 0),
+            last_update_timestamp=get_field(obj, "lastUpdateTimestamp", int, 0),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetWrapper:
+    """One queue in GET_CONSUME_STATS: where the queue ends, where the group stands. Source: OffsetWrapper.java."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+    pull_offset: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerOffset": self.broker_offset,
+            "consumerOffset": self.consumer_offset,
+            "lastTimestamp": self.last_timestamp,
+            "pullOffset": self.pull_offset,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        obj = as_object(value, "offset wrapper")
+        return cls(
+            broker_offset=get_field(obj, "brokerOffset", int, 0),
+            consumer_offset=get_field(obj, "consumerOffset", int, 0),
+            last_timestamp=get_field(obj, "lastTimestamp", int, 0),
+            pull_offset=get_field(obj, "pullOffset", int, 0),
+        )
+
+
+def topic_stats_dumps(table: Mapping[MessageQueue, TopicOffset]) -> bytes:
+    """Source: TopicStatsTable.java."""
+    rows = queue_map_dumps((queue, json.dumps(row.to_json())) for queue, row in table.items())
+    return f'{{"offsetTable":{rows},"topicPutTps":0.0}}'.encode()
+
+
+def topic_stats_loads(body: bytes) -> dict[MessageQueue, TopicOffset]:
+    return _queue_table(body, TopicOffset.from_json)
+
+
+def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps: float) -> bytes:
+    """Source: ConsumeStats.java."""
+    rows = queue_map_dumps((queue, json.dumps(row.to_json())) for queue, row in table.items())
+    return f'{{"consumeTps":{float(consume_tps)},"offsetTable":{rows}}}'.encode()
+
+
+def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
+    return _queue_table(body, OffsetWrapper.from_json)
+
+
+def consume_tps_loads(body: bytes) -> float:
+    """Messages a second that the group takes, from the same body."""
+    value = loads_object(body).get("consumeTps", 0.0)
+    if not isinstance(value, int | float):
+        raise ProtocolError("member consumeTps is no number")
+    return float(value)
+
+
+def _queue_table(body: bytes, row: Callable[[Any], T]) -> dict[MessageQueue, T]:
+    table = get_field(loads_object(body), "offsetTable", dict, {})
+    return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}
+
+
+def offset_table_dumps(table: Mapping[MessageQueue, int]) -> bytes:
+    """Offsets by queue: body of RESET_CONSUMER_CLIENT_OFFSET, and a broadcasting consumer's file. Source: OffsetSerializeWrapper.java."""
+    return f'{{"offsetTable":{queue_map_dumps((queue, str(offset)) for queue, offset in table.items())}}}'.encode()
+
+
+def offset_table_loads(body: bytes) -> dict[MessageQueue, int]:
+    return _queue_table(body, _queue_offset)
+
+
+def _queue_offset(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ProtocolError("offsetTable holds something that is no offset")
+    return value
+
+
+def kv_table_dumps(table: Mapping[str, str]) -> bytes:
+    """Source: KVTable.java."""
+    return dumps({"table": dict(table)})
+
+
+def kv_table_loads(body: bytes) -> dict[str, str]:
+    return {str(k): str(v) for k, v in get_field(loads_object(body), "table", dict, {}).items()}

@@ -1,0 +1,145 @@
+"""Sends, replies, send-backs and the ends of transactions.
+
+Source: the header classes of remoting/protocol/header, 5.5.
+"""
+
+from dataclasses import dataclass
+
+from ogive.wire.codes import RequestCode
+from ogive.wire.headers.codec import Header, wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessageRequest(Header):
+    """SEND_MESSAGE (10). Source: SendMessageRequestHeader.java."""
+
+    code = RequestCode.SEND_MESSAGE
+    producer_group: str
+    topic: str
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int = 0
+    born_timestamp: int
+    flag: int = 0
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: int | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessageRequestV2(Header):
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same content under one-letter names."""
+
+    code = RequestCode.SEND_MESSAGE_V2
+    producer_group: str = wire("a")
+    topic: str = wire("b")
+    default_topic: str = wire("c", default="TBW102")
+    default_topic_queue_nums: int = wire("d", default=4)
+    queue_id: int = wire("e")
+    sys_flag: int = wire("f", default=0)
+    born_timestamp: int = wire("g")
+    flag: int = wire("h", default=0)
+    properties: str | None = wire("i", default=None)
+    reconsume_times: int | None = wire("j", default=None)
+    unit_mode: bool | None = wire("k", default=None)
+    max_reconsume_times: int | None = wire("l", default=None)
+    batch: bool | None = wire("m", default=None)
+    broker_name: str | None = wire("n", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessageResponse(Header):
+    """*msg_id* is the broker's offset id, a comma list for a batch; *queue_offset* that of the first message."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    region: str | None = wire("MSG_REGION", default=None)
+    trace_on: str | None = wire("TRACE_ON", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReplyMessageRequest(SendMessageRequest):
+    """SEND_REPLY_MESSAGE (324): a reply on its way to the client that REPLY_TO_CLIENT, one of its properties, names."""
+
+    code = RequestCode.SEND_REPLY_MESSAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReplyMessageRequestV2(SendMessageRequestV2):
+    """SEND_REPLY_MESSAGE_V2 (325)."""
+
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushReplyMessageRequest(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client; hosts are ``ip:port``. Source: ReplyMessageRequestHeader.java."""
+
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    producer_group: str
+    topic: str
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    born_host: str
+    store_host: str
+    store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSendMsgBackRequest(Header):
+    """CONSUMER_SEND_MSG_BACK (36). *offset* is a commit-log offset; *delay_level* below 0 means dead letter, 0 the broker's choice."""
+
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRequest(Header):
+    """END_TRANSACTION (37). The offsets are those of the half message: *tran_state_table_offset* counts in its queue.
+
+    *commit_or_rollback* is a ``Decision``.
+    """
+
+    code = RequestCode.END_TRANSACTION
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    msg_id: str = ""
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTransactionStateRequest(Header):
+    """CHECK_TRANSACTION_STATE (39), a broker's question; END_TRANSACTION answers it. Body: the half message, under its real topic."""
+
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)

@@ -1,0 +1,145 @@
+"""Topics, groups and settings at the broker.
+
+Source: the header classes of remoting/protocol/header, 5.5.
+"""
+
+from dataclasses import dataclass
+
+from ogive.wire.codes import RequestCode
+from ogive.wire.headers.codec import Header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicRequest(Header):
+    """UPDATE_AND_CREATE_TOPIC (17). *attributes* is ``+key=value,-key``."""
+
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    topic: str
+    default_topic: str = "TBW102"
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicRequest(Header):
+    """DELETE_TOPIC_IN_BROKER (215)."""
+
+    code = RequestCode.DELETE_TOPIC_IN_BROKER
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllTopicConfigRequest(Header):
+    """GET_ALL_TOPIC_CONFIG (21); since 5.4 by pages, of one *data_version*."""
+
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
+    topic_seq: int | None = None
+    max_topic_num: int | None = None
+    data_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllTopicConfigResponse(Header):
+    """How many topics there are in all pages."""
+
+    total_topic_num: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTopicConfigRequest(Header):
+    """GET_TOPIC_CONFIG (351)."""
+
+    code = RequestCode.GET_TOPIC_CONFIG
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateGroupRequest(Header):
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200); the group's settings are the body."""
+
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupRequest(Header):
+    """DELETE_SUBSCRIPTIONGROUP (207). 4.9 calls *clean_offset* removeOffset."""
+
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllGroupsRequest(Header):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201); since 5.4 by pages, of one *data_version*."""
+
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    group_seq: int | None = None
+    max_group_num: int | None = None
+    data_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllGroupsResponse(Header):
+    """How many groups there are in all pages."""
+
+    total_group_num: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetGroupConfigRequest(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
+
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTopicStatsRequest(Header):
+    """GET_TOPIC_STATS_INFO (202)."""
+
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryTopicConsumeByWhoRequest(Header):
+    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+
+    code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetBrokerRuntimeInfoRequest(Header):
+    """GET_BROKER_RUNTIME_INFO (28)."""
+
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetBrokerConfigRequest(Header):
+    """GET_BROKER_CONFIG (26)."""
+
+    code = RequestCode.GET_BROKER_CONFIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateBrokerConfigRequest(Header):
+    """UPDATE_BROKER_CONFIG (25); the settings are the body, as properties text."""
+
+    code = RequestCode.UPDATE_BROKER_CONFIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfigResponse(Header):
+    """*version* is the data version as JSON; the settings are the body, as properties text."""
+
+    version: str
