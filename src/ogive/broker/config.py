@@ -46,6 +46,7 @@ class BrokerConfig:
     store_replies: bool = True  # storeReplyMessageEnable
 
     # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
+    property_filter: bool = True  # enablePropertyFilter, false; whether consumers may filter by SQL92
     max_pull_messages: int = 32  # maxTransferCountOnMessageInMemory
     max_pull_bytes: int = 256 * 1024  # maxTransferBytesOnMessageInMemory
     max_large_pull_messages: int = 4096

@@ -107,7 +107,6 @@ class ClientInstance:
         self._consumers: dict[str, GroupMember] = {}
         self._checks: dict[str, list[TransactionCheck]] = {}  # by producer group
         self._cluster: dict[str, dict[int, str]] = {}  # like _brokers; all that the name server knows, once somebody wants to meet them
-        self._beating = asyncio.Lock()
         self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -361,14 +360,20 @@ class ClientInstance:
     async def heartbeat_now(self) -> int:
         """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
         self.check_running()
-        async with self._beating:
-            addresses = self.heartbeat_addresses()
-            if not addresses or not (self._producer_groups or self._consumers):
-                return 0
-            return sum(await asyncio.gather(*(self._beat(address) for address in addresses)))
+        if not (self._producer_groups or self._consumers):
+            return 0
+        return sum(await asyncio.gather(*(self._beat(address) for address in self.heartbeat_addresses())))
 
     async def _beat_all(self) -> None:
-        await self.heartbeat_now()
+        """Waits for nobody: a broker that does not answer must not hold up the heartbeats of the others."""
+        if self._producer_groups or self._consumers:
+            for address in self.heartbeat_addresses():
+                self._beat_soon(address)
+
+    def _beat_soon(self, address: str) -> None:
+        turn = self._turns.get(address)
+        if turn is None or not turn.locked():  # else one is under way
+            self.spawn(self._beat(address), f"heartbeat to {address}")
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumers = tuple(consumer.consumer_data() for consumer in self._consumers.values())
@@ -409,8 +414,8 @@ class ClientInstance:
 
     def _on_open(self, address: str) -> None:
         """A broker that restarted knows nobody: tell it at once, before a consumer's next rebalance asks it who is there."""
-        if self.running and not self._beating.locked() and address in self.heartbeat_addresses():
-            self.spawn(self._beat(address), f"heartbeat to {address}")
+        if self.running and address in self.heartbeat_addresses():
+            self._beat_soon(address)
 
     @asynccontextmanager
     async def _turn(self, address: str, patience_s: float | None = None) -> AsyncIterator[None]:

@@ -4,7 +4,8 @@ Source: PullMessageProcessor.java, DefaultPullMessageResultHandler.java, 5.3.
 
 Behaviour
 - The subscription is the one in the request (flag SUBSCRIPTION), else the one in the group's heartbeats. Tags are matched by hash;
-  clients compare the text again.
+  clients compare the text again. An SQL92 expression (property_filter) is put to the properties of each record; what it makes
+  unknown, or cannot be put to, does not match.
 - The answer's body is the records as they stand in the log.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
@@ -19,27 +20,29 @@ does: it gets up to max_large_pull_messages and max_large_pull_bytes (or its own
 Differs from Java
 - New messages that all fail a held pull's filter are passed over once; its answer, when the time is over, moves the client past them.
 - OFFSET_FOUND_NULL is answered at once, so that the client moves on; Java holds the pull where it stands.
-- No slave, so suggestWhichBrokerId is always 0. Filters by SQL92 are refused as by a Java broker with enablePropertyFilter off.
+- No slave, so suggestWhichBrokerId is always 0.
+- SQL92 is on by default (property_filter); in Java it is off (enablePropertyFilter).
 """
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from ogive.broker.clients import MAX_EXPRESSION, ConsumerGroup, tag_codes
+from ogive.broker.clients import ConsumerGroup
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
+from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.errors import ResponseCode, StoreError
+from ogive.sql92 import Expression
 from ogive.store.disk import Cold
 from ogive.store.model import GetResult, GetStatus
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import PERM_READ, SubscriptionData, SubscriptionGroupConfig
+from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig
 from ogive.wire.codes import VERSION, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageRequest, decode_header
 
-"""Characters of a subscription expression in a request."""
 MAX_SUSPEND_S: Final = 120.0
 
 _CODES: Final = {
@@ -65,21 +68,11 @@ class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
     __slots__ = (
-        "_codes",
-        "_ctx",
-        "_group",
-        "_max_bytes",
-        "_max_messages",
-        "_opaque",
-        "_suspend_s",
-        "_tries",
-        "connection",
-        "key",
-        "offset",
-    )
+        "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_suspend_s", "_tries", "_wanted", "connection", "key", "offset",
+    )  # fmt: skip
 
-    def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, codes: frozenset[int] | None) -> None:
-        self._ctx, self.connection, self._opaque, self._codes = ctx, connection, opaque, codes
+    def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, wanted: Wanted) -> None:
+        self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, opaque, wanted
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = header.queue_offset
@@ -97,8 +90,10 @@ class Pull:
 
     def read(self) -> GetResult:
         """Raises StoreError; Cold where the disk must be waited for."""
-        wait = self._tries >= MAX_TRIES
-        return self._ctx.store.get(*self.key, self.offset, self._max_messages, self._max_bytes, self._codes, wait=wait)
+        wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
+        if isinstance(wanted, Expression):
+            return read_matching(partial(get, *self.key, wait=wait), wanted, self.offset, self._max_messages, self._max_bytes)
+        return get(*self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=wait)
 
     def serve(self) -> None:
         """Answer, or hold if there is nothing yet. Raises Rejected, StoreError."""
@@ -191,13 +186,13 @@ class Pull:
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(PullMessageRequest, command.ext_fields)
-    codes = _check(ctx, header)
+    wanted = _check(ctx, header)
     moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id)
     if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0 and not moved:
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & ONEWAY:
         return
-    pull = Pull(ctx, connection, command.opaque, header, codes)
+    pull = Pull(ctx, connection, command.opaque, header, wanted)
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
         return
@@ -206,8 +201,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     pull.serve()
 
 
-def _check(ctx: Context, header: PullMessageRequest) -> frozenset[int] | None:
-    """The tag hashes to filter by. Raises Rejected."""
+def _check(ctx: Context, header: PullMessageRequest) -> Wanted:
+    """The filter. Raises Rejected."""
     group = ctx.groups.find_or_create(header.consumer_group)
     if group is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.consumer_group}] does not exist")
@@ -222,25 +217,11 @@ def _check(ctx: Context, header: PullMessageRequest) -> frozenset[int] | None:
         remark = f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} read queues"
         raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
     if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-        return _requested(header.expression_type, header.subscription or "*")
-    return _subscribed(ctx.clients.consumer_group(group.name), group, header)
+        return wanted_by(header.expression_type, header.subscription or "*", sql=ctx.config.property_filter)
+    return _subscribed(ctx, ctx.clients.consumer_group(group.name), group, header)
 
 
-def _requested(expression_type: str | None, expression: str) -> frozenset[int] | None:
-    _check_expression_type(expression_type)
-    if len(expression) > MAX_EXPRESSION:
-        raise Rejected(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"a subscription of {len(expression)} characters is over the limit of {MAX_EXPRESSION}"
-        )
-    return _codes_of(expression)
-
-
-@functools.lru_cache(1024)
-def _codes_of(expression: str) -> frozenset[int] | None:
-    return tag_codes(SubscriptionData.of_tags("", expression))
-
-
-def _subscribed(online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> frozenset[int] | None:
+def _subscribed(ctx: Context, online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> Wanted:
     if online is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: no member of {group.name} is online")
     if online.is_broadcasting and not group.consume_broadcast_enable:
@@ -252,10 +233,9 @@ def _subscribed(online: ConsumerGroup | None, group: SubscriptionGroupConfig, he
         )
     if subscription.data.version < header.sub_version:
         raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    _check_expression_type(subscription.data.expression_type)
-    return subscription.codes
-
-
-def _check_expression_type(expression_type: str | None) -> None:
-    if expression_type not in (None, "", "TAG"):
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {expression_type[:40]}")
+    if check_expression_type(subscription.data.expression_type, sql=ctx.config.property_filter) and subscription.fault:
+        raise Rejected(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            f"The broker's consumer filter data is not exist! Your expression may be wrong! {subscription.fault}",
+        )
+    return subscription.wanted
