@@ -53,6 +53,8 @@ class Context:
     """The header of a send's answer, see handlers/send.py."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     sends_waiting: int = 0
+    delivered: Callable[[int], int] = lambda level: 0
+    """How far a delay level's queue is delivered."""
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -73,6 +75,14 @@ class Context:
         if not self._submit_due:
             self._submit_due = True
             self.loop.call_soon(self._submit)
+
+    def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """put() for what the broker stores by itself."""
+        self.put(messages, self.traffic.counted(messages, done))
+
+    def put_counted_now(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """put_now() for what the broker stores by itself."""
+        self.put_now(messages, self.traffic.counted(messages, done))
 
     async def synced(self) -> None:
         """Return when everything put before is on stable storage. Raises StoreError."""

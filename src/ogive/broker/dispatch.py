@@ -1,14 +1,14 @@
 """From a request to its handler, and from what goes wrong there to an answer."""
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Final
 
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, refuse, reply
-from ogive.broker.routes import ROUTES, Direct, Route
+from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import OgiveError, ResponseCode, StoreError
 from ogive.store.disk import Cold
 from ogive.transport.connection import Connection
@@ -28,12 +28,20 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
         elif type(route) is Route:
             _serve(ctx, connection, command, route, wait=tries >= MAX_TRIES)
         else:
-            # the leading space is Java's
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
     except OgiveError as exc:
         refuse(connection, command, exc)
     except Cold as cold:
         ctx.spawn(_again(ctx, connection, command, cold, tries + 1), f"request {command.code} of {connection.remote_address}, from disk")
+
+
+def _not_supported(code: int) -> str:
+    """Java's words, its leading space too, and the reason where there is one."""
+    reason = _REASONS.get(code)
+    return f" request type {code} not supported" + (f": {reason}" if reason else "")
+
+
+_REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_SUPPORTED.items()}
 
 
 async def _again(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int) -> None:

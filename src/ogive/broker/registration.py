@@ -19,10 +19,11 @@ from typing import Final
 from ogive.broker.topics import TopicTable
 from ogive.errors import OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
-from ogive.wire.bodies import DataVersion, RegisterBrokerBody, dumps, kv_table_loads
+from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_loads, loads_object
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
+    GetRouteInfoRequest,
     Header,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
@@ -78,6 +79,13 @@ class Registration:
         """Return when every name server that can be reached knows the topics as they are now."""
         wanted = self.topics.data_version.counter
         await asyncio.gather(*(peer.wait_for(wanted) for peer in self._peers))
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """What the first name server that answers knows of the topic; None where none answers, or knows it."""
+        for peer in self._peers:
+            with suppress(OgiveError):
+                return await peer.route(topic)
+        return None
 
     def _topics_changed(self) -> None:
         for peer in self._peers:
@@ -175,6 +183,11 @@ class _NameServer:
         self._known = version
         if self._first and reply.body and (ordered := kv_table_loads(reply.body)):
             self._registration.topics.set_order(frozenset(ordered))
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises OgiveError."""
+        answer = await self._call(GetRouteInfoRequest(topic=topic, accept_standard_json_only=True), b"")
+        return TopicRouteData.from_json(loads_object(answer.body))
 
     async def _holds_something_else(self, version: DataVersion) -> bool:
         about = self._registration

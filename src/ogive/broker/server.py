@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -29,10 +29,11 @@ from ogive.broker.transaction_checks import TransactionChecks
 from ogive.broker.transactions import Transactions
 from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
-from ogive.store.fs import OsFs, reason
+from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
+from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
@@ -44,6 +45,16 @@ log = logging.getLogger(__name__)
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a broker takes from the machine it runs on. A simulation gives it another one."""
+
+    fs: Fs = field(default_factory=OsFs)
+    writer: MakeWriter = WriterThread
+    store: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of StoreConfig."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,11 +73,14 @@ class _Opened:
     locks: dict[str, Any]
 
 
-def _open(config: BrokerConfig) -> _Opened:
+def _open(config: BrokerConfig, machine: Machine) -> _Opened:
     """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
-    fs, folder = OsFs(), config.data / "config"
+    fs, folder = machine.fs, config.data / "config"
     store = MessageStore.open(
-        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels), clock_ms=_now_ms
+        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store),
+        fs=fs,
+        clock_ms=_now_ms,
+        monotonic=time.monotonic,
     )
     try:
         topics = TopicTable(
@@ -132,8 +146,9 @@ class Broker:
     After a failure sends are refused (14), and reads go on.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, machine: Machine | None = None) -> None:
         self.config = config
+        self._machine = machine or Machine()
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
@@ -159,7 +174,7 @@ class Broker:
 
     async def start(self) -> None:
         """Return when the broker serves, and its name servers have been told. Raises StoreError, ConnectError; then nothing runs."""
-        opened = await asyncio.to_thread(_open, self.config)
+        opened = await asyncio.to_thread(_open, self.config, self._machine)
         try:
             await opened.topics.saved()
             await opened.groups.saved()
@@ -169,17 +184,18 @@ class Broker:
             raise
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
-        self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
+        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, _now_ms)
         self._schedule.load(opened.delays)
+        ctx.delivered = self._schedule.delivered
         self._saves = [
             partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
             Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
         ]
         ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
         ctx.store.on_failure = self._store_failed
-        ctx.store.start(ctx.loop.call_soon_threadsafe)
+        ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
-        ctx.transactions.start(ctx.put_now, ctx.store_host)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
         config = self.config
         self._jobs = [

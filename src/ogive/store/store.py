@@ -36,7 +36,7 @@ from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
 from ogive.store.tables import make_lasting_dirs
-from ogive.store.writer import Group, GroupWriter, InlineWriter, Outcome, WriterThread
+from ogive.store.writer import Group, GroupWriter, MakeWriter, Outcome, Writer, WriterThread
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class MessageStore:
             ahead_bytes=config.ahead_bytes,
             monotonic=monotonic,
         )
-        self._writer: WriterThread | InlineWriter | None = None
+        self._writer: Writer | None = None
         self._call_owner: Callable[[Callable[[], None]], object] | None = None
         self._reports: deque[Callable[[], None]] = deque()
         self._full_until = 0.0
@@ -140,13 +140,13 @@ class MessageStore:
             raise
         return cls(fs, config, lock, recovered, clock_ms, monotonic)
 
-    def start(self, call_owner: Callable[[Callable[[], None]], object], *, threaded: bool = True) -> None:
+    def start(self, call_owner: Callable[[Callable[[], None]], object], *, writer: MakeWriter = WriterThread) -> None:
         """Accept puts. *call_owner*(fn) has fn() called on the owner thread soon; the writer thread calls it, until close() returns.
 
-        threaded=False carries out every write inside submit(): one order of events, for tests.
+        *writer* makes what carries out the writes: InlineWriter does so inside submit(), one order of events for tests.
         """
         self._call_owner = call_owner
-        self._writer = WriterThread(self._work, self.config.max_group_bytes) if threaded else InlineWriter(self._work)
+        self._writer = writer(self._work, self.config.max_group_bytes)
         self._writer.post(lambda: None)  # lets it write its first zeros ahead
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from ogive.errors import StoreError, StoreFailed, StoreFull
 from ogive.store.commitlog import Chunk, LogWriter
@@ -156,10 +156,23 @@ def join_extents(groups: Sequence[Group]) -> list[Chunk]:
     return [(offset, b"".join(pieces)) for offset, pieces in runs if pieces]
 
 
+class Writer(Protocol):
+    """Carries out what is posted, in order."""
+
+    def post(self, job: Group | Job) -> None: ...
+
+    def close(self) -> None:
+        """Return when everything posted is done and synced."""
+
+
+MakeWriter = Callable[[GroupWriter, int], Writer]
+"""Gets the work, and the most bytes of groups that become one write."""
+
+
 class InlineWriter:
     """Carries everything out at once, on the caller's thread: recovery, and tests that need one order of events."""
 
-    def __init__(self, work: GroupWriter) -> None:
+    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
         self.work = work
 
     def post(self, job: Group | Job) -> None:

@@ -90,10 +90,14 @@ class Pull:
 
     def read(self) -> GetResult:
         """Raises StoreError; Cold where the disk must be waited for."""
+        started = self._ctx.loop.time()
         wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
         if isinstance(wanted, Expression):
-            return read_matching(partial(get, *self.key, wait=wait), wanted, self.offset, self._max_messages, self._max_bytes)
-        return get(*self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=wait)
+            result = read_matching(partial(get, *self.key, wait=wait), wanted, self.offset, self._max_messages, self._max_bytes)
+        else:
+            result = get(*self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=wait)
+        self._ctx.traffic.get_times.add(self._ctx.loop.time() - started)
+        return result
 
     def serve(self) -> None:
         """Answer, or hold if there is nothing yet. Raises Rejected, StoreError."""
@@ -121,7 +125,7 @@ class Pull:
 
     def reply(self, result: GetResult) -> None:
         status = result.status
-        self._ctx.traffic.pulled(self._group, result.count)
+        self._ctx.traffic.pulled(self._group, self.key[0], result.count, result.size)
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
