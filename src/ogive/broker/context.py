@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
@@ -47,6 +48,8 @@ class Context:
     transactions: Transactions
     traffic: Traffic
     cold_reads: ColdReads
+    guard: Guard | None
+    """None: nobody is asked for credentials."""
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
     send_answer: str

@@ -23,6 +23,8 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
     """
     route = ROUTES.get(command.code)
     try:
+        if ctx.guard is not None:
+            ctx.guard.check(command, connection.remote_address)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route:

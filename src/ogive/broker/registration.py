@@ -19,6 +19,7 @@ from typing import Final
 from ogive.broker.topics import TopicTable
 from ogive.errors import OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
+from ogive.wire.acl import Credentials
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_loads, loads_object
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
@@ -53,8 +54,10 @@ class Registration:
         address: str,
         period_s: float = 30.0,
         timeout_s: float = 3.0,
+        credentials: Credentials | None = None,
     ) -> None:
-        """*address* is where clients reach the broker."""
+        """*address* is where clients reach the broker; *credentials* sign what name servers are asked."""
+        self.credentials = credentials
         self.cluster, self.broker_name, self.broker_id, self.address = cluster, broker_name, broker_id, address
         self.topics = topics
         self.period_s, self.timeout_s = period_s, timeout_s
@@ -225,6 +228,6 @@ class _NameServer:
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             host, port = split_address(self._address)
-            self._connection = await connect(host, port, timeout_s=self._registration.timeout_s)
+            self._connection = await connect(host, port, timeout_s=self._registration.timeout_s, credentials=self._registration.credentials)
             self._connection.on_close.append(lambda _: self._wake.set())
         return self._connection

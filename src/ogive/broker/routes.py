@@ -6,6 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
 from ogive.broker.handlers import (
+    access,
     admin,
     ask_clients,
     assignment,
@@ -95,6 +96,16 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.GetConsumerConnectionListRequest, admin.show_consumers),
         Route(headers.GetProducerConnectionListRequest, admin.show_producers),
         Route(headers.GetConsumeStatsRequest, admin.consume_stats),
+        Route(headers.CreateUserRequest, access.create_user),
+        Route(headers.UpdateUserRequest, access.update_user),
+        Route(headers.DeleteUserRequest, access.delete_user),
+        Route(headers.GetUserRequest, access.show_user),
+        Route(headers.ListUsersRequest, access.list_users),
+        Route(headers.CreateAclRequest, access.create_acl),
+        Route(headers.UpdateAclRequest, access.update_acl),
+        Route(headers.DeleteAclRequest, access.delete_acl),
+        Route(headers.GetAclRequest, access.show_acl),
+        Route(headers.ListAclsRequest, access.list_acls),
         Route(headers.CreateTopicListRequest, topics.create_all),
         Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group),
         Route(headers.QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
@@ -166,11 +177,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         "pop consumption is not supported",
         C.POP_MESSAGE, C.ACK_MESSAGE, C.BATCH_ACK_MESSAGE, C.PEEK_MESSAGE, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO,
         C.POP_ROLLBACK,
-    ),
-    **_reasons(
-        "access control is not supported",
-        C.AUTH_CREATE_USER, C.AUTH_UPDATE_USER, C.AUTH_DELETE_USER, C.AUTH_GET_USER, C.AUTH_LIST_USER, C.AUTH_CREATE_ACL, C.AUTH_UPDATE_ACL,
-        C.AUTH_DELETE_ACL, C.AUTH_GET_ACL, C.AUTH_LIST_ACL,
     ),
     **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
     **_reasons(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from ogive.access.guard import Guard
+from ogive.access.table import AccessTable
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
@@ -28,7 +30,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.broker.transactions import Transactions
 from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
-from ogive.model import SCHEDULE_TOPIC
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, PropertyName
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
@@ -38,7 +40,7 @@ from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import encode_host
+from ogive.wire.message import decode_stored, encode_host, raw_property
 
 log = logging.getLogger(__name__)
 
@@ -146,9 +148,11 @@ class Broker:
     After a failure sends are refused (14), and reads go on.
     """
 
-    def __init__(self, config: BrokerConfig, machine: Machine | None = None) -> None:
+    def __init__(self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None) -> None:
+        """*access*: the users who may ask, and for what; None: everybody may everything."""
         self.config = config
         self._machine = machine or Machine()
+        self._access = access
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
@@ -242,10 +246,12 @@ class Broker:
                 address=self.address,
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
+                credentials=config.credentials,
             ),
             transactions=opened.transactions,
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
+            guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
         )
@@ -325,6 +331,16 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
+    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and belong to where they will go."""
+    record = store.record_at(commitlog_offset)
+    if record is None:
+        return None
+    stored = decode_stored(record)
+    real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
+    return real.decode() if real is not None and stored.topic in (HALF_TOPIC, SCHEDULE_TOPIC) else stored.topic
 
 
 def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:
