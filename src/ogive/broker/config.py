@@ -8,6 +8,7 @@ from typing import Final, Literal
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
 from ogive.transport.limits import ServerLimits
+from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
@@ -74,6 +75,9 @@ class BrokerConfig:
     max_offsets: int = 1_000_000  # group x topic x queue
     offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
+
+    # access
+    credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
 
     # the rest
     register_period_s: float = 30.0  # registerNameServerPeriod

@@ -13,6 +13,7 @@ from ogive.model import TOOLS_GROUP, DelayLevels, MessageExt, MessageQueue, Pull
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.bodies import (
+    Acl,
     ClusterInfo,
     ConsumerConnection,
     HeartbeatData,
@@ -23,6 +24,8 @@ from ogive.wire.bodies import (
     TopicConfig,
     TopicOffset,
     TopicRouteData,
+    User,
+    acls_loads,
     consume_stats_loads,
     consume_tps_loads,
     consumer_ids_loads,
@@ -35,6 +38,7 @@ from ogive.wire.bodies import (
     producer_connections_loads,
     topic_list_loads,
     topic_stats_loads,
+    users_loads,
 )
 from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode
@@ -583,3 +587,40 @@ def success(ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> R
 def refusal(code: int, remark: str) -> RemotingCommand:
     """An answer that says why a broker's request was not carried out."""
     return RemotingCommand(code, {}, flag=Flag.RESPONSE, remark=remark)
+
+
+# --- users and policies ----------------------------------------------------------------------------------------------
+
+
+async def create_user(pool: ConnectionPool, address: str, user: User, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.CreateUserRequest(username=user.username), timeout_s, dumps(user.to_json(with_password=True)))
+
+
+async def update_user(pool: ConnectionPool, address: str, user: User, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """What *user* says nothing about stays."""
+    await _ask(pool, address, h.UpdateUserRequest(username=user.username), timeout_s, dumps(user.to_json(with_password=True)))
+
+
+async def delete_user(pool: ConnectionPool, address: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.DeleteUserRequest(username=name), timeout_s)
+
+
+async def list_users(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[User]:
+    reply = await _ask(pool, address, h.ListUsersRequest(), timeout_s)
+    return users_loads(reply.body) if reply.body else []
+
+
+async def update_acl(pool: ConnectionPool, address: str, acl: Acl, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Add policies; an entry replaces the one that there is for the same resource."""
+    await _ask(pool, address, h.UpdateAclRequest(subject=acl.subject), timeout_s, dumps(acl.to_json()))
+
+
+async def delete_acl(
+    pool: ConnectionPool, address: str, subject: str, resource: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    await _ask(pool, address, h.DeleteAclRequest(subject=subject, resource=resource), timeout_s)
+
+
+async def list_acls(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[Acl]:
+    reply = await _ask(pool, address, h.ListAclsRequest(), timeout_s)
+    return acls_loads(reply.body) if reply.body else []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.model import SCHEDULE_TOPIC
+from ogive.store.disk import Disk
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
 from ogive.store.record import fixed_bytes, topic_field
@@ -109,8 +110,15 @@ class ConsumeQueue:
         return bytes(self.tail[at : at + count * ENTRY_BYTES])
 
 
+def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> bytes:
+    """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError, OSError, Cold."""
+    at = index % queue.file_entries
+    path = segment_path(queue.directory, (index - at) * ENTRY_BYTES)
+    return disk.read(path, min(count, queue.file_entries - at) * ENTRY_BYTES, at * ENTRY_BYTES)
+
+
 class QueueFiles:
-    """The files of all consume queues, through a bounded number of handles; one instance for each thread that uses them."""
+    """Changes the files of all consume queues, through a bounded number of handles."""
 
     def __init__(self, fs: Fs, max_open: int) -> None:
         self._fs = fs
@@ -127,12 +135,6 @@ class QueueFiles:
                 else:
                     handle = self._handles.get(path)
                 self._fs.pwrite(handle, piece, at * ENTRY_BYTES)
-
-    def read(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
-        """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError."""
-        at = index % queue.file_entries
-        handle = self._handles.get(segment_path(queue.directory, (index - at) * ENTRY_BYTES))
-        return self._fs.pread(handle, min(count, queue.file_entries - at) * ENTRY_BYTES, at * ENTRY_BYTES)
 
     def cut(self, queue: ConsumeQueue) -> None:
         """Make sure that the last file holds zeros behind the written entries."""

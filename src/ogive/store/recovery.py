@@ -27,6 +27,9 @@ from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
 from ogive.store.fs import Fs
+from ogive.store.index import IndexFiles, KeyIndex, Sizes, index_names
+from ogive.store.index import found_sizes as found_index_sizes
+from ogive.store.index import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.record import NEVER, delay_level, tag_hash
@@ -52,6 +55,7 @@ class Recovered:
     deleted: dict[str, int]
     crc_from: int
     file_entries: int  # of a consume-queue file
+    index: KeyIndex
     damaged: int = 0
 
 
@@ -69,6 +73,10 @@ class _Recovery:
         self._file_entries = 0  # of a consume-queue file
         self._found = find_segments(fs, self._commitlog, config.segment_bytes)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._index_directory = config.root / "index"
+        self._index = KeyIndex(self._index_directory, config.index_sizes)
+        self._index_files = IndexFiles(fs)
+        self._index_from = 0  # commit-log offset from which on keys are missing
         self._unwritten = 0  # entries dispatched since the last flush
         self._deleted: dict[str, int] = {}
         self._store_timestamp_ms = 0
@@ -86,7 +94,9 @@ class _Recovery:
         try:
             result = LogEnd(scan.start)
             lost = self._restore(checkpoint) if checkpoint is not None else []
-            if lost and checkpoint is not None:
+            self._restore_index(checkpoint)
+            keys_lost = checkpoint is not None and self._index_from < checkpoint.position
+            if checkpoint is not None and (lost or keys_lost):
                 self._rebuild(scan, checkpoint, lost, result)
             position = checkpoint.position if checkpoint is not None else scan.start
             if clean and checkpoint is not None and scan.is_end(position):
@@ -99,12 +109,19 @@ class _Recovery:
             crc_from = self._crc_from(checkpoint, result.offset)
             if lost or result.offset != position or not clean:
                 self._clear(result.offset, clean)
-            if lost or result.offset != position or not clean or checkpoint is None or checkpoint.crc_from != crc_from:
-                state = checkpoints.take(result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from)
+            changed = lost or keys_lost or result.offset != position or checkpoint is None or checkpoint.crc_from != crc_from
+            if changed or not clean:
+                writes = self._index.collect(checkpoint=True)
+                self._index_files.write(writes)
+                self._index.written(writes)
+                state = checkpoints.take(
+                    result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states()
+                )
                 checkpoints.save(fs, root, state)
         finally:
             scan.close()
             self._files.close()
+            self._index_files.close()
         if result.damaged or self._skipped:
             log.error(
                 "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
@@ -119,6 +136,7 @@ class _Recovery:
             self._deleted,
             crc_from,
             self._file_entries,
+            self._index,
             result.damaged + self._skipped,
         )
 
@@ -145,11 +163,31 @@ class _Recovery:
         handles.close()
         return lost
 
+    def _restore_index(self, checkpoint: Checkpoint | None) -> None:
+        """Take over the index files that are as they should be, and remove the others."""
+        fs, directory = self._fs, self._index_directory
+        states = checkpoint.index if checkpoint is not None else None
+        files = restored_index(fs, directory, states or ())
+        sizes = Sizes(states[-1].slots, states[-1].items) if states else found_index_sizes(fs, directory) or self._config.index_sizes
+        self._index = KeyIndex(directory, sizes, files)
+        if states is None:
+            self._index_from = self._found.starts[0] if self._found.starts else 0
+        else:
+            assert checkpoint is not None
+            self._index_from = states[len(files)].begin_offset if len(files) < len(states) else checkpoint.position
+        kept = {file.name for file in files}
+        for name in index_names(fs, directory):
+            if name not in kept:
+                self._index_files.remove(directory / name)
+
     def _rebuild(self, scan: LogScan, checkpoint: Checkpoint, lost: list[QueueState], result: LogEnd) -> None:
-        """Make the queues in *lost* again from the log before the checkpoint."""
-        log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
+        """Make the queues in *lost*, and missing keys, again from the log before the checkpoint."""
+        if lost:
+            log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
+        if self._index_from < checkpoint.position:
+            log.warning("the index of keys is made again from the commit log, from offset %d on", self._index_from)
         self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}
-        for scanned in scan.records(scan.start, result):
+        for scanned in scan.records(scan.start if lost else max(scan.start, self._index_from), result):
             if scanned[0] >= checkpoint.position:
                 break
             self._dispatch(scanned)
@@ -174,6 +212,9 @@ class _Recovery:
         if stored_ms > self._store_timestamp_ms:
             self._store_timestamp_ms = stored_ms
         kind = sys_flag & SysFlag.TRANSACTION_MASK
+        if offset >= self._index_from and kind != SysFlag.TRANSACTION_ROLLBACK:
+            self._index.add(((topic, buffer[properties_at : at + size], offset, stored_ms),))
+            self._unwritten += 1
         if kind != 0 and kind != SysFlag.TRANSACTION_COMMIT:
             return
         key = (topic, queue_id)
@@ -187,7 +228,7 @@ class _Recovery:
         properties = buffer[properties_at : at + size]
         queue.append(ENTRY.pack(offset, size, self._tags_code(topic, properties, stored_ms)))
         self._unwritten += 1
-        if self._unwritten >= FLUSH_ENTRIES:
+        if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
 
     def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
@@ -231,6 +272,9 @@ class _Recovery:
                 self._files.write([write])
                 queue.written = queue.handed
                 queue.drop_written(FLUSH_ENTRIES)
+        keys = self._index.collect(checkpoint=False)
+        self._index_files.write(keys)
+        self._index.written(keys)
         self._unwritten = 0
 
     def _clear(self, end: int, clean: bool) -> None:
