@@ -23,6 +23,7 @@ from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.replies import Rejected
+from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
@@ -71,6 +72,7 @@ class _Opened:
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
+    retention: Retention
     locks_file: JsonTable
     locks: dict[str, Any]
 
@@ -109,6 +111,9 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         locks = locks_file.load() or {}
         transactions = Transactions(store, _now_ms, config.max_open_transactions)
         transactions.recover(offsets)
+        retention = Retention(
+            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
+        )
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
@@ -116,7 +121,7 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, locks_file=locks_file, locks=locks,
+        transactions=transactions, locks_file=locks_file, locks=locks, retention=retention,
     )  # fmt: skip
 
 
@@ -207,6 +212,7 @@ class Broker:
             self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
+            self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -249,6 +255,7 @@ class Broker:
                 credentials=config.credentials,
             ),
             transactions=opened.transactions,
+            retention=opened.retention,
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
@@ -293,6 +300,7 @@ class Broker:
             await ctx.topics.saved()
             await ctx.groups.saved()
             await ctx.locks.saved()
+            await ctx.retention.save()
         except (StoreError, Rejected) as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()
