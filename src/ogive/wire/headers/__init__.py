@@ -16,9 +16,11 @@ from ogive.wire.headers.access import (
     UpdateUserRequest,
 )
 from ogive.wire.headers.admin import (
+    CleanExpiredQueuesRequest,
     CleanUnusedTopicRequest,
     CreateGroupListRequest,
     CreateTopicListRequest,
+    DeleteExpiredLogRequest,
     GetAllProducerInfoRequest,
     GetBrokerConsumeStatsRequest,
     InvokeGetConsumerStatusRequest,
@@ -135,6 +137,7 @@ __all__ = [
     "BrokerHeartbeatRequest",
     "CheckClientConfigRequest",
     "CheckTransactionStateRequest",
+    "CleanExpiredQueuesRequest",
     "CleanUnusedTopicRequest",
     "CloneGroupOffsetRequest",
     "ConsumeMessageDirectlyRequest",
@@ -146,6 +149,7 @@ __all__ = [
     "CreateTopicRequest",
     "CreateUserRequest",
     "DeleteAclRequest",
+    "DeleteExpiredLogRequest",
     "DeleteGroupRequest",
     "DeleteKvConfigRequest",
     "DeleteTopicInNameServerRequest",
