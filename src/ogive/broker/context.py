@@ -8,12 +8,14 @@ from typing import Any
 
 from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
@@ -46,6 +48,8 @@ class Context:
     registration: Registration
     transactions: Transactions
     traffic: Traffic
+    cold_reads: ColdReads
+    retention: Retention
     guard: Guard | None
     """None: nobody is asked for credentials."""
     own_properties: str

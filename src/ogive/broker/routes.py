@@ -15,6 +15,7 @@ from ogive.broker.handlers import (
     locks,
     offsets,
     pull,
+    query,
     queue_entries,
     replies,
     send,
@@ -72,6 +73,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.ResetOffsetRequest, offsets.reset),
         Route(headers.CloneGroupOffsetRequest, offsets.clone),
         Route(headers.ViewMessageRequest, offsets.view_message),
+        Route(headers.QueryMessageRequest, query.query),
         Route(headers.UnregisterClientRequest, clients.unregister),
         Route(headers.GetConsumerListRequest, clients.consumer_list),
         Route(headers.CheckClientConfigRequest, clients.check_config),
@@ -177,7 +179,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.POP_ROLLBACK,
     ),
     **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
-    **_reasons("messages are not indexed by key", C.QUERY_MESSAGE),
     **_reasons(
         "an operator's command that this broker does not have",
         C.CLEAN_EXPIRED_CONSUMEQUEUE, C.QUERY_CORRECTION_OFFSET, C.DELETE_EXPIRED_COMMITLOG, C.UPDATE_AND_GET_GROUP_FORBIDDEN,

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
@@ -22,6 +23,7 @@ from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.replies import Rejected
+from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
@@ -70,6 +72,7 @@ class _Opened:
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
+    retention: Retention
     locks_file: JsonTable
     locks: dict[str, Any]
 
@@ -108,6 +111,9 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         locks = locks_file.load() or {}
         transactions = Transactions(store, _now_ms, config.max_open_transactions)
         transactions.recover(offsets)
+        retention = Retention(
+            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
+        )
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
@@ -115,7 +121,7 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, locks_file=locks_file, locks=locks,
+        transactions=transactions, locks_file=locks_file, locks=locks, retention=retention,
     )  # fmt: skip
 
 
@@ -209,6 +215,7 @@ class Broker:
             self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
+            self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -252,6 +259,8 @@ class Broker:
                 dial=self._dial,
             ),
             transactions=opened.transactions,
+            retention=opened.retention,
+            cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
@@ -292,12 +301,14 @@ class Broker:
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await ctx.slow_readers.close()
         await ctx.finish_tasks()
+        await asyncio.to_thread(ctx.cold_reads.close)
         try:
             for save in self._saves:
                 await save()
             await ctx.topics.saved()
             await ctx.groups.saved()
             await ctx.locks.saved()
+            await ctx.retention.save()
         except (StoreError, Rejected) as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()

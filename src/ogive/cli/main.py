@@ -165,6 +165,19 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         default="sync",
         help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
     )
+    command.add_argument(
+        "--keep-hours", metavar="HOURS", type=float, default=72.0, help="remove messages when they are older (default: 72)"
+    )
+    command.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day when that is done, such as 4,16 (default: 4)")
+    command.add_argument(
+        "--delete-above", metavar="PERCENT", type=float, default=75.0, help="do it at any hour while the disk is fuller (default: 75)"
+    )
+    command.add_argument(
+        "--delete-young-above",
+        metavar="PERCENT",
+        type=float,
+        help="while the disk is fuller, remove the oldest messages whatever their age (default: never; then a full disk refuses sends)",
+    )
     command.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
     command.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
     command.add_argument(
@@ -379,7 +392,7 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         "find:run",
         "show a message by its id, its key, or its place",
         "Ids are those that producers print (unique key) or brokers give (offset id). Unique keys and keys are looked up in the brokers' "
-        "index of keys, which Apache's have.",
+        "index of keys.",
     )
     command.add_argument("id", nargs="?", metavar="ID")
     command.add_argument("--topic", metavar="TOPIC", help="where to look; needed with --key and --offset")

@@ -17,6 +17,7 @@ from ogive.cli.connect import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.store.retention import RetentionConfig
 from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.access import SUPER, User
@@ -130,6 +131,20 @@ async def make_first_user(options: argparse.Namespace, access: AccessTable) -> N
         log.info("super user %s is made", first.access_key)
 
 
+def retention(options: argparse.Namespace) -> RetentionConfig:
+    """How long messages are kept. Raises InvalidOption."""
+    try:
+        hours = tuple([int(hour) for hour in options.delete_at.split(",")])
+    except ValueError:
+        raise InvalidOption(f"--delete-at {options.delete_at!r}: hours are expected, such as 4 or 4,16") from None
+    return RetentionConfig(
+        keep_s=options.keep_hours * 3600,
+        hours=hours,
+        disk_share=options.delete_above / 100,
+        force_share=options.delete_young_above / 100 if options.delete_young_above is not None else 1.0,
+    )
+
+
 def tls_config(options: argparse.Namespace) -> TlsConfig | None:
     """Raises InvalidOption."""
     if not options.tls_cert or not options.tls_key:
@@ -168,6 +183,7 @@ def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig 
         flush=options.flush,
         auto_create_topics=not options.no_auto_create_topics,
         delay_levels=options.delay_levels or DEFAULT_DELAY_LEVELS,
+        retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
         tls=tls,
