@@ -327,6 +327,11 @@ class JavaClient:
         """Wait for a JSON line that has *key*."""
         wait_until(lambda: any(key in line for line in self.printed().lines), self._process, self._output, f"line with {key!r}", timeout_s)
 
+    def wait_for_text(self, text: str, timeout_s: float = 60.0) -> str:
+        """Everything printed, once *text* is in it."""
+        wait_until(lambda: text in self.printed().other, self._process, self._output, f"output with {text!r}", timeout_s)
+        return self.printed().other
+
     def wait(self, timeout_s: float = 120.0) -> Run:
         """Wait until the program has ended."""
         self._process.wait(timeout_s)

@@ -60,13 +60,17 @@ def build_parser() -> argparse.ArgumentParser:
     _demo(commands)
     _topic(commands)
     _group(commands)
+    _broker(commands)
     _lag(commands)
     _check(commands)
     _run(commands)
     _send(commands)
     _tail(commands)
     _message(commands)
+    _trace(commands)
     _dead_letter(commands)
+    _bench(commands)
+    _context(commands)
     _user(commands)
     _acl(commands)
     _errors(commands)
@@ -91,24 +95,25 @@ def _yes_option(command: argparse.ArgumentParser) -> None:
 
 
 def _client_options(command: argparse.ArgumentParser) -> None:
-    default = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
     command.add_argument(
         "-n",
         "--name-server",
         metavar="HOST:PORT",
-        default=default,
-        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else 127.0.0.1:9876)",
+        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else those of the context in use, see "
+        "`ogive context`, else 127.0.0.1:9876)",
     )
+    _secret_options(command)
+
+
+def _secret_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--credentials",
         metavar="FILE",
-        default=os.environ.get("OGIVE_CREDENTIALS"),
         help="a file with the lines accessKey: NAME and secretKey: SECRET (default: OGIVE_CREDENTIALS from the environment)",
     )
     command.add_argument(
         "--cafile",
         metavar="FILE",
-        default=os.environ.get("OGIVE_CAFILE"),
         help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
     )
 
@@ -244,7 +249,7 @@ def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
 
 
 def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    text = "list, show, create, reset and delete consumer groups"
+    text = "list, show, create, move and delete consumer groups"
     parser = commands.add_parser("group", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(group_parser=parser)
     groups = parser.add_subparsers(metavar="COMMAND")
@@ -279,12 +284,40 @@ def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     _client_options(command)
     _json_option(command)
     command = _command(
+        groups,
+        "skip",
+        "groups:skip_backlog",
+        "have a group skip all messages that wait for it in a topic",
+        "The same as `reset --to latest`. --dry-run shows how many would be skipped.",
+    )
+    command.add_argument("group")
+    command.add_argument("topic")
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    _client_options(command)
+    _json_option(command)
+    command = _command(
         groups, "delete", "groups:delete_group", "delete a group that has no members online", "Its retry and dead-letter topics stay."
     )
     command.add_argument("group")
     command.add_argument("--offsets", action="store_true", help="also forget how far it has come")
     _yes_option(command)
     _client_options(command)
+
+
+def _broker(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list and show brokers"
+    parser = commands.add_parser("broker", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    brokers = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        brokers, "list", "brokers:list_brokers", "list the brokers with their rates and totals", "Exit code 1: one of them does not answer."
+    )
+    _client_options(command)
+    _json_option(command)
+    command = _command(brokers, "show", "brokers:show_broker", "show all figures of a broker")
+    command.add_argument("broker", metavar="NAME", help="its name, or HOST:PORT")
+    _client_options(command)
+    _json_option(command)
 
 
 def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -402,6 +435,70 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("--broker", metavar="NAME", help="on which broker, where the topic has several")
     _client_options(command)
     _json_option(command)
+
+
+def _trace(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "trace",
+        "trace:run",
+        "show what happened to a message: who sent it, who consumed it, when and how",
+        "Producers and consumers write it down when tracing is switched on in them (trace=True).",
+    )
+    command.add_argument("key", metavar="ID", help="the message's id, or one of its keys")
+    command.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to")
+    _client_options(command)
+    _json_option(command)
+
+
+def _bench(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "measure how fast a cluster takes messages and gives them back"
+    parser = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    measures = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        measures, "produce", "bench:produce", "send messages and show rate and latency", "A line each second, then the total."
+    )
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where to (default: OgiveBench)")
+    command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of each body (default: 1024)")
+    command.add_argument("--in-flight", type=int, default=64, metavar="N", help="sends at the same time (default: 64)")
+    _bench_options(command)
+    command = _command(
+        measures, "consume", "bench:consume", "receive messages, the oldest first, and show the rate", "Exit code 1: none came."
+    )
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where from (default: OgiveBench)")
+    command.add_argument("--group", default="ogive-bench", metavar="GROUP", help="as whom; its place is kept (default: ogive-bench)")
+    _bench_options(command)
+
+
+def _bench_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--for", dest="duration", default="10s", metavar="TIME", help="how long, such as 30s or 2m (default: 10s)")
+    command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    _client_options(command)
+    _json_option(command)
+
+
+def _context(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "name clusters, and choose the one that commands go to"
+    parser = commands.add_parser(
+        "context",
+        help=text,
+        description=f"{text.capitalize()}. They are kept in ogive/contexts.json under XDG_CONFIG_HOME or ~/.config; OGIVE_CONTEXT names "
+        "another one for a single command.",
+    )
+    parser.set_defaults(group_parser=parser)
+    contexts = parser.add_subparsers(metavar="COMMAND")
+    command = _command(contexts, "list", "contexts:list_contexts", "list the contexts; * marks the one in use")
+    _json_option(command)
+    command = _command(contexts, "add", "contexts:add", "add a context, or change it", "The first one is used at once.")
+    command.add_argument("context", metavar="NAME")
+    command.add_argument("-n", "--name-server", required=True, metavar="HOST:PORT", help="name servers, separated by ';'")
+    _secret_options(command)
+    command.add_argument("--use", action="store_true", help="use it from now on")
+    command = _command(contexts, "use", "contexts:use", "use a context from now on")
+    command.add_argument("context", metavar="NAME")
+    command = _command(contexts, "remove", "contexts:remove", "remove a context")
+    command.add_argument("context", metavar="NAME")
 
 
 def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
