@@ -37,6 +37,7 @@ class BrokerConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
     retention_check_s: float = 10.0  # cleanResourceInterval
+    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable

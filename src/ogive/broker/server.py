@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
+from ogive.broker import apache_conf
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
@@ -26,6 +27,7 @@ from ogive.broker.replies import Rejected
 from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
+from ogive.broker.scrubbing import Scrubbing
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
@@ -87,6 +89,7 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         monotonic=time.monotonic,
     )
     try:
+        apache_conf.write(fs, config, store)
         topics = TopicTable(
             JsonTable(fs, folder / "topics.json"),
             cluster=config.cluster,
@@ -216,6 +219,7 @@ class Broker:
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
+            *self._scrub_job(ctx),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -271,6 +275,11 @@ class Broker:
         task: asyncio.Task[None] = asyncio.create_task(every(period_s, work, name=name, first_after_s=period_s), name=name)
         task.add_done_callback(self._job_ended)
         return task
+
+    def _scrub_job(self, ctx: Context) -> list[asyncio.Task[None]]:
+        if not self.config.scrub_bytes_per_s:
+            return []
+        return [self._job(1.0, Scrubbing(ctx.store, self.config.scrub_bytes_per_s, ctx.loop.time).run, "read the log again")]
 
     def _job_ended(self, task: asyncio.Task[None]) -> None:
         """Jobs run until they are cancelled: any other end is a bug, and a broker without the job would be no broker."""

@@ -73,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     _context(commands)
     _user(commands)
     _acl(commands)
+    _store(commands)
     _errors(commands)
     return parser
 
@@ -524,6 +525,31 @@ def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("--all", action="store_true", help="every one (at most the 10,000 oldest)")
     command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
     _client_options(command)
+
+
+def _store(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "check and repair the directory of a broker that is stopped"
+    parser = commands.add_parser("store", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    stores = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        stores,
+        "verify",
+        "store:verify",
+        "read everything in a broker's directory and say what is damaged; changes nothing",
+        "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be looked at, for example because a broker runs on it.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
+    command = _command(
+        stores,
+        "repair",
+        "store:repair",
+        "make everything again that the messages themselves do not hold: queues, index, tables from their backups",
+        "Deletes no message that can be read. Exit code 0: nothing is wrong any more; 3: messages are lost; 1: it cannot be done.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
 
 
 def _errors(commands: "Subparsers[argparse.ArgumentParser]") -> None:
