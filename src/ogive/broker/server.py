@@ -22,7 +22,7 @@ from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
-from ogive.broker.registration import Registration
+from ogive.broker.registration import Dial, Registration
 from ogive.broker.replies import Rejected
 from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
@@ -156,13 +156,16 @@ class Broker:
     After a failure sends are refused (14), and reads go on.
     """
 
-    def __init__(self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None) -> None:
-        """*access*: the users who may ask, and for what; None: everybody may everything."""
+    def __init__(
+        self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None, dial: Dial | None = None
+    ) -> None:
+        """*access*: the users who may ask, and for what; None: everybody may everything. *dial* leads to name servers in this process."""
+        self._dial = dial
         self.config = config
         self._machine = machine or Machine()
         self._access = access
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
-        self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
+        self._server = Server(self._handle, host=config.host, port=config.port, tls=config.tls, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
         self._saves: list[Callable[[], Awaitable[None]]] = []
@@ -257,6 +260,7 @@ class Broker:
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
                 credentials=config.credentials,
+                dial=self._dial,
             ),
             transactions=opened.transactions,
             retention=opened.retention,
@@ -282,6 +286,10 @@ class Broker:
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
+
+    async def reload_certificates(self) -> None:
+        """See Server.reload_certificates."""
+        await self._server.reload_certificates()
 
     # --- stop --------------------------------------------------------------------------------------------------------
 

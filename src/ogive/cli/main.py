@@ -148,6 +148,21 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         default=os.environ.get("OGIVE_CREDENTIALS"),
         help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
     )
+    command.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
+    command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
+    command.add_argument(
+        "--tls-mode",
+        choices=("enforcing", "permissive"),
+        default="enforcing",
+        help="enforcing: only TLS (default); permissive: also connections without it, on the same ports",
+    )
+    command.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for certificates of these authorities")
+    command.add_argument(
+        "--tls-client-auth",
+        choices=("required", "optional"),
+        default="required",
+        help="with --tls-client-ca: whether each needs one (default: required)",
+    )
     command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
     command.add_argument(
