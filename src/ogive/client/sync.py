@@ -117,10 +117,12 @@ class Producer(Facade):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """See ``ogive.aio.Producer.send``."""
-        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout_s).result()
+        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s).result()
 
     def submit(
         self,
@@ -133,13 +135,15 @@ class Producer(Facade):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """See ``ogive.aio.Producer.submit``. Blocks while there is no room among the messages in flight.
 
         The messages of one thread keep their order. A failure that nobody looks at is logged.
         """
-        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout_s)
+        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
 
     def send_oneway(
         self,
@@ -214,6 +218,10 @@ class Producer(Facade):
             )
         )
 
+    def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """See ``ogive.aio.Producer.recall``."""
+        return self._live().call(self._producer.recall(topic, handle, timeout_s=timeout_s))
+
     def flush(self) -> None:
         """See ``ogive.aio.Producer.flush``."""
         self._live().call(self._producer.flush())
@@ -228,6 +236,8 @@ class Producer(Facade):
         sharding_key: str | None,
         queue: MessageQueue | None,
         delay_level: int,
+        deliver_at: datetime | None,
+        delay_s: float | None,
         timeout_s: float | None,
     ) -> SubmitFuture[SendResult]:
         portal = self._live()
@@ -235,7 +245,7 @@ class Producer(Facade):
         producer = self._producer
         publisher = producer.publisher
         budget = producer.budget_s(timeout_s)
-        outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
         future: SubmitFuture[SendResult] = SubmitFuture()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
         outgoing.future = future
