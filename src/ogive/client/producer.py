@@ -6,12 +6,12 @@
 import asyncio
 import base64
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from ogive.client import api
 from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
@@ -31,16 +31,26 @@ from ogive.wire.compression import compress
 from ogive.wire.headers import RecallMessageRequest
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
+if TYPE_CHECKING:  # type checkers know typing_extensions; at run time it is not needed, and may not be there
+    from typing_extensions import TypeVar
+
+    B = TypeVar("B", default=bytes)
+else:
+    from typing import TypeVar
+
+    B = TypeVar("B")
+
 HANDLE_WORDS: Final = 5  # version, topic, broker, time, unique key
 _BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
 
 
-class Producer:
+class Producer(Generic[B]):
     """``async with Producer() as producer``. Used on one event loop; many tasks may share it.
 
     *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
     Leaving the block waits for the messages in flight. *check* answers the broker's questions about transactions of *group* that nobody
-    ended: True commits, False rolls back, None means "not known yet".
+    ended: True commits, False rolls back, None means "not known yet". With a *serializer*, ``to_json`` for one, bodies are what it takes
+    (``Producer[Order]``); a ``Message`` holds its bytes still.
     """
 
     def __init__(
@@ -49,6 +59,7 @@ class Producer:
         *,
         group: str | None = None,
         check: Check | None = None,
+        serializer: Callable[[B], bytes] | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -60,6 +71,7 @@ class Producer:
         self._wire_config = replace(self.config, group=self._namespace.wrap(self.config.group)) if self._namespace else self.config
         if check is not None and self.config.group == DEFAULT_GROUP:
             raise InvalidOption("a check needs a producer group of its own: Producer(group=..., check=...)")
+        self._serializer = serializer
         self._check = check
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
@@ -138,7 +150,7 @@ class Producer:
     async def send(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -175,7 +187,7 @@ class Producer:
     async def submit(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -201,7 +213,7 @@ class Producer:
     async def send_oneway(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -226,7 +238,7 @@ class Producer:
     def transaction(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -250,7 +262,7 @@ class Producer:
     async def send_batch(
         self,
         topic: str,
-        messages: Iterable[bytes | Message],
+        messages: Iterable[B | Message],
         *,
         tag: str | None = None,
         sharding_key: str | None = None,
@@ -266,7 +278,8 @@ class Producer:
         publisher = self.publisher
         hooks = self.config.hooks
         items = [
-            run_before(hooks, m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key)) for m in messages
+            run_before(hooks, m if isinstance(m, Message) else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key))
+            for m in messages
         ]
         budget = self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
@@ -310,7 +323,7 @@ class Producer:
     async def request(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -357,7 +370,7 @@ class Producer:
     def prepare(
         self,
         topic: str | Message,
-        body: bytes | None,
+        body: Any,
         tag: str | None,
         keys: str | Iterable[str],
         properties: Mapping[str, str] | None,
@@ -370,6 +383,8 @@ class Producer:
         """Check and form one message; on any thread. Raises InvalidOption, MessageIllegal, TypeError."""
         hooks = self.config.hooks
         message, flag = None, 0
+        if self._serializer is not None and body is not None:
+            body = self._raw(body)
         if (
             isinstance(topic, str)
             and type(body) is bytes
@@ -395,6 +410,13 @@ class Producer:
         if self._is_observed:
             outgoing.on_end = partial(self._ended, () if message is None else (message,))
         return outgoing
+
+    def _raw(self, body: Any) -> bytes:
+        """What stands for *body*. Raises what the serializer raises, TypeError where it gives no bytes."""
+        raw = body if self._serializer is None else self._serializer(body)
+        if self._serializer is not None and not isinstance(raw, bytes):
+            raise TypeError(f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes are expected")
+        return raw
 
     def _on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
         """The names that brokers know. Raises InvalidOption."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeVar
 
 from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
@@ -22,6 +22,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
 from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Portal, SubmitFuture, portal
+from ogive.client.producer import B
 from ogive.client.publish import Publisher
 from ogive.client.transaction import Check
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
@@ -78,7 +79,7 @@ class Facade(ABC):
             self._portal.let_go(self)
 
 
-class Producer(Facade):
+class Producer(Facade, Generic[B]):
     """Blocking ``ogive.aio.Producer``. ``with Producer() as producer``; many threads may share it."""
 
     def __init__(
@@ -87,11 +88,14 @@ class Producer(Facade):
         *,
         group: str | None = None,
         check: Check | None = None,
+        serializer: Callable[[B], bytes] | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._producer = aio_producer.Producer(name_server, group=group, check=check, config=config, client=client)
+        self._producer: aio_producer.Producer[B] = aio_producer.Producer(
+            name_server, group=group, check=check, serializer=serializer, config=config, client=client
+        )
 
     def start(self) -> None:
         """See ``ogive.aio.Producer.start``."""
@@ -109,7 +113,7 @@ class Producer(Facade):
     def send(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -127,7 +131,7 @@ class Producer(Facade):
     def submit(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -148,7 +152,7 @@ class Producer(Facade):
     def send_oneway(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -167,7 +171,7 @@ class Producer(Facade):
     def transaction(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -187,7 +191,7 @@ class Producer(Facade):
     def send_batch(
         self,
         topic: str,
-        messages: Iterable[bytes | Message],
+        messages: Iterable[B | Message],
         *,
         tag: str | None = None,
         sharding_key: str | None = None,
@@ -202,7 +206,7 @@ class Producer(Facade):
     def request(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -229,7 +233,7 @@ class Producer(Facade):
     def _submit(
         self,
         topic: str | Message,
-        body: bytes | None,
+        body: B | None,
         tag: str | None,
         keys: str | Iterable[str],
         properties: Mapping[str, str] | None,
