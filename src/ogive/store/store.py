@@ -25,6 +25,7 @@ from typing import Self
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
+from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
 from ogive.store.disk import Cold, Disk, bring_in
@@ -61,6 +62,7 @@ class MessageStore:
         self._segment_bytes = recovered.segment_bytes
         self._queues = recovered.queues
         self._recovered_damage = recovered.damaged
+        self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
         self._appender = Appender(
             config,
@@ -69,7 +71,7 @@ class MessageStore:
             file_entries=recovered.file_entries,
             end=recovered.end,
             store_timestamp_ms=recovered.store_timestamp_ms,
-            clock_ms=clock_ms,
+            clock_ms=self._clock.now_ms,
         )
         commitlog = config.root / "commitlog"
         self._disk = Disk(fs, config.max_open_files)
@@ -221,6 +223,10 @@ class MessageStore:
             self._flush(checkpoint=True)
 
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The time that a message put now is stored at: milliseconds since 1970 that never go back, whatever is done to the clock."""
+        return self._clock.now_ms()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
