@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
+from ogive.store.retention import RetentionConfig
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
@@ -33,6 +35,9 @@ class BrokerConfig:
     flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
     segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+    retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
+    retention_check_s: float = 10.0  # cleanResourceInterval
+    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -77,6 +82,7 @@ class BrokerConfig:
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
 
     # access
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
     credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
 
     # the rest
@@ -124,5 +130,5 @@ _POSITIVE: Final = (
     "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
     "max_checks_per_round",
     "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
-    "name_server_timeout_s", "stop_grace_s",
+    "name_server_timeout_s", "stop_grace_s", "retention_check_s",
 )  # fmt: skip

@@ -15,6 +15,7 @@ from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
@@ -48,6 +49,7 @@ class Context:
     transactions: Transactions
     traffic: Traffic
     cold_reads: ColdReads
+    retention: Retention
     guard: Guard | None
     """None: nobody is asked for credentials."""
     own_properties: str

@@ -19,6 +19,7 @@ from ogive.wire.bodies import (
     HeartbeatData,
     LockBatchBody,
     OffsetWrapper,
+    SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicOffset,
@@ -529,6 +530,14 @@ async def unregister(
 ) -> None:
     header = h.UnregisterClientRequest(client_id=client_id, producer_group=producer_group, consumer_group=consumer_group)
     await _ask(pool, address, header, timeout_s)
+
+
+async def check_client_config(
+    pool: ConnectionPool, address: str, client_id: str, group: str, subscription: SubscriptionData, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    """Whether the broker can filter like this. Raises SubscriptionInvalid, and BrokerInternalError where it filters by tags only."""
+    body = dumps({"clientId": client_id, "group": group, "subscriptionData": subscription.to_json()})
+    await _ask(pool, address, h.CheckClientConfigRequest(), timeout_s, body)
 
 
 async def consumer_ids(pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:

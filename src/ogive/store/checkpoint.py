@@ -52,6 +52,7 @@ class Checkpoint:
     queues: tuple[QueueState, ...] = ()
     deleted: dict[str, int] = field(default_factory=dict)  # topic -> commit-log offset: its records before that are gone
     crc_from: int = NEVER  # commit-log offset from which every record carries its own checksum
+    log_start: int = 0  # of the oldest segment; queues were not looked at for a later one
     index: tuple[IndexState, ...] | None = None  # None: of a release that had no index
 
 
@@ -62,12 +63,13 @@ def take(
     deleted: dict[str, int],
     crc_from: int,
     index: tuple[IndexState, ...],
+    log_start: int,
 ) -> Checkpoint:
     """The state of *queues* and *index*, all of whose entries were handed to the writer."""
     states = tuple(
         [QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs)) for q in sorted(queues, key=lambda q: q.key)]
     )
-    return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from, index)
+    return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from, log_start, index)
 
 
 def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
@@ -78,6 +80,7 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
             "position": checkpoint.position,
             "storeTimestamp": checkpoint.store_timestamp_ms,
             "crcFrom": checkpoint.crc_from,
+            "logStart": checkpoint.log_start,
             "deleted": checkpoint.deleted,
             "index": [dataclasses.astuple(state) for state in checkpoint.index or ()],
             "queues": rows,
@@ -120,7 +123,8 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
             [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]
         )
         index = tuple([IndexState(*row) for row in fields["index"]]) if "index" in fields else None
-        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"], index)
+        log_start = fields.get("logStart", 0)
+        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"], log_start, index)
     except (ValueError, KeyError, TypeError):
         return None
 

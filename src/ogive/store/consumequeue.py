@@ -95,6 +95,16 @@ class ConsumeQueue:
         self.handed = self.max_offset
         return write
 
+    def drop_files(self) -> list[Path]:
+        """Forget the files that hold nothing from min_offset on; what to remove. Never the newest, which tells where the queue goes on."""
+        gone = []
+        newest = max(0, self.max_offset - 1) // self.file_entries
+        while self.first_file < min(self.min_offset // self.file_entries, newest, self.written // self.file_entries):
+            gone.append(segment_path(self.directory, self.first_file * self.file_entries * ENTRY_BYTES))
+            self.first_file += 1
+            del self.crcs[:1]
+        return gone
+
     def drop_written(self, most: int) -> int:
         """Forget up to *most* of the oldest entries in memory that the files hold; how many."""
         drop = min(most, self.written - self.tail_start)
@@ -144,6 +154,10 @@ class QueueFiles:
         handle = self._handles.get(segment_path(queue.directory, (queue.written - at) * ENTRY_BYTES))
         self._fs.truncate(handle, at * ENTRY_BYTES)
         self._fs.truncate(handle, queue.file_entries * ENTRY_BYTES)
+
+    def unlink(self, path: Path) -> None:
+        self._handles.forget(path)
+        self._fs.unlink(path)
 
     def remove(self, directory: Path) -> None:
         """A queue's directory with everything in it."""

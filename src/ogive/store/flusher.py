@@ -1,6 +1,6 @@
 """When consume-queue entries go to their files, which stay in memory, and when a checkpoint is due. Owner thread, except *files*."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ogive.store import checkpoint as checkpoints
@@ -32,9 +32,10 @@ class QueueFlusher:
         position: int,
         deleted: dict[str, int],
         crc_from: int,
+        log_start: Callable[[], int],
     ) -> None:
         self._config, self._queues = config, queues
-        self._index = index
+        self._index, self._log_start = index, log_start
         self.files, self.index_files = files, index_files  # the writer thread's
         self._deleted, self._crc_from = deleted, crc_from
         self._dirty: dict[ConsumeQueue, None] = {}
@@ -92,7 +93,7 @@ class QueueFlusher:
         self._checkpoint_wanted = False
         self._checkpoint_at = position
         checkpoint = checkpoints.take(
-            position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from, self._index.states()
+            position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from, self._index.states(), self._log_start()
         )
         return Flush(writes, keys, checkpoint)
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from ogive.errors import StoreError
 from ogive.store.commitlog import LogReader
-from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER_SIZE, ConsumeQueue, read_entries
+from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER, FILLER_SIZE, ConsumeQueue, read_entries
 from ogive.store.disk import Disk
 from ogive.store.model import GetResult, GetStatus, QueueKey
 from ogive.store.record import Record, store_timestamp
@@ -83,6 +83,10 @@ class QueueReader:
                 high = middle
         return max(queue.min_offset, low - 1) if upper else low
 
+    def first_at(self, queue: ConsumeQueue, commitlog_start: int) -> int:
+        """The lowest offset whose record stands at *commitlog_start* or behind it; max_offset if none does."""
+        return first_at(queue.min_offset, queue.max_offset, commitlog_start, lambda offset: self.entries(queue, offset, 1))
+
     def _select(
         self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[list[tuple[int, int, int]], int, bool]:
@@ -108,6 +112,23 @@ class QueueReader:
                 total += size
                 offset += 1
         return wanted, offset, gone
+
+
+def first_at(low: int, high: int, commitlog_start: int, entry: Callable[[int], bytes]) -> int:
+    """The first of the offsets low .. high whose entry points at *commitlog_start* or behind it. Offsets without a record count like those
+    that follow them."""
+    top = high
+    while low < high:
+        probe = middle = (low + high) // 2
+        raw = entry(probe)
+        while probe + 1 < top and (not raw or raw == FILLER):
+            probe += 1
+            raw = entry(probe)
+        if raw and raw != FILLER and ENTRY.unpack(raw)[0] >= commitlog_start:
+            high = middle
+        else:
+            low = probe + 1
+    return min(low, top)
 
 
 def belongs_to(queue: ConsumeQueue) -> Callable[[Record, int], bool]:

@@ -14,6 +14,7 @@ Differs from Java
 - Java trusts the consume queues of a clean stop unseen.
 """
 
+import functools
 import itertools
 import logging
 import zlib
@@ -25,13 +26,15 @@ from typing import Final
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint, QueueState
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, read_entries
+from ogive.store.disk import Disk
 from ogive.store.fs import Fs
 from ogive.store.index import IndexFiles, KeyIndex, Sizes, index_names
 from ogive.store.index import found_sizes as found_index_sizes
 from ogive.store.index import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
+from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, found_sizes, segment_path
 from ogive.wire.codes import SysFlag
@@ -41,6 +44,7 @@ log = logging.getLogger(__name__)
 FLUSH_ENTRIES: Final = 16 * 1024
 _MIN_RECORD_BYTES: Final = 91
 _QUEUES_LOOKED_AT: Final = 16
+_QUEUE_DIGITS: Final = 10
 
 
 @dataclass(slots=True)
@@ -59,14 +63,17 @@ class Recovered:
     damaged: int = 0
 
 
-def recover(fs: Fs, config: StoreConfig) -> Recovered:
-    """Bring the directory into order. Raises StoreCorrupt where it would have to guess, OSError where the disk refuses."""
-    return _Recovery(fs, config).run()
+def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
+    """Bring the directory into order; *rebuild* makes all that is derived again, whatever its checksums say.
+
+    Raises StoreCorrupt where it would have to guess, OSError where the disk refuses.
+    """
+    return _Recovery(fs, config, rebuild=rebuild).run()
 
 
 class _Recovery:
-    def __init__(self, fs: Fs, config: StoreConfig) -> None:
-        self._fs, self._config = fs, config
+    def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
+        self._fs, self._config, self._rebuild_all = fs, config, rebuild
         self._commitlog = config.root / "commitlog"
         self._queue_root = config.root / "consumequeue"
         self._files = QueueFiles(fs, config.max_open_files)
@@ -103,19 +110,22 @@ class _Recovery:
                 result.offset = position
             else:
                 self._read_on(scan, position, checkpoint, result)
+            if checkpoint is None:
+                self._keep_offsets()
             self._flush()
+            moved = checkpoint is not None and checkpoint.log_start < start and self._correct_min_offsets(start)
             for queue in self._queues.values():
                 queue.next_offset = queue.max_offset
             crc_from = self._crc_from(checkpoint, result.offset)
             if lost or result.offset != position or not clean:
                 self._clear(result.offset, clean)
-            changed = lost or keys_lost or result.offset != position or checkpoint is None or checkpoint.crc_from != crc_from
+            changed = lost or keys_lost or moved or result.offset != position or checkpoint is None or checkpoint.crc_from != crc_from
             if changed or not clean:
                 writes = self._index.collect(checkpoint=True)
                 self._index_files.write(writes)
                 self._index.written(writes)
                 state = checkpoints.take(
-                    result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states()
+                    result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states(), start
                 )
                 checkpoints.save(fs, root, state)
         finally:
@@ -151,6 +161,8 @@ class _Recovery:
         """Take over the queues whose files are as they should be; returns the others."""
         self._deleted = dict(checkpoint.deleted)
         self._store_timestamp_ms = checkpoint.store_timestamp_ms
+        if self._rebuild_all:
+            return list(checkpoint.queues)
         handles = Handles(self._fs, 1)
         lost: list[QueueState] = []
         for state in checkpoint.queues:
@@ -166,7 +178,7 @@ class _Recovery:
     def _restore_index(self, checkpoint: Checkpoint | None) -> None:
         """Take over the index files that are as they should be, and remove the others."""
         fs, directory = self._fs, self._index_directory
-        states = checkpoint.index if checkpoint is not None else None
+        states = checkpoint.index if checkpoint is not None and not self._rebuild_all else None
         files = restored_index(fs, directory, states or ())
         sizes = Sizes(states[-1].slots, states[-1].items) if states else found_index_sizes(fs, directory) or self._config.index_sizes
         self._index = KeyIndex(directory, sizes, files)
@@ -277,6 +289,26 @@ class _Recovery:
         self._index.written(keys)
         self._unwritten = 0
 
+    def _keep_offsets(self) -> None:
+        """Queues of which the log holds nothing any more go on where their files say: an offset that was given out stays given out."""
+        for topic in self._fs.list(self._queue_root):
+            for name in self._fs.list(self._queue_root / topic):
+                if name.isdecimal() and len(name) < _QUEUE_DIGITS and (topic.encode(), int(name)) not in self._queues:
+                    end = end_of_files(self._fs, self._queue_root / topic / name, self._file_entries)
+                    if end:
+                        self._new_queue((topic, int(name)), end)
+
+    def _correct_min_offsets(self, start: int) -> bool:
+        """A crash came between the removal of segments and the checkpoint that says so."""
+        disk = Disk(self._fs, self._config.max_open_files)
+        moved = False
+        for queue in self._queues.values():
+            first = first_at(queue.min_offset, queue.max_offset, start, functools.partial(_entry, disk, queue))
+            moved |= first != queue.min_offset
+            queue.min_offset = first
+        disk.close()
+        return moved
+
     def _clear(self, end: int, clean: bool) -> None:
         """Leave nothing behind the ends of the log and the queues."""
         scan = LogScan(self._fs, self._commitlog, self._found, NEVER)
@@ -290,6 +322,31 @@ class _Recovery:
 
     def _directory(self, key: QueueKey) -> Path:
         return self._queue_root / key[0] / str(key[1])
+
+
+def _entry(disk: Disk, queue: ConsumeQueue, offset: int) -> bytes:
+    try:
+        return queue.in_memory(offset, 1) or read_entries(disk, queue, offset, 1)
+    except FileNotFoundError:
+        return b""
+
+
+def end_of_files(fs: Fs, directory: Path, file_entries: int) -> int:
+    """One past the last entry that the files of a queue hold."""
+    names = [name for name in fs.list(directory) if len(name) == 20 and name.isdecimal()]
+    if not names:
+        return 0
+    handle = fs.open(directory / names[-1])
+    try:
+        raw = fs.pread(handle, file_entries * ENTRY_BYTES, 0)
+    finally:
+        fs.close(handle)
+    used = 0
+    for offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+        if size <= 0 or offset < 0:
+            break
+        used += 1
+    return int(names[-1]) // ENTRY_BYTES + used
 
 
 def check_queue(fs: Fs, handles: Handles, directory: Path, file_entries: int, state: QueueState) -> bool:

@@ -27,21 +27,24 @@ from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
 from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.index import IndexFiles
-from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
+from ogive.store.scrub import Scrubbed, scrub
+from ogive.store.segments import segment_path
 from ogive.store.tables import make_lasting_dirs
 from ogive.store.writer import Group, GroupWriter, MakeWriter, Outcome, Writer, WriterThread
 
 log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
+_QUEUES_AT_ONCE = 200
 _LOCK_TEXT = b"lock"
 
 
@@ -60,6 +63,8 @@ class MessageStore:
         self.config = config
         self._fs, self._lock, self._monotonic = fs, lock, monotonic
         self._segment_bytes = recovered.segment_bytes
+        self._crc_from = recovered.crc_from
+        self._queue_file_bytes = recovered.file_entries * ENTRY_BYTES
         self._queues = recovered.queues
         self._recovered_damage = recovered.damaged
         self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
@@ -73,7 +78,7 @@ class MessageStore:
             store_timestamp_ms=recovered.store_timestamp_ms,
             clock_ms=self._clock.now_ms,
         )
-        commitlog = config.root / "commitlog"
+        commitlog = self._log_directory = config.root / "commitlog"
         self._disk = Disk(fs, config.max_open_files)
         self._log = LogReader(
             self._disk,
@@ -96,6 +101,7 @@ class MessageStore:
             recovered.end,
             recovered.deleted,
             recovered.crc_from,
+            lambda: self._log.start,
         )
         self._work = GroupWriter(
             self._log_writer,
@@ -221,6 +227,75 @@ class MessageStore:
             self.submit()
             self._writer.post(functools.partial(self._remove, directories))
             self._flush(checkpoint=True)
+
+    # --- retention ---------------------------------------------------------------------------------------------------
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
+
+    @property
+    def file_sizes(self) -> FileSizes:
+        return FileSizes(self._segment_bytes, self._queue_file_bytes, self._index.sizes)
+
+    @property
+    def full_segments(self) -> list[int]:
+        """Where the segments start that nothing is written to any more, the oldest first."""
+        newest = self._visible_end - self._visible_end % self._segment_bytes
+        return list(range(self._log.start, newest, self._segment_bytes))
+
+    def expire(self, until: int) -> Iterator[None]:
+        """Remove the segments before *until*, and what speaks only of them: queue files and index files.
+
+        Carried out as it is iterated: between two steps others may run. Queues keep their offsets; the lowest ones move up.
+        """
+        until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
+        start = self._log.start
+        if until <= start or not self._is_running():
+            return
+        gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
+        self._log.start = until  # nobody reads before it from here on
+        for number, queue in enumerate(list(self._queues.values())):
+            if self._queues.get(queue.key) is queue:
+                queue.min_offset = self._reader.first_at(queue, until)
+                gone += queue.drop_files()
+            if number % _QUEUES_AT_ONCE == 0:
+                yield
+        for topic in [topic for topic, before in self._deleted.items() if before <= until]:
+            del self._deleted[topic]
+        index_files = self._index.expire(until)
+        if not self._is_running() or self._writer is None:
+            return
+        for path in (*gone, *index_files):
+            self._disk.forget(path)
+        self._flush(checkpoint=True)
+        self._writer.post(functools.partial(self._unlink, gone, index_files))
+
+    def _is_running(self) -> bool:
+        return self.failed is None and self._writer is not None and not self._closed
+
+    def _unlink(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
+        """Writer thread. A crash in the middle leaves files that the next start does not miss, or removes again."""
+        try:
+            for path in files:
+                self._flusher.files.unlink(path)
+            for path in index_files:
+                self._flusher.index_files.remove(path)
+            for directory in {path.parent for path in (*files, *index_files)}:
+                self._fs.fsync_dir(directory)
+        except OSError as exc:
+            log.warning("files of old messages stay: %s", exc)
+
+    def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
+        """What checks the records from *position* on, about *most_bytes* of them, on any thread. Raises OSError there."""
+        return functools.partial(
+            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, position, self._visible_end, most_bytes
+        )
+
+    def report_damage(self, commitlog_offset: int, size: int) -> None:
+        """Count a damaged place of the log, and log it, unless it is known already."""
+        if commitlog_offset >= self._log.start:
+            self._log.report(commitlog_offset, size)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
