@@ -33,6 +33,10 @@ class BrokerConfig:
     segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
 
+    # timer messages
+    timer_max_delay_s: float = 7 * 24 * 3600.0  # timerMaxDelaySec, 3 days
+    timer_max_waiting: int = 200_000
+
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
     auto_create_groups: bool = True  # autoCreateSubscriptionGroup
@@ -114,6 +118,7 @@ def ip_of(host: str) -> str:
 
 
 _POSITIVE: Final = (
+    "timer_max_delay_s", "timer_max_waiting",
     "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
     "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
     "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",

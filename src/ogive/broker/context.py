@@ -14,6 +14,7 @@ from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.stats import Traffic
+from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreError
@@ -44,6 +45,7 @@ class Context:
     slow_readers: SlowReaders
     registration: Registration
     transactions: Transactions
+    timers: Timers
     traffic: Traffic
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, replies, send, send_back, topics, transaction
+from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, recall, replies, send, send_back, topics, transaction
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -44,6 +44,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
     RequestCode.END_TRANSACTION: Direct(transaction.end),
     **_table(
+        Route(headers.RecallMessageRequest, recall.handle),
         Route(headers.SendReplyMessageRequest, replies.handle),
         Route(headers.SendReplyMessageRequestV2, replies.handle),
         Route(headers.QueryConsumerOffsetRequest, offsets.query_consumer_offset),
@@ -140,7 +141,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.AUTH_CREATE_USER, C.AUTH_UPDATE_USER, C.AUTH_DELETE_USER, C.AUTH_GET_USER, C.AUTH_LIST_USER, C.AUTH_CREATE_ACL, C.AUTH_UPDATE_ACL,
         C.AUTH_DELETE_ACL, C.AUTH_GET_ACL, C.AUTH_LIST_ACL,
     ),
-    **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
     **_reasons("messages are not indexed by key", C.QUERY_MESSAGE),
     **_reasons(
         "an operator's command that this broker does not have",

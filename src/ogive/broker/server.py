@@ -23,6 +23,8 @@ from ogive.broker.replies import Rejected
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
+from ogive.broker.timer_progress import TimerProgressFile
+from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.broker.transactions import Transactions
@@ -57,6 +59,8 @@ class _Opened:
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
+    timers_file: TimerProgressFile
+    timers: Timers
     locks_file: JsonTable
     locks: dict[str, Any]
 
@@ -90,6 +94,10 @@ def _open(config: BrokerConfig) -> _Opened:
         _cut_progress(store, offsets, offsets_file, delays, delays_file)
         locks_file = JsonTable(fs, folder / "queueLocks.json")
         locks = locks_file.load() or {}
+        timers_file = TimerProgressFile(fs, config.data)
+        timers = Timers(store, _now_ms, config.timer_max_waiting)
+        timers.recover(timers_file.progress())
+        timers_file.take_over(timers.snapshot()())
         transactions = Transactions(store, _now_ms, config.max_open_transactions)
         transactions.recover(offsets)
     except BaseException as exc:
@@ -99,7 +107,7 @@ def _open(config: BrokerConfig) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, locks_file=locks_file, locks=locks,
+        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks,
     )  # fmt: skip
 
 
@@ -173,17 +181,20 @@ class Broker:
         self._saves = [
             partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
             Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
+            Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced).save,
         ]
-        ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
+        ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule, ctx.timers)
         ctx.store.on_failure = self._store_failed
         ctx.store.start(ctx.loop.call_soon_threadsafe)
         self._schedule.start()
+        ctx.timers.start(ctx.put, ctx.store_host)
         ctx.transactions.start(ctx.put_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
         config = self.config
         self._jobs = [
             self._job(config.offsets_persist_s, self._saves[0], "save consumer offsets"),
             self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
+            self._job(config.delay_persist_s, self._saves[2], "save the progress of timer messages"),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
@@ -227,6 +238,7 @@ class Broker:
                 timeout_s=config.name_server_timeout_s,
             ),
             transactions=opened.transactions,
+            timers=opened.timers,
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
@@ -257,6 +269,7 @@ class Broker:
         self._ctx = None
         if self._schedule is not None:
             await self._schedule.stop()
+        await ctx.timers.stop()
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -308,9 +321,10 @@ class Broker:
             self.failed.set_result(error)
 
 
-def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:
+def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]) -> None:
     holds.arrived(ends)
     schedule.arrived(ends)
+    timers.arrived(ends)
 
 
 async def _save_offsets(ctx: Context, progress: Progress) -> None:
