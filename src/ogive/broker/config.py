@@ -7,7 +7,10 @@ from typing import Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
+from ogive.store.retention import RetentionConfig
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
+from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
@@ -32,6 +35,9 @@ class BrokerConfig:
     flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
     segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+    retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
+    retention_check_s: float = 10.0  # cleanResourceInterval
+    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
 
     # timer messages
     timer_max_delay_s: float = 7 * 24 * 3600.0  # timerMaxDelaySec, 3 days
@@ -79,6 +85,10 @@ class BrokerConfig:
     offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
 
+    # access
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
+    credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
+
     # the rest
     register_period_s: float = 30.0  # registerNameServerPeriod
     name_server_timeout_s: float = 3.0  # registerBrokerTimeoutMills, 24 s
@@ -125,5 +135,5 @@ _POSITIVE: Final = (
     "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
     "max_checks_per_round",
     "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
-    "name_server_timeout_s", "stop_grace_s",
+    "name_server_timeout_s", "stop_grace_s", "retention_check_s",
 )  # fmt: skip

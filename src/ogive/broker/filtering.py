@@ -107,6 +107,12 @@ def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int
     return result
 
 
+def lets_pass(wanted: Expression, record: bytes) -> bool:
+    """Whether a stored message matches."""
+    _, _, properties = stored_properties(memoryview(record), 0)
+    return _passes(wanted.matches, properties)
+
+
 def _passes(matches: Callable[[dict[str, str]], bool], properties: bytes) -> bool:
     try:
         return matches(decode_properties(properties))

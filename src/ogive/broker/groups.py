@@ -36,7 +36,7 @@ class GroupTable:
     def __init__(self, table: JsonTable, *, auto_create: bool, now_ms: Callable[[], int], max_groups: int = 20_000) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
         self._now_ms = now_ms
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._max_groups = max_groups
         self._writer = TableWriter("groups", table, self._snapshot)
         self.changed: list[Callable[[], None]] = []
@@ -57,18 +57,22 @@ class GroupTable:
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
         """None when there is no such group and none may be made. Raises InvalidOption for a bad name or a full table."""
         found = self._groups.get(name)
-        if found is not None or not self._auto_create:
+        if found is not None or not self.auto_create:
             return found
         return self._put(SubscriptionGroupConfig(name=validate_group(name)))
 
     def create_or_update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Raises InvalidOption for a bad name, impossible numbers, or a full table."""
+        self.check(config)
+        return self._put(config)
+
+    def check(self, config: SubscriptionGroupConfig) -> None:
+        """Raises InvalidOption for a bad name or impossible numbers."""
         validate_group(config.name)
         if not 1 <= config.retry_queues <= MAX_RETRY_QUEUES:
             raise InvalidOption(f"group {config.name}: {config.retry_queues} retry queues, 1 to {MAX_RETRY_QUEUES} are possible")
         if config.retry_max_times < -1:
             raise InvalidOption(f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible")
-        return self._put(config)
 
     def delete(self, name: str) -> bool:
         """Whether there was such a group. Raises InvalidOption for a built-in one."""

@@ -3,12 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from ogive.access.guard import Guard
+from ogive.access.table import AccessTable
+from ogive.broker import apache_conf
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
@@ -18,10 +22,12 @@ from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
-from ogive.broker.registration import Registration
+from ogive.broker.registration import Dial, Registration
 from ogive.broker.replies import Rejected
+from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
+from ogive.broker.scrubbing import Scrubbing
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.timer_progress import TimerProgressFile
 from ogive.broker.timers import Timers
@@ -29,22 +35,33 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.broker.transactions import Transactions
 from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
-from ogive.model import SCHEDULE_TOPIC
-from ogive.store.fs import OsFs, reason
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
+from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
+from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import encode_host
+from ogive.wire.message import decode_stored, encode_host, raw_property
 
 log = logging.getLogger(__name__)
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a broker takes from the machine it runs on. A simulation gives it another one."""
+
+    fs: Fs = field(default_factory=OsFs)
+    writer: MakeWriter = WriterThread
+    store: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of StoreConfig."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,17 +78,22 @@ class _Opened:
     transactions: Transactions
     timers_file: TimerProgressFile
     timers: Timers
+    retention: Retention
     locks_file: JsonTable
     locks: dict[str, Any]
 
 
-def _open(config: BrokerConfig) -> _Opened:
+def _open(config: BrokerConfig, machine: Machine) -> _Opened:
     """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
-    fs, folder = OsFs(), config.data / "config"
+    fs, folder = machine.fs, config.data / "config"
     store = MessageStore.open(
-        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels), clock_ms=_now_ms
+        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store),
+        fs=fs,
+        clock_ms=_now_ms,
+        monotonic=time.monotonic,
     )
     try:
+        apache_conf.write(fs, config, store)
         topics = TopicTable(
             JsonTable(fs, folder / "topics.json"),
             cluster=config.cluster,
@@ -95,11 +117,14 @@ def _open(config: BrokerConfig) -> _Opened:
         locks_file = JsonTable(fs, folder / "queueLocks.json")
         locks = locks_file.load() or {}
         timers_file = TimerProgressFile(fs, config.data)
-        timers = Timers(store, _now_ms, config.timer_max_waiting)
+        timers = Timers(store, store.now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
-        transactions = Transactions(store, _now_ms, config.max_open_transactions)
+        transactions = Transactions(store, store.now_ms, config.max_open_transactions)
         transactions.recover(offsets)
+        retention = Retention(
+            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
+        )
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
@@ -107,7 +132,7 @@ def _open(config: BrokerConfig) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks,
+        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, retention=retention,
     )  # fmt: skip
 
 
@@ -139,10 +164,16 @@ class Broker:
     After a failure sends are refused (14), and reads go on.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None, dial: Dial | None = None
+    ) -> None:
+        """*access*: the users who may ask, and for what; None: everybody may everything. *dial* leads to name servers in this process."""
+        self._dial = dial
         self.config = config
+        self._machine = machine or Machine()
+        self._access = access
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
-        self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
+        self._server = Server(self._handle, host=config.host, port=config.port, tls=config.tls, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
         self._saves: list[Callable[[], Awaitable[None]]] = []
@@ -166,7 +197,7 @@ class Broker:
 
     async def start(self) -> None:
         """Return when the broker serves, and its name servers have been told. Raises StoreError, ConnectError; then nothing runs."""
-        opened = await asyncio.to_thread(_open, self.config)
+        opened = await asyncio.to_thread(_open, self.config, self._machine)
         try:
             await opened.topics.saved()
             await opened.groups.saved()
@@ -176,8 +207,9 @@ class Broker:
             raise
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
-        self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
+        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
+        ctx.delivered = self._schedule.delivered
         self._saves = [
             partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
             Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
@@ -185,11 +217,11 @@ class Broker:
         ]
         ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule, ctx.timers)
         ctx.store.on_failure = self._store_failed
-        ctx.store.start(ctx.loop.call_soon_threadsafe)
+        ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
-        ctx.timers.start(ctx.put, ctx.store_host)
-        ctx.transactions.start(ctx.put_now, ctx.store_host)
-        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
+        ctx.timers.start(ctx.put_counted, ctx.store_host)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
+        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
         config = self.config
         self._jobs = [
             self._job(config.offsets_persist_s, self._saves[0], "save consumer offsets"),
@@ -197,6 +229,8 @@ class Broker:
             self._job(config.delay_persist_s, self._saves[2], "save the progress of timer messages"),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
+            self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
+            *self._scrub_job(ctx),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -236,10 +270,15 @@ class Broker:
                 address=self.address,
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
+                credentials=config.credentials,
+                dial=self._dial,
             ),
             transactions=opened.transactions,
             timers=opened.timers,
+            retention=opened.retention,
+            cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
+            guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
         )
@@ -249,11 +288,20 @@ class Broker:
         task.add_done_callback(self._job_ended)
         return task
 
+    def _scrub_job(self, ctx: Context) -> list[asyncio.Task[None]]:
+        if not self.config.scrub_bytes_per_s:
+            return []
+        return [self._job(1.0, Scrubbing(ctx.store, self.config.scrub_bytes_per_s, ctx.loop.time).run, "read the log again")]
+
     def _job_ended(self, task: asyncio.Task[None]) -> None:
         """Jobs run until they are cancelled: any other end is a bug, and a broker without the job would be no broker."""
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
+
+    async def reload_certificates(self) -> None:
+        """See Server.reload_certificates."""
+        await self._server.reload_certificates()
 
     # --- stop --------------------------------------------------------------------------------------------------------
 
@@ -275,12 +323,14 @@ class Broker:
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await ctx.slow_readers.close()
         await ctx.finish_tasks()
+        await asyncio.to_thread(ctx.cold_reads.close)
         try:
             for save in self._saves:
                 await save()
             await ctx.topics.saved()
             await ctx.groups.saved()
             await ctx.locks.saved()
+            await ctx.retention.save()
         except (StoreError, Rejected) as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()
@@ -319,6 +369,16 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
+    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and belong to where they will go."""
+    record = store.record_at(commitlog_offset)
+    if record is None:
+        return None
+    stored = decode_stored(record)
+    real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
+    return real.decode() if real is not None and stored.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) else stored.topic
 
 
 def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]) -> None:

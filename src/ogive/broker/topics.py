@@ -116,6 +116,11 @@ class TopicTable:
 
     def create_or_update(self, config: TopicConfig) -> TopicConfig:
         """Raises InvalidOption for a bad or reserved name, impossible numbers, or a full table."""
+        self.check(config)
+        return self._put(config)
+
+    def check(self, config: TopicConfig) -> None:
+        """Raises InvalidOption for a bad or reserved name, or impossible numbers."""
         validate_topic(config.name)
         if self.is_system(config.name):
             raise InvalidOption(f"topic {config.name} belongs to the broker: it cannot be changed")
@@ -126,7 +131,6 @@ class TopicTable:
             raise InvalidOption(f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are possible")
         if config.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise InvalidOption(f"topic {config.name}: filter type {config.filter_type[:40]!r}, SINGLE_TAG or MULTI_TAG is expected")
-        return self._put(config)
 
     def auto_create_on_send(self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False) -> TopicConfig | None:
         """The topic for a send, made after *default_topic* where it is missing; None when that is not possible.
@@ -154,6 +158,14 @@ class TopicTable:
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
         return self._topics.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
+
+    def switch_auto_create(self, on: bool, default_queues: int) -> None:
+        """The topic after which others are made comes and goes with the switch: its route invites producers."""
+        self._auto_create = on
+        if on and AUTO_CREATE_TOPIC not in self._topics:
+            self._put(_topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT))
+        elif not on and self._topics.pop(AUTO_CREATE_TOPIC, None) is not None:
+            self._note_change()
 
     def set_order(self, ordered: frozenset[str]) -> None:
         """Mark exactly these topics as ordered: what the name server's ORDER_TOPIC_CONFIG says."""

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from ogive.cli.connect import client_config
 from ogive.cli.targets import load_listeners
-from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import run as serve
 from ogive.client.listener import AnyListener
@@ -30,4 +30,4 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
     config = ConsumerConfig(await_termination_s=options.wait)
-    serve(*listeners, config=config, client=ClientConfig(name_server=options.name_server))
+    serve(*listeners, config=config, client=client_config(options))

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
+from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.errors import InvalidOption
-from ogive.model import Message, parse_tags, validate_group, validate_topic
+from ogive.model import Message, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -129,6 +130,7 @@ class ListenerConfig:
     topic: str
     group: str  # consumerGroup
     tags: str = "*"  # "paid || refunded"
+    sql: str | None = None  # MessageSelector.bySql; "amount > 100 AND region = 'eu'", over the properties; not beside tags
     orderly: bool = False  # MessageListenerOrderly
     broadcast: bool = False  # MessageModel.BROADCASTING
     batch: int = 1  # consumeMessageBatchMaxSize; above 1 the listener gets a list
@@ -142,7 +144,7 @@ class ListenerConfig:
     def __post_init__(self) -> None:
         validate_topic(self.topic)
         validate_group(self.group)
-        parse_tags(self.tags)
+        validate_filter(self.tags, self.sql)
         if self.broadcast and not self.orderly and self.max_retries is not None:
             raise InvalidOption("max_retries has no meaning with broadcast: a failed message is logged and dropped")
         if not 1 <= self.batch <= 1024:
@@ -167,7 +169,7 @@ class ListenerConfig:
         return UNLIMITED_RETRIES if self.orderly else DEFAULT_MAX_RETRIES
 
     def subscription(self, version: int) -> SubscriptionData:
-        return SubscriptionData.of_tags(self.topic, self.tags, version)
+        return subscription(self.topic, self.tags, self.sql, version)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +203,7 @@ def listener(
     *,
     group: str,
     tags: str = "*",
+    sql: str | None = None,
     orderly: bool = False,
     broadcast: bool = False,
     batch: int = 1,
@@ -211,7 +214,7 @@ def listener(
     suspend_s: float = 1.0,
     auto_commit: bool = True,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
-    """Make a function a listener to *topic*, as a member of *group*.
+    """Make a function a listener to *topic*, as a member of *group*, to all messages, to some *tags*, or to those that *sql* is true of.
 
     A plain function is called in a thread, an ``async def`` on the loop; up to *threads* calls run at a time. With *orderly* the messages
     of a queue come one after the other, in order. With *batch* above 1 the function gets a list of up to that many messages. A call that
@@ -219,12 +222,14 @@ def listener(
     group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
     offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
     Without *auto_commit* an orderly listener's progress moves only when it answers COMMIT, for all messages of the queue since the last
-    one; ROLLBACK has them all delivered again, in order. Raises InvalidOption.
+    one; ROLLBACK has them all delivered again, in order. Raises InvalidOption,
+    and InvalidExpression for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,
         group=group,
         tags=tags,
+        sql=sql,
         orderly=orderly,
         broadcast=broadcast,
         batch=batch,

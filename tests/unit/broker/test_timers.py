@@ -15,6 +15,7 @@ from ogive.model import TIMER_TOPIC
 from ogive.store.fs import OsFs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
+from ogive.store.writer import InlineWriter
 from ogive.wire.message import decode_messages, encode_properties
 
 NOW = 1_700_000_000_500
@@ -33,7 +34,7 @@ class Bench:
         self.timers.recover(self.file.progress())
         self.file.take_over(self.timers.snapshot()())
         self.store.on_arrival = self.timers.arrived
-        self.store.start(lambda report: report(), threaded=False)
+        self.store.start(lambda report: report(), writer=InlineWriter)
         self.timers.start(self.put, bytes(8))
 
     def put(self, messages: tuple[NewMessage], done: PutDone) -> None:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers import admin
+from ogive.broker.handlers import ask_clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import (
@@ -29,7 +29,10 @@ READ_BY_TOOLS = {
     "EndTransactionQueueSize", "ackThreadPoolQueueHeadWaitTimeMills", "ackThreadPoolQueueSize", "bootTimestamp", "brokerActive",
     "brokerVersion", "brokerVersionDesc", "commitLogDirCapacity", "commitLogDiskRatio", "commitLogMaxOffset", "commitLogMinOffset",
     "consumeQueueDiskRatio", "dispatchBehindBytes", "earliestMessageTimeStamp", "getFoundTps", "getMissTps", "getTotalTps",
-    "getTransferedTps", "getTransferredTps", "msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning",
+    "getMessageEntireTimeMax", "getTransferedTps", "putLatency99", "putLatency999", "putMessageDistributeTime", "putMessageEntireTimeMax",
+    "putMessageFailedTimes", "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueCapacity",
+    "dispatchMaxBuffer", "remainTransientStoreBufferNumbs",
+    "getTransferredTps", "msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning",
     "msgPutTotalTodayMorning", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning", "pageCacheLockTimeMills",
     "pullThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize", "putMessageAverageSize", "putMessageSizeTotal",
     "putMessageTimesTotal", "putTps", "queryThreadPoolQueueSize", "remainHowManyDataToFlush", "runtime",
@@ -58,6 +61,8 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker
     assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("10", "10", "6")
     assert (int(info["commitLogMaxOffset"]), int(info["putMessageSizeTotal"])) == (stats.commitlog_end, stats.put_bytes)
     assert int(info["earliestMessageTimeStamp"]) == store.store_time("T", 0, 0)
+    steps = dict(step.rsplit(":", 1) for step in info["putMessageDistributeTime"].split())
+    assert (len(steps), sum(map(int, steps.values())), "[0~10ms]" in steps) == (13, 10, True)
     assert (info["brokerVersion"], info["brokerActive"]) == (str(VERSION), "true")
     assert int(info["bootTimestamp"]) == server.context.started_ms
     for rate, count in (("putTps", 10), ("getTransferredTps", 6), ("getFoundTps", 1), ("getMissTps", 0)):
@@ -77,9 +82,43 @@ async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, c
     assert loads_object(answer.ext_fields["version"]).keys() == {"counter", "stateVersion", "timestamp"}
 
 
-async def test_the_configuration_is_not_changed_from_outside(client: RawClient) -> None:
-    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, b"rocketmqHome=-c touch /tmp/x\nfilterServerNums=1\n")
+@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
+async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Broker, client: RawClient, line: str) -> None:
+    """All or none: the first line of each body would be allowed."""
+    before = server.context.config
+    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=7\n" + line.encode() + b"\n")
     assert answer.code == ResponseCode.NO_PERMISSION
+    assert (answer.remark or "").startswith(line.partition("=")[0] + " cannot be changed over the network; these can")
+    assert server.context.config is before
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"#maxMessageSize=1", b"maxMessageSize=0", b"maxMessageSize=-1", b"maxMessageSize=x", b"autoCreateTopicEnable=yes"]
+)
+async def test_values_that_make_no_sense_are_refused(server: Broker, client: RawClient, body: bytes) -> None:
+    before = server.context.config
+    assert (await client.call(RequestCode.UPDATE_BROKER_CONFIG, body)).code == ResponseCode.INVALID_PARAMETER
+    assert server.context.config is before
+
+
+async def test_a_setting_on_the_list_counts_from_the_answer_on(server: Broker, client: RawClient) -> None:
+    await client.send("T", b"x" * 100)
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=99\nmaxTransferCountOnMessageInMemory=2\n")
+    assert (await client.start_send("T", b"x" * 100)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert server.context.config.max_pull_messages == 2
+    shown = (await client.ok(RequestCode.GET_BROKER_CONFIG)).body.decode()
+    assert "maxMessageSize=99\n" in shown
+
+
+async def test_topics_and_groups_are_created_by_themselves_as_the_switches_say(server: Broker, client: RawClient) -> None:
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\n")
+    assert (await client.start_send("New")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert "TBW102" not in server.context.topics
+    assert server.context.groups.find_or_create("New") is None
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n")
+    await client.send("New")
+    assert "TBW102" in server.context.topics
+    assert server.context.groups.find_or_create("New") is not None
 
 
 # --- its clients -----------------------------------------------------------------------------------------------------
@@ -97,6 +136,16 @@ async def test_members_of_a_group_are_shown_with_what_they_subscribe_to(client: 
     assert (shown.consume_type, shown.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
     answer = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="nobody")
     assert (answer.code, answer.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[nobody] not online")
+
+
+async def test_delay_levels_in_use_show_what_is_delivered_and_what_came_in(client: RawClient) -> None:
+    for level in (3, 3, 18):
+        await client.send("T", b"x", {"UNIQ_KEY": "K" * 32, "DELAY": str(level)})
+    info = await runtime_info(client)
+    assert {name: info[name] for name in info if name.startswith("scheduleMessageOffset")} == {
+        "scheduleMessageOffset_3": "0,2",
+        "scheduleMessageOffset_18": "0,1",
+    }
 
 
 async def test_producers_of_a_group_are_shown(client: RawClient) -> None:
@@ -130,7 +179,7 @@ async def test_a_client_that_is_not_there_or_says_nothing_is_an_answer(
     assert (await ask("c1")).remark == "The Consumer <G> <c1> not online"
     await client.heartbeat("c1", "G", "T")
     assert (await ask("c2")).remark == "The Consumer <G> <c2> not online"
-    monkeypatch.setattr(admin, "CLIENT_ANSWER_S", 0.03)
+    monkeypatch.setattr(ask_clients, "CLIENT_ANSWER_S", 0.03)
     assert (await ask("c1")).code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
