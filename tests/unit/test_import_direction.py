@@ -22,6 +22,7 @@ STEP = {
     "spark": 5,
     "testing": 5,
     "demo": 6,
+    "pipelines": 6,
     "cli": 7,
 }
 # Modules that stand beside the folders: the public face re-exports the client.
@@ -40,7 +41,7 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "pyarrow": {"spark", "demo"},
-    "pyspark": {"spark", "demo"},
+    "pyspark": {"spark", "demo", "pipelines"},
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
     "uvloop": {"transport"},
