@@ -1,9 +1,10 @@
-"""Start Apache's broker and ours in turn, put the same loads on both, print the figures and their ratio."""
+"""Start Apache's broker and ours in turn, put the same loads on both, print the figures and their ratios."""
 
 import argparse
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -13,20 +14,56 @@ from bench.processes import resident_mib
 
 Figures = dict[str, float]
 
+TOPICS = (
+    *("Theirs", "Small", "Single", "Batches", "Transactions", "Ours", "OursSmall"),
+    *("Backlog", "SmallBacklog", "Sends", "Listener", "Paced"),
+)
+
+# Rows of the second table: what is done on one broker, by their client and by ours.
+CLIENTS = (
+    ("sends in flight, 1 KiB", "their Producer, 64 threads, 1 KiB", "our pipelined producer, 1 KiB"),
+    ("sends in flight, 128 B", "their Producer, 64 threads, 128 B", "our pipelined producer, 128 B"),
+    ("one send after another, 1 KiB", "their Producer, 1 thread, 1 KiB", "our synchronous sends, 1 KiB"),
+    ("backlog, 1 KiB", "their consumer, backlog of 1 KiB", "our consumer, backlog of 1 KiB"),
+    ("backlog, 128 B", "their consumer, backlog of 128 B", "our consumer, backlog of 128 B"),
+)
+
+
+@dataclass(slots=True)
+class Run:
+    """One freshly started broker and what was measured on it."""
+
+    peer: str
+    flush: Flush
+    scale: int
+    name_server: str
+    pid: int
+    figures: Figures = field(repr=False)
+
+    def note(self, name: str, value: float) -> None:
+        self.figures[f"{name}, {self.flush} flush"] = value
+        print(f"{self.peer:7} {self.flush:5} {name}: {value:,.2f}", flush=True)
+
+    def note_rate(self, name: str, rate: load.Rate) -> None:
+        self.note(f"{name} (messages/s)", rate.per_s)
+        self.note(f"{name}, broker CPU a message (us)", rate.broker_cpu_us)
+
 
 def main() -> int:
     """0 when every load ran; the figures judge nothing."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of every load: to see that it runs, not to quote")
     parser.add_argument("--only", choices=PEERS, help="one broker only, for profiling")
+    parser.add_argument("--flush", choices=get_args(Flush), help="one flush mode only")
     options = parser.parse_args()
-    scale = 10 if options.quick else 1
     figures: dict[str, Figures] = {}
     for peer in [options.only] if options.only else PEERS:
         figures[peer] = {}
-        for flush in get_args(Flush):
-            measure(peer, flush, scale, figures[peer])
+        for flush in [options.flush] if options.flush else get_args(Flush):
+            measure(peer, flush, 10 if options.quick else 1, figures[peer])
+    figures.setdefault("ogive", {})["import ogive (ms)"] = load.import_ms()
     print_table(figures)
+    print_clients(figures)
     return 0
 
 
@@ -35,43 +72,66 @@ def measure(peer: str, flush: Flush, scale: int, out: Figures) -> None:
     directory = Path(tempfile.mkdtemp(prefix="ogive-bench-"))
     try:
         with running(peer, directory, flush) as (broker, ready_s):
-            server, pid = broker.name_server, broker.pid
-
-            def note(name: str, value: float) -> None:
-                out[f"{name}, {flush} flush"] = value
-                print(f"{peer:7} {flush:5} {name}: {value:,.2f}", flush=True)
-
-            note("time to ready (s)", ready_s)
-            note("resident when idle (MiB)", resident_mib(pid))
-            for topic in ("Theirs", "Ours", "Backlog", "Sends", "Listener"):
-                load.create_topic(server, topic, 8)
-            rate = load.their_producer(server, pid, "Theirs", threads=64, size=1024, seconds=max(15, 25 // scale))
-            note("their Producer, 64 threads, 1 KiB (messages/s)", rate.per_s)
-            note("their Producer, broker CPU a message (us)", rate.broker_cpu_us)
-            note("their Producer, failed sends", rate.failed)
-            rate = load.our_producer(server, pid, "Ours", count=300_000 // scale)
-            note("our pipelined producer, 1 KiB (messages/s)", rate.per_s)
-            note("our pipelined producer, broker CPU a message (us)", rate.broker_cpu_us)
-            p50, p99 = load.send_latency_ms(server, "Sends", count=2_000 // scale)
-            note("one synchronous send, p50 (ms)", p50)
-            note("one synchronous send, p99 (ms)", p99)
-            p50, p99 = load.latency_ms(server, "Listener", "listener", count=2_000 // scale)
-            note("send to listener, p50 (ms)", p50)
-            note("send to listener, p99 (ms)", p99)
+            run = Run(peer, flush, scale, broker.name_server, broker.pid, out)
+            run.note("time to ready (s)", ready_s)
+            run.note("resident when idle (MiB)", resident_mib(run.pid))
+            for topic in TOPICS:
+                load.create_topic(run.name_server, topic, 8)
+            _sends(run)
+            _latencies(run)
             if flush == "async":
-                _backlog(server, pid, 1_000_000 // scale, note)
-            note("resident after load (MiB)", resident_mib(pid))
+                _backlogs(run)
+                run.note(
+                    "our consumer, idle with 64 queues (% of a core)", load.idle_cpu_percent(run.name_server, seconds=max(2, 20 // scale))
+                )
+            run.note("resident after load (MiB)", resident_mib(run.pid))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _backlog(server: str, pid: int, count: int, note: load.Note) -> None:
-    load.our_producer(server, pid, "Backlog", count=count - 1)
-    rate = load.their_consumer(server, pid, "Backlog", "theirs", count=count, limit_s=120.0)
-    note("their consumer over a backlog (messages/s)", rate.per_s)
-    rate = load.our_consumer(server, pid, "Backlog", "ours", count=count, limit_s=120.0)
-    note("our consumer over a backlog (messages/s)", rate.per_s)
-    note("our consumer, broker CPU a message (us)", rate.broker_cpu_us)
+def _sends(run: Run) -> None:
+    seconds = max(3, 15 // run.scale)
+
+    def theirs(topic: str, program: str, *options: str) -> load.Rate:
+        return load.their_sends(run.name_server, run.pid, topic, program, *options, warm_up_s=10 if run.scale == 1 else 4, seconds=seconds)
+
+    first = theirs("Theirs", "Producer", "-w", "64", "-s", "1024")
+    run.note_rate("their Producer, 64 threads, 1 KiB", first)
+    run.note("their Producer, failed sends", first.failed)
+    run.note_rate("their Producer, 64 threads, 128 B", theirs("Small", "Producer", "-w", "64", "-s", "128"))
+    run.note_rate("their Producer, 1 thread, 1 KiB", theirs("Single", "Producer", "-w", "1", "-s", "1024"))
+    run.note_rate("their BatchProducer, 10 threads, 16 of 1 KiB", theirs("Batches", "BatchProducer", "-w", "10", "-s", "1024", "-b", "16"))
+    run.note_rate("their TransactionProducer, 32 threads, 1 KiB", theirs("Transactions", "TransactionProducer", "-w", "32", "-s", "1024"))
+    run.note_rate("our pipelined producer, 1 KiB", load.our_producer(run.name_server, run.pid, "Ours", count=300_000 // run.scale))
+    small = load.our_producer(run.name_server, run.pid, "OursSmall", count=300_000 // run.scale, body=load.SMALL)
+    run.note_rate("our pipelined producer, 128 B", small)
+
+
+def _latencies(run: Run) -> None:
+    single = load.one_by_one(run.name_server, "Sends", count=3_000 // run.scale)
+    run.note("our synchronous sends, 1 KiB (messages/s)", single.per_s)
+    run.note("one synchronous send, p50 (ms)", single.p50_ms)
+    run.note("one synchronous send, p99 (ms)", single.p99_ms)
+    p50, p99 = load.latency_ms(run.name_server, "Listener", "listener", count=2_000 // run.scale)
+    run.note("send to listener, p50 (ms)", p50)
+    run.note("send to listener, p99 (ms)", p99)
+    p50, p99 = load.paced_latency_ms(run.name_server, "Paced", "paced", per_s=1000, count=20_000 // run.scale)
+    run.note("send to listener at 1,000 messages/s, p50 (ms)", p50)
+    run.note("send to listener at 1,000 messages/s, p99 (ms)", p99)
+
+
+def _backlogs(run: Run) -> None:
+    for topic, size, body, count in (
+        ("Backlog", "1 KiB", load.BODY, 1_000_000 // run.scale),
+        ("SmallBacklog", "128 B", load.SMALL, 1_000_000 // run.scale),
+    ):
+        load.our_producer(run.name_server, run.pid, topic, count=count - 1, body=body)
+        rate = load.their_consumer(run.name_server, run.pid, topic, "theirs", count=count, limit_s=120.0)
+        run.note_rate(f"their consumer, backlog of {size}", rate)
+        rate = load.our_consumer(run.name_server, run.pid, topic, "ours", count=count, limit_s=120.0)
+        run.note_rate(f"our consumer, backlog of {size}", rate)
+    rate = load.our_consumer(run.name_server, run.pid, "SmallBacklog", "orderly", count=count, limit_s=120.0, orderly=True)
+    run.note_rate("our orderly consumer, backlog of 128 B", rate)
 
 
 def print_table(figures: dict[str, Figures]) -> None:
@@ -79,9 +139,20 @@ def print_table(figures: dict[str, Figures]) -> None:
     names = list(dict.fromkeys(name for peer in figures.values() for name in peer))
     print("\n| what | " + " | ".join(figures) + " | ratio |\n|---|" + "---|" * (len(figures) + 1))
     for name in names:
-        values = [peer.get(name, float("nan")) for peer in figures.values()]
-        ratio = f"{values[1] / values[0]:.2f}" if len(values) == 2 and values[0] else ""
-        print(f"| {name} | " + " | ".join(f"{value:,.2f}" for value in values) + f" | {ratio} |")
+        values = [peer.get(name) for peer in figures.values()]
+        ratio = f"{values[1] / values[0]:.2f}" if len(values) == 2 and values[0] and values[1] is not None else ""
+        print(f"| {name} | " + " | ".join("" if value is None else f"{value:,.2f}" for value in values) + f" | {ratio} |")
+
+
+def print_clients(figures: dict[str, Figures]) -> None:
+    """A second table: our client's figure divided by that of theirs on the same broker."""
+    print("\n| messages/s, on the same broker | broker | their client | our client | ratio |\n|---|---|---|---|---|")
+    for peer, found in figures.items():
+        for what, theirs, ours in CLIENTS:
+            for flush in get_args(Flush):
+                pair = [found.get(f"{name} (messages/s), {flush} flush") for name in (theirs, ours)]
+                if pair[0] and pair[1]:
+                    print(f"| {what}, {flush} flush | {peer} | {pair[0]:,.0f} | {pair[1]:,.0f} | {pair[1] / pair[0]:.2f} |")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,8 @@ from bench.processes import measured
 from tests.interop.apache import java_command
 from tests.processes import stop
 
-Note = Callable[[str, float], None]
-
 BODY: Final = bytes(range(256)) * 4
+SMALL: Final = BODY[:128]
 _CLIENT_JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 _BENCHMARK: Final = "org.apache.rocketmq.example.benchmark."
 
@@ -39,20 +39,30 @@ def create_topic(name_server: str, topic: str, queues: int) -> None:
         admin.create_topic(topic, queues=queues)
 
 
-def their_producer(name_server: str, pid: int, topic: str, *, threads: int, size: int, seconds: int) -> Rate:
-    """Synchronous sends of Apache's benchmark Producer. It prints a rate each second, the first after ten: the warm-up."""
-    options = ["-n", name_server, "-t", topic, "-w", str(threads), "-s", str(size), "-ri", "1000"]
-    with ogive.Admin(name_server) as admin, measured(pid) as use:
-        before = sum(row.max_offset for row in admin.offsets(topic))
-        with _their_program("Producer", options) as log:
+def their_sends(name_server: str, pid: int, topic: str, program: str, *options: str, warm_up_s: float, seconds: float) -> Rate:
+    """Synchronous sends of one of Apache's benchmark producers, counted at the broker after a warm-up of the virtual machine.
+
+    A transaction counts once, when it is committed.
+    """
+    options = ("-n", name_server, "-t", topic, "-ri", "1000", *options)
+    with ogive.Admin(name_server) as admin, _their_program(program, options) as log:
+
+        def stored() -> int:
+            return sum(row.max_offset for row in admin.offsets(topic))
+
+        give_up = time.perf_counter() + 60.0
+        while not stored() and time.perf_counter() < give_up:
+            time.sleep(0.1)
+        time.sleep(warm_up_s)
+        with measured(pid) as use:
+            before = stored()
             time.sleep(seconds)
-            output = log.read_text("utf-8", "replace")
-        stored = sum(row.max_offset for row in admin.offsets(topic)) - before
-    per_second = [int(tps) for tps in re.findall(r"Send TPS: (\d+)", output)]
-    failed = max((int(n) for n in re.findall(r"Send Failed: (\d+)", output)), default=-1)
-    if not per_second:
-        raise RuntimeError(f"their Producer printed no rate within {seconds} s:\n{output[-2000:]}")
-    return Rate(statistics.median(per_second), use.cpu_s / stored * 1e6, failed)
+            count = stored() - before
+        output = log.read_text("utf-8", "replace")
+    if not count:
+        raise RuntimeError(f"their {program} sent nothing within {seconds} s:\n{output[-2000:]}")
+    failed = max((int(n) for n in re.findall(r"Send Failed: (\d+)", output)), default=0)
+    return Rate(count / use.wall_s, use.cpu_s / count * 1e6, failed)
 
 
 def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float) -> Rate:
@@ -72,7 +82,7 @@ def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count:
 
 
 @contextmanager
-def _their_program(program: str, options: list[str]) -> Iterator[Path]:
+def _their_program(program: str, options: Sequence[str]) -> Iterator[Path]:
     """A benchmark program of Apache's, running inside the block; the file that its output goes to."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home, "output")
@@ -97,13 +107,13 @@ def our_producer(name_server: str, pid: int, topic: str, *, count: int, body: by
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
 
 
-def our_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float) -> Rate:
+def our_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float, orderly: bool = False) -> Rate:
     """A plain listener over a backlog, from the first message to the last."""
     seen = 0
     first = last = 0.0
     done = threading.Event()
 
-    @ogive.listener(topic, group=group, start="earliest")
+    @ogive.listener(topic, group=group, start="earliest", orderly=orderly)
     def count_them(message: ogive.MessageExt) -> None:
         nonlocal seen, first, last
         if not seen:
@@ -140,8 +150,41 @@ def latency_ms(name_server: str, topic: str, group: str, *, count: int) -> tuple
     return quantiles[49], quantiles[98]
 
 
-def send_latency_ms(name_server: str, topic: str, *, count: int) -> tuple[float, float]:
-    """p50 and p99 of one synchronous send after another."""
+def paced_latency_ms(name_server: str, topic: str, group: str, *, per_s: int, count: int) -> tuple[float, float]:
+    """p50 and p99 from the call of ``submit`` to the listener, at a steady rate; the first second does not count."""
+    took: list[float] = []
+    done = threading.Event()
+    total = count + per_s
+
+    @ogive.listener(topic, group=group, start="earliest")
+    def stamp(message: ogive.MessageExt) -> None:
+        took.append((time.perf_counter() - float(message.body)) * 1000)
+        if len(took) >= total:
+            done.set()
+
+    with ogive.Producer(name_server) as producer, ogive.PushConsumer(stamp, name_server=name_server):
+        started = time.perf_counter()
+        for i in range(total):
+            due = started + i / per_s
+            while (ahead := due - time.perf_counter()) > 0:
+                time.sleep(ahead)
+            producer.submit(topic, str(time.perf_counter()).encode())
+        if not done.wait(60.0):
+            raise RuntimeError(f"{total - len(took)} of {total} messages did not arrive within 60 s")
+    quantiles = statistics.quantiles(took[per_s:], n=100)
+    return quantiles[49], quantiles[98]
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One synchronous send after another."""
+
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+def one_by_one(name_server: str, topic: str, *, count: int) -> Single:
     took: list[float] = []
     with ogive.Producer(name_server) as producer:
         for _ in range(count + 50):
@@ -149,4 +192,40 @@ def send_latency_ms(name_server: str, topic: str, *, count: int) -> tuple[float,
             producer.send(topic, BODY)
             took.append((time.perf_counter() - started) * 1000)
     quantiles = statistics.quantiles(took[50:], n=100)
-    return quantiles[49], quantiles[98]
+    return Single(1000 / statistics.mean(took[50:]), quantiles[49], quantiles[98])
+
+
+_IDLE: Final = """
+import resource, sys, time, ogive
+@ogive.listener("Idle", group="idle")
+def nothing(message): pass
+def used():
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    return use.ru_utime + use.ru_stime
+with ogive.PushConsumer(nothing, name_server=sys.argv[1]):
+    time.sleep(5)
+    before = used()
+    time.sleep(float(sys.argv[2]))
+    print((used() - before) / float(sys.argv[2]) * 100)
+"""
+
+
+def idle_cpu_percent(name_server: str, *, seconds: float) -> float:
+    """CPU of a process whose consumer holds 64 queues in which nothing happens, in per cent of a core."""
+    create_topic(name_server, "Idle", 64)
+    command = [sys.executable, "-c", _IDLE, name_server, str(seconds)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+
+
+def import_ms() -> float:
+    """Median of nine processes, less the time of an interpreter that imports nothing."""
+
+    def median_ms(statement: str) -> float:
+        took = []
+        for _ in range(9):
+            started = time.perf_counter()
+            subprocess.run([sys.executable, "-c", statement], check=True)
+            took.append((time.perf_counter() - started) * 1000)
+        return statistics.median(took)
+
+    return median_ms("import ogive") - median_ms("pass")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ogive.errors import StoreError
 from ogive.store import Fs, GetStatus, MessageStore, NewMessage, OsFs, PutResult, StoreConfig
+from ogive.store.writer import InlineWriter, WriterThread
 from ogive.wire.message import StoredMessage, decode_stored
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -17,6 +18,7 @@ def small(root: Path, **changes: Any) -> StoreConfig:
     sizes: dict[str, Any] = {
         "segment_bytes": 16 * 1024,
         "consume_queue_file_bytes": 20 * 16,
+        "index_slots": 16,
         "ahead_bytes": 8 * 1024,
         "hot_log_bytes": 8 * 1024,
         "hot_entries": 64,
@@ -51,7 +53,7 @@ class Driver:
         self.fs = fs or OsFs()
         self.store = MessageStore.open(config, fs=self.fs, clock_ms=clock or Clock())
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.store.start(self._reports.put if threaded else run_now, threaded=threaded)
+        self.store.start(self._reports.put if threaded else run_now, writer=WriterThread if threaded else InlineWriter)
 
     def put(self, *messages: NewMessage) -> list[PutResult]:
         """Store one message or a batch and wait for the answer. Raises the error that the answer is."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ogive.client.consumer.intercept import ListenerCall
     from ogive.client.consumer.push import run
     from ogive.client.hooks import SendHook
-    from ogive.client.listener import DEAD_LETTER, LATER, Reply, later, listener, suspend
+    from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, Reply, later, listener, suspend
     from ogive.client.sync import Producer, PullConsumer, PushConsumer, Transaction
     from ogive.client.sync_admin import Admin
     from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "COMMIT",
     "DEAD_LETTER",
     "LATER",
+    "ROLLBACK",
     "Admin",
     "ClientConfig",
     "ConsumerConfig",
@@ -52,8 +54,10 @@ __all__ = [
 ]
 
 _HOME: Final = {
+    "COMMIT": "ogive.client.listener",
     "DEAD_LETTER": "ogive.client.listener",
     "LATER": "ogive.client.listener",
+    "ROLLBACK": "ogive.client.listener",
     "Admin": "ogive.client.sync_admin",
     "ClientConfig": "ogive.client.config",
     "ConsumerConfig": "ogive.client.consumer.config",

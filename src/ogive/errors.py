@@ -93,6 +93,17 @@ class InvalidOption(OgiveError, ValueError):
     """An option or argument has a value that cannot work; nothing was changed."""
 
 
+class InvalidExpression(InvalidOption):
+    """An SQL92 filter that cannot be read. *at* is the place in *text*, in characters from 0."""
+
+    def __init__(self, message: str, text: str, at: int) -> None:
+        start = max(0, at - 30)
+        around = text[start : at + 30].replace("\n", " ")
+        super().__init__(f"{message}, at character {at + 1}: {'...' if start else ''}{around[: at - start]} >>> {around[at - start :]}")
+        self.text = text
+        self.at = at
+
+
 class IllegalStateError(OgiveError):
     """An object was used outside its lifetime, or an internal state machine was asked for an impossible step."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ogive.store import JsonTable, MessageStore, NewMessage, PutResult, StoreConfig
+from ogive.store.writer import InlineWriter
 from tests.chaos.recorder import MemoryFs, RecorderFs
 from tests.stores import HOST, Clock, read_queue, run_now, small
 
@@ -75,7 +76,7 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int, store_type: ty
 
 def _started(store_type: type[MessageStore], fs: MemoryFs, flush: Any, clock: Clock) -> MessageStore:
     store = store_type.open(config(flush), fs=fs, clock_ms=clock)
-    store.start(run_now, threaded=False)
+    store.start(run_now, writer=InlineWriter)
     return store
 
 

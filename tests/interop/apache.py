@@ -249,11 +249,19 @@ def has_route(name_server: str, topic: str, broker: str) -> bool:
         return f'"{broker}"'.encode() in answer.read(int.from_bytes(answer.read(4), "big"))
 
 
-def admin(name_server: str, *commands: str) -> list[str]:
-    """Output of each mqadmin command, all run in one JVM (about 3 s, then 0.1 to 2 s a command); "-n name server" is added."""
+def admin(
+    name_server: str, *commands: str, credentials: tuple[str, str] | None = None, system: Mapping[str, str] | None = None
+) -> list[str]:
+    """Output of each mqadmin command, all run in one JVM (about 3 s, then 0.1 to 2 s a command); "-n name server" is added.
+
+    *credentials*: access key and secret key, which mqadmin reads from its tools.yml.
+    """
     lines = "".join(f"{command} -n {name_server}\n" for command in commands)
     with tempfile.TemporaryDirectory() as home:
-        command = java_command("Admins", home=Path(home))
+        if credentials is not None:
+            Path(home, "conf").mkdir()
+            Path(home, "conf", "tools.yml").write_text("accessKey: {}\nsecretKey: {}\n".format(*credentials))
+        command = java_command("Admins", home=Path(home), system=system)
         limit_s = 60 + 10 * len(commands)
         done = subprocess.run(
             command, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=True
@@ -346,9 +354,11 @@ def run_java(main: str, *args: str, timeout_s: float = 120.0, system: Mapping[st
         return client.wait(timeout_s)
 
 
-def send(name_server: str, topic: str, count: int, *, binary_headers: bool = False, **options: object) -> list[dict[str, Any]]:
+def send(
+    name_server: str, topic: str, count: int, *, binary_headers: bool = False, system: Mapping[str, str] | None = None, **options: object
+) -> list[dict[str, Any]]:
     """Send with the Java client; *options* are those of java/Send.java. One result per send. Raises AssertionError when one failed."""
-    system = BINARY_HEADERS if binary_headers else None
+    system = dict(system or {}) | (BINARY_HEADERS if binary_headers else {})
     with JavaClient("Send", system=system, nameServer=name_server, topic=topic, count=count, **options) as client:
         run = client.wait()
     assert run.code == 0, f"{run.lines}\n{run.other}"
@@ -356,13 +366,20 @@ def send(name_server: str, topic: str, count: int, *, binary_headers: bool = Fal
 
 
 def consume(
-    name_server: str, topic: str, group: str, deliveries: int, *, binary_headers: bool = False, **options: object
+    name_server: str,
+    topic: str,
+    group: str,
+    deliveries: int,
+    *,
+    binary_headers: bool = False,
+    system: Mapping[str, str] | None = None,
+    **options: object,
 ) -> list[dict[str, Any]]:
     """Consume with the Java client until *deliveries* came; *options* are those of java/Consume.java. One line each, as they arrived.
 
     *topic* may be several, separated by commas.
     """
-    system = QUICK_REBALANCE | (BINARY_HEADERS if binary_headers else {})
+    system = QUICK_REBALANCE | dict(system or {}) | (BINARY_HEADERS if binary_headers else {})
     with JavaClient("Consume", system=system, nameServer=name_server, topic=topic, group=group, deliveries=deliveries, **options) as client:
         run = client.wait()
     lines = [line for line in run.lines if "ready" not in line]

@@ -53,6 +53,23 @@ def test_only_subscribed_tags_are_delivered(ogive_broker: Broker, topic: str, gr
     assert sorted(line["tags"] for line in received) == ["blue"] * 10 + ["red"] * 10
 
 
+def test_an_sql_filter_is_applied_at_the_broker(ogive_broker: Broker, topic: str, group: str) -> None:
+    """bySql: the client checks it with code 46, heartbeats it, and does not look at the messages itself."""
+    apache.send(ogive_broker.name_server, topic, 30, tags="red,green,blue")
+    sql = "TAGS IN ('red', 'blue') AND index BETWEEN 10 AND 20"
+    received = apache.consume(ogive_broker.name_server, topic, group, 7, sql=sql)
+    assert sorted(int(line["properties"]["index"]) for line in received) == [n for n in range(10, 21) if n % 3 != 1]
+
+
+def test_a_bad_sql_filter_keeps_the_consumer_from_starting(ogive_broker: Broker, topic: str, group: str) -> None:
+    apache.send(ogive_broker.name_server, topic, 1)
+    run = apache.run_java(
+        "Consume", f"nameServer={ogive_broker.name_server}", f"topic={topic}", f"group={group}", "sql=a == 1", "timeout=20"
+    )
+    assert run.code == 1
+    assert "at character 4" in run.other
+
+
 @both_encodings
 def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Broker, topic: str, group: str, binary_headers: bool) -> None:
     apache.send(ogive_broker.name_server, topic, 40, mode="orderly", shards=4, binary_headers=binary_headers)

@@ -18,6 +18,7 @@ from ogive.errors import StoreError
 from ogive.model import HALF_TOPIC
 from ogive.store import JsonTable, MessageStore, NewMessage
 from ogive.store.model import PutDone
+from ogive.store.writer import InlineWriter
 from ogive.wire.codes import Decision
 from ogive.wire.message import decode_properties, encode_properties
 from tests.chaos.recorder import MemoryFs, RecorderFs, images
@@ -63,7 +64,7 @@ class Bench:
         self.offsets.cut(self.store.max_offset)
         self.transactions = Transactions(self.store, Clock(), 10_000)
         self.transactions.recover(self.offsets)
-        self.store.start(run_now, threaded=False)
+        self.store.start(run_now, writer=InlineWriter)
         self.transactions.start(self.store.put, HOST)
         self.settle()
 

@@ -176,3 +176,7 @@ def test_no_large_file_is_tracked() -> None:
         pytest.skip("not a git clone")
     tracked = subprocess.run([git, "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True).stdout.split("\0")
     assert [name for name in tracked if name and (ROOT / name).is_file() and (ROOT / name).stat().st_size > 256 * 1024] == []
+
+
+def test_that_concurrent_listeners_keep_no_order_is_documented() -> None:
+    assert "**no order** among concurrent calls" in (ROOT / "docs" / "consuming.md").read_text("utf-8")

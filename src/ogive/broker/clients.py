@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, tag_codes
 from ogive.broker.replies import Rejected
-from ogive.errors import InvalidOption, ResponseCode
+from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 
 MAX_CLIENT_ID: Final = 255
-MAX_EXPRESSION: Final = 4096  # characters
-MAX_TAGS: Final = 1000  # of one subscription
 
 
 def check_client_id(client_id: str) -> None:
@@ -41,10 +40,11 @@ class Client:
 
 @dataclass(slots=True)
 class Subscription:
-    """A group's subscription to a topic, and the tag hashes by which the store filters; None lets everything pass."""
+    """A group's subscription to a topic and the filter that it means. *fault*: why its expression cannot be read, if it cannot."""
 
     data: SubscriptionData
-    codes: frozenset[int] | None
+    wanted: Wanted
+    fault: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ class ConsumerGroup:
             topics.add(data.topic)
             known = self.subscriptions.get(data.topic)
             if known is None or data.version > known.data.version:
-                self.subscriptions[data.topic] = Subscription(data, tag_codes(data))
+                self.subscriptions[data.topic] = Subscription(data, *filter_of(data))
                 changed = changed or known is None
         for topic in self.subscriptions.keys() - topics:
             del self.subscriptions[topic]
@@ -83,11 +83,14 @@ class ConsumerGroup:
         return changed
 
 
-def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
-    """The hashes as sent. Clients in C++ send none with their tags: then those of the expression."""
-    if data.expression == "*" or not data.expression:
-        return None
-    return frozenset(data.codes or SubscriptionData.of_tags(data.topic, data.expression).codes) or None
+def filter_of(data: SubscriptionData) -> tuple[Wanted, str]:
+    """What a heartbeat's subscription wants, and why nobody can tell: Java keeps a bad one too, and answers its pulls with an error."""
+    if data.expression_type != "SQL92":
+        return tag_codes(data), ""
+    try:
+        return compiled(data.expression), ""
+    except InvalidExpression as exc:
+        return None, str(exc)
 
 
 class ClientTable:

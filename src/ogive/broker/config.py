@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
+from ogive.store.retention import RetentionConfig
 from ogive.transport.limits import ServerLimits
+from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
@@ -32,6 +34,8 @@ class BrokerConfig:
     flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
     segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+    retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
+    retention_check_s: float = 10.0  # cleanResourceInterval
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -46,6 +50,7 @@ class BrokerConfig:
     store_replies: bool = True  # storeReplyMessageEnable
 
     # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
+    property_filter: bool = True  # enablePropertyFilter, false; whether consumers may filter by SQL92
     max_pull_messages: int = 32  # maxTransferCountOnMessageInMemory
     max_pull_bytes: int = 256 * 1024  # maxTransferBytesOnMessageInMemory
     max_large_pull_messages: int = 4096
@@ -73,6 +78,9 @@ class BrokerConfig:
     max_offsets: int = 1_000_000  # group x topic x queue
     offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
+
+    # access
+    credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
 
     # the rest
     register_period_s: float = 30.0  # registerNameServerPeriod
@@ -119,5 +127,5 @@ _POSITIVE: Final = (
     "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
     "max_checks_per_round",
     "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
-    "name_server_timeout_s", "stop_grace_s",
+    "name_server_timeout_s", "stop_grace_s", "retention_check_s",
 )  # fmt: skip

@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
@@ -45,12 +48,18 @@ class Context:
     registration: Registration
     transactions: Transactions
     traffic: Traffic
+    cold_reads: ColdReads
+    retention: Retention
+    guard: Guard | None
+    """None: nobody is asked for credentials."""
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
     send_answer: str
     """The header of a send's answer, see handlers/send.py."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     sends_waiting: int = 0
+    delivered: Callable[[int], int] = lambda level: 0
+    """How far a delay level's queue is delivered."""
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -71,6 +80,14 @@ class Context:
         if not self._submit_due:
             self._submit_due = True
             self.loop.call_soon(self._submit)
+
+    def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """put() for what the broker stores by itself."""
+        self.put(messages, self.traffic.counted(messages, done))
+
+    def put_counted_now(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """put_now() for what the broker stores by itself."""
+        self.put_now(messages, self.traffic.counted(messages, done))
 
     async def synced(self) -> None:
         """Return when everything put before is on stable storage. Raises StoreError."""

@@ -63,12 +63,16 @@ class GroupTable:
 
     def create_or_update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Raises InvalidOption for a bad name, impossible numbers, or a full table."""
+        self.check(config)
+        return self._put(config)
+
+    def check(self, config: SubscriptionGroupConfig) -> None:
+        """Raises InvalidOption for a bad name or impossible numbers."""
         validate_group(config.name)
         if not 1 <= config.retry_queues <= MAX_RETRY_QUEUES:
             raise InvalidOption(f"group {config.name}: {config.retry_queues} retry queues, 1 to {MAX_RETRY_QUEUES} are possible")
         if config.retry_max_times < -1:
             raise InvalidOption(f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible")
-        return self._put(config)
 
     def delete(self, name: str) -> bool:
         """Whether there was such a group. Raises InvalidOption for a built-in one."""

@@ -1,6 +1,6 @@
 """Where each group stands in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ogive.broker.replies import Rejected
@@ -63,6 +63,10 @@ class OffsetTable:
     def topics_of(self, group: str) -> list[str]:
         """Topics on which the group has progress."""
         return [topic for topic, owner in self._queues if owner == group]
+
+    def pairs(self) -> Iterable[tuple[str, str]]:
+        """Topic and group of all that has progress."""
+        return self._queues.keys()
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have progress on the topic."""

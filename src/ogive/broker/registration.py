@@ -19,10 +19,12 @@ from typing import Final
 from ogive.broker.topics import TopicTable
 from ogive.errors import OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
-from ogive.wire.bodies import DataVersion, RegisterBrokerBody, dumps, kv_table_loads
+from ogive.wire.acl import Credentials
+from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_loads, loads_object
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
+    GetRouteInfoRequest,
     Header,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
@@ -52,8 +54,10 @@ class Registration:
         address: str,
         period_s: float = 30.0,
         timeout_s: float = 3.0,
+        credentials: Credentials | None = None,
     ) -> None:
-        """*address* is where clients reach the broker."""
+        """*address* is where clients reach the broker; *credentials* sign what name servers are asked."""
+        self.credentials = credentials
         self.cluster, self.broker_name, self.broker_id, self.address = cluster, broker_name, broker_id, address
         self.topics = topics
         self.period_s, self.timeout_s = period_s, timeout_s
@@ -78,6 +82,13 @@ class Registration:
         """Return when every name server that can be reached knows the topics as they are now."""
         wanted = self.topics.data_version.counter
         await asyncio.gather(*(peer.wait_for(wanted) for peer in self._peers))
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """What the first name server that answers knows of the topic; None where none answers, or knows it."""
+        for peer in self._peers:
+            with suppress(OgiveError):
+                return await peer.route(topic)
+        return None
 
     def _topics_changed(self) -> None:
         for peer in self._peers:
@@ -176,6 +187,11 @@ class _NameServer:
         if self._first and reply.body and (ordered := kv_table_loads(reply.body)):
             self._registration.topics.set_order(frozenset(ordered))
 
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises OgiveError."""
+        answer = await self._call(GetRouteInfoRequest(topic=topic, accept_standard_json_only=True), b"")
+        return TopicRouteData.from_json(loads_object(answer.body))
+
     async def _holds_something_else(self, version: DataVersion) -> bool:
         about = self._registration
         header = QueryDataVersionRequest(
@@ -212,6 +228,6 @@ class _NameServer:
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             host, port = split_address(self._address)
-            self._connection = await connect(host, port, timeout_s=self._registration.timeout_s)
+            self._connection = await connect(host, port, timeout_s=self._registration.timeout_s, credentials=self._registration.credentials)
             self._connection.on_close.append(lambda _: self._wake.set())
         return self._connection

@@ -5,7 +5,25 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import admin, clients, groups, locks, offsets, pull, replies, send, send_back, topics, transaction
+from ogive.broker.handlers import (
+    access,
+    admin,
+    ask_clients,
+    assignment,
+    clients,
+    groups,
+    locks,
+    offsets,
+    pull,
+    query,
+    queue_entries,
+    replies,
+    send,
+    send_back,
+    statistics,
+    topics,
+    transaction,
+)
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -55,6 +73,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.ResetOffsetRequest, offsets.reset),
         Route(headers.CloneGroupOffsetRequest, offsets.clone),
         Route(headers.ViewMessageRequest, offsets.view_message),
+        Route(headers.QueryMessageRequest, query.query),
         Route(headers.UnregisterClientRequest, clients.unregister),
         Route(headers.GetConsumerListRequest, clients.consumer_list),
         Route(headers.CheckClientConfigRequest, clients.check_config),
@@ -77,7 +96,31 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.GetConsumerConnectionListRequest, admin.show_consumers),
         Route(headers.GetProducerConnectionListRequest, admin.show_producers),
         Route(headers.GetConsumeStatsRequest, admin.consume_stats),
-        Route(headers.GetConsumerRunningInfoRequest, admin.ask_client),
+        Route(headers.CreateUserRequest, access.create_user),
+        Route(headers.UpdateUserRequest, access.update_user),
+        Route(headers.DeleteUserRequest, access.delete_user),
+        Route(headers.GetUserRequest, access.show_user),
+        Route(headers.ListUsersRequest, access.list_users),
+        Route(headers.CreateAclRequest, access.create_acl),
+        Route(headers.UpdateAclRequest, access.update_acl),
+        Route(headers.DeleteAclRequest, access.delete_acl),
+        Route(headers.GetAclRequest, access.show_acl),
+        Route(headers.ListAclsRequest, access.list_acls),
+        Route(headers.CreateTopicListRequest, topics.create_all),
+        Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group),
+        Route(headers.QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
+        Route(headers.CleanUnusedTopicRequest, topics.clean_unused),
+        Route(headers.CreateGroupListRequest, groups.create_all),
+        Route(headers.GetConsumerRunningInfoRequest, ask_clients.running_info),
+        Route(headers.ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
+        Route(headers.InvokeGetConsumerStatusRequest, ask_clients.consumer_status),
+        Route(headers.GetAllProducerInfoRequest, ask_clients.show_all_producers),
+        Route(headers.ViewBrokerStatsRequest, statistics.view),
+        Route(headers.GetBrokerConsumeStatsRequest, statistics.consume_stats_of_all),
+        Route(headers.QueryConsumeTimeSpanRequest, statistics.consume_time_spans),
+        Route(headers.QueryConsumeQueueRequest, queue_entries.show),
+        Route(headers.QueryAssignmentRequest, assignment.query),
+        Route(headers.SetMessageRequestModeRequest, assignment.set_mode),
     ),
 }
 
@@ -133,22 +176,13 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
     **_reasons(
         "pop consumption is not supported",
         C.POP_MESSAGE, C.ACK_MESSAGE, C.BATCH_ACK_MESSAGE, C.PEEK_MESSAGE, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO,
-        C.POP_ROLLBACK, C.QUERY_ASSIGNMENT, C.SET_MESSAGE_REQUEST_MODE,
-    ),
-    **_reasons(
-        "access control is not supported",
-        C.AUTH_CREATE_USER, C.AUTH_UPDATE_USER, C.AUTH_DELETE_USER, C.AUTH_GET_USER, C.AUTH_LIST_USER, C.AUTH_CREATE_ACL, C.AUTH_UPDATE_ACL,
-        C.AUTH_DELETE_ACL, C.AUTH_GET_ACL, C.AUTH_LIST_ACL,
+        C.POP_ROLLBACK,
     ),
     **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
-    **_reasons("messages are not indexed by key", C.QUERY_MESSAGE),
     **_reasons(
         "an operator's command that this broker does not have",
-        C.UPDATE_AND_CREATE_TOPIC_LIST, C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, C.QUERY_CONSUME_TIME_SPAN, C.CLEAN_EXPIRED_CONSUMEQUEUE, C.QUERY_CORRECTION_OFFSET,
-        C.CONSUME_MESSAGE_DIRECTLY, C.VIEW_BROKER_STATS_DATA, C.CLEAN_UNUSED_TOPIC, C.GET_BROKER_CONSUME_STATS,
-        C.QUERY_CONSUME_QUEUE, C.GET_ALL_PRODUCER_INFO, C.DELETE_EXPIRED_COMMITLOG, C.QUERY_TOPICS_BY_CONSUMER,
-        C.QUERY_SUBSCRIPTION_BY_CONSUMER, C.UPDATE_AND_GET_GROUP_FORBIDDEN, C.RESUME_CHECK_HALF_MESSAGE,
+        C.CLEAN_EXPIRED_CONSUMEQUEUE, C.QUERY_CORRECTION_OFFSET, C.DELETE_EXPIRED_COMMITLOG, C.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        C.RESUME_CHECK_HALF_MESSAGE,
     ),
 }  # fmt: skip
 """Every other code of the protocol, and why it gets REQUEST_CODE_NOT_SUPPORTED."""

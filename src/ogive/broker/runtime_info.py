@@ -9,6 +9,7 @@ from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.stats import Traffic
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store.model import StoreStats
 from ogive.store.store import MessageStore
 from ogive.wire.codes import VERSION
@@ -33,7 +34,9 @@ def runtime_info(ctx: Context) -> dict[str, str]:
         "sendThreadPoolQueueCapacity": ctx.config.max_sends_waiting,
         "earliestMessageTimeStamp": _earliest_ms(ctx.store, stats),
         **_traffic(ctx.traffic),
+        **_times(ctx.traffic),
         **_store(stats),
+        **_delayed(ctx),
         **_disk(ctx),
         **_NO_COUNTERPART,
     }
@@ -83,6 +86,25 @@ def _traffic(traffic: Traffic) -> dict[str, object]:
         "msgGetTotalTodayMorning": today.transferred,
         "msgGetTotalYesterdayMorning": yesterday.transferred,
     }
+
+
+def _times(traffic: Traffic) -> dict[str, object]:
+    """How long sends took until they were answered, and reads from the store."""
+    puts = traffic.put_times
+    return {
+        "putMessageEntireTimeMax": int(puts.longest_s * 1000),
+        "putMessageDistributeTime": "".join(f"[{name}]:{count} " for name, count in puts.table().items()),
+        "putLatency99": f"{puts.share_ms(0.99):.2f}",
+        "putLatency999": f"{puts.share_ms(0.999):.2f}",
+        "getMessageEntireTimeMax": int(traffic.get_times.longest_s * 1000),
+        "putMessageFailedTimes": traffic.failed,
+    }
+
+
+def _delayed(ctx: Context) -> dict[str, object]:
+    """For each delay level in use: how many messages have been delivered, and have come in."""
+    ends = {level: ctx.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in range(1, len(ctx.levels.delays_ms) + 1)}
+    return {f"scheduleMessageOffset_{level}": f"{ctx.delivered(level)},{end}" for level, end in ends.items() if end}
 
 
 def _store(stats: StoreStats) -> dict[str, object]:

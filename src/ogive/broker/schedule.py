@@ -78,6 +78,10 @@ class Schedule:
         for key in self._levels.keys() & ends.keys():
             self._levels[key].wake()
 
+    def delivered(self, level: int) -> int:
+        """How far the level's queue is delivered: a queue offset."""
+        return self._levels[SCHEDULE_TOPIC, level - 1].offset
+
     @property
     def version(self) -> int:
         """Grows with every step of progress."""

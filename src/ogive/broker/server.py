@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from ogive.access.guard import Guard
+from ogive.access.table import AccessTable
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
@@ -20,6 +23,7 @@ from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.replies import Rejected
+from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.stats import SAMPLE_S, Traffic
@@ -27,22 +31,33 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.broker.transactions import Transactions
 from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
-from ogive.model import SCHEDULE_TOPIC
-from ogive.store.fs import OsFs, reason
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, PropertyName
+from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
+from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import encode_host
+from ogive.wire.message import decode_stored, encode_host, raw_property
 
 log = logging.getLogger(__name__)
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a broker takes from the machine it runs on. A simulation gives it another one."""
+
+    fs: Fs = field(default_factory=OsFs)
+    writer: MakeWriter = WriterThread
+    store: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of StoreConfig."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,15 +72,19 @@ class _Opened:
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
+    retention: Retention
     locks_file: JsonTable
     locks: dict[str, Any]
 
 
-def _open(config: BrokerConfig) -> _Opened:
+def _open(config: BrokerConfig, machine: Machine) -> _Opened:
     """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
-    fs, folder = OsFs(), config.data / "config"
+    fs, folder = machine.fs, config.data / "config"
     store = MessageStore.open(
-        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels), clock_ms=_now_ms
+        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store),
+        fs=fs,
+        clock_ms=_now_ms,
+        monotonic=time.monotonic,
     )
     try:
         topics = TopicTable(
@@ -92,6 +111,9 @@ def _open(config: BrokerConfig) -> _Opened:
         locks = locks_file.load() or {}
         transactions = Transactions(store, _now_ms, config.max_open_transactions)
         transactions.recover(offsets)
+        retention = Retention(
+            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
+        )
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
@@ -99,7 +121,7 @@ def _open(config: BrokerConfig) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, locks_file=locks_file, locks=locks,
+        transactions=transactions, locks_file=locks_file, locks=locks, retention=retention,
     )  # fmt: skip
 
 
@@ -131,8 +153,11 @@ class Broker:
     After a failure sends are refused (14), and reads go on.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None) -> None:
+        """*access*: the users who may ask, and for what; None: everybody may everything."""
         self.config = config
+        self._machine = machine or Machine()
+        self._access = access
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
@@ -158,7 +183,7 @@ class Broker:
 
     async def start(self) -> None:
         """Return when the broker serves, and its name servers have been told. Raises StoreError, ConnectError; then nothing runs."""
-        opened = await asyncio.to_thread(_open, self.config)
+        opened = await asyncio.to_thread(_open, self.config, self._machine)
         try:
             await opened.topics.saved()
             await opened.groups.saved()
@@ -168,17 +193,18 @@ class Broker:
             raise
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
-        self._schedule = Schedule(ctx.store, ctx.put, ctx.levels, ctx.store_host, _now_ms)
+        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, _now_ms)
         self._schedule.load(opened.delays)
+        ctx.delivered = self._schedule.delivered
         self._saves = [
             partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
             Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
         ]
         ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
         ctx.store.on_failure = self._store_failed
-        ctx.store.start(ctx.loop.call_soon_threadsafe)
+        ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
-        ctx.transactions.start(ctx.put_now, ctx.store_host)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
         config = self.config
         self._jobs = [
@@ -186,6 +212,7 @@ class Broker:
             self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
+            self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -225,9 +252,13 @@ class Broker:
                 address=self.address,
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
+                credentials=config.credentials,
             ),
             transactions=opened.transactions,
+            retention=opened.retention,
+            cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
+            guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
         )
@@ -262,12 +293,14 @@ class Broker:
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await ctx.slow_readers.close()
         await ctx.finish_tasks()
+        await asyncio.to_thread(ctx.cold_reads.close)
         try:
             for save in self._saves:
                 await save()
             await ctx.topics.saved()
             await ctx.groups.saved()
             await ctx.locks.saved()
+            await ctx.retention.save()
         except (StoreError, Rejected) as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()
@@ -306,6 +339,16 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
+    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and belong to where they will go."""
+    record = store.record_at(commitlog_offset)
+    if record is None:
+        return None
+    stored = decode_stored(record)
+    real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
+    return real.decode() if real is not None and stored.topic in (HALF_TOPIC, SCHEDULE_TOPIC) else stored.topic
 
 
 def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:

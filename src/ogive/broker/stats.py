@@ -1,16 +1,24 @@
 """How much goes in and out: counters since the start, and rates. Source: StoreStatsService.java, BrokerStatsManager.java, 5.3.
 
-Differs from Java: a broker that is younger than a rate's window shows the rate since its start, where Java shows nothing.
+Differs from Java: a broker that is younger than a rate's window shows the rate since its start, where Java shows nothing; the times that
+sends take are of all sends since the start.
 """
 
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Literal, NamedTuple
+
+from ogive.broker import tallies
+from ogive.broker.tallies import Passed, Tallies
+from ogive.errors import StoreError
+from ogive.store.model import NewMessage, PutDone, PutResult
 
 SAMPLE_S: Final = 10.0
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
-GROUP_WINDOW_S: Final = 60.0
+MAX_KEYS: Final = 20_000  # of each table
 _JITTER_S: Final = SAMPLE_S / 2  # a sample that is this much too young for a window still counts for it
 
 
@@ -32,34 +40,105 @@ class Rates(NamedTuple):
     missed: float
 
 
+class Durations:
+    """How often something took how long: by the millisecond up to FINE_MS, in Java's steps beyond. *longest_s* is the longest."""
+
+    FINE_MS: Final = 100
+    STEPS_MS: Final = (100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
+    NAMES: Final = (
+        "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
+    )  # fmt: skip
+
+    __slots__ = ("_coarse", "_fine", "longest_s")
+
+    def __init__(self) -> None:
+        self._fine = [0] * self.FINE_MS
+        self._coarse = [0] * len(self.STEPS_MS)
+        self.longest_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        ms = int(seconds * 1000)
+        if ms < self.FINE_MS:
+            self._fine[ms] += 1
+        else:
+            self._coarse[bisect_right(self.STEPS_MS, ms) - 1] += 1
+        if seconds > self.longest_s:
+            self.longest_s = seconds
+
+    def table(self) -> dict[str, int]:
+        """Name of the step to how often."""
+        fine = self._fine
+        return dict(zip(self.NAMES, (fine[0], sum(fine[1:10]), sum(fine[10:50]), sum(fine[50:]), *self._coarse), strict=True))
+
+    def share_ms(self, share: float) -> int:
+        """What *share* of all did not exceed; 0 without any."""
+        wanted = share * (sum(self._fine) + sum(self._coarse))
+        if not wanted:
+            return 0
+        seen = 0
+        for ms, count in (*enumerate(self._fine), *zip((*self.STEPS_MS[1:], int(self.longest_s * 1000)), self._coarse, strict=True)):
+            seen += count
+            if seen >= wanted:
+                return ms
+        raise AssertionError("a share is 1 at most")
+
+
 class Traffic:
-    """Pulls count here; sends are counted by the store. Event-loop only; ``sample`` is called every SAMPLE_S."""
+    """Pulls count here, and what is stored by topic; the store counts all puts. Event-loop only; ``sample`` is called every SAMPLE_S.
 
-    __slots__ = ("_by_group", "_found", "_group_samples", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_transferred")
+    puts: by topic.  gets and sent_back: by group and topic.  put_times and get_times: how long storing and reading took.
+    """
 
-    def __init__(self, *, puts: Callable[[], int], now: Callable[[], float], now_ms: Callable[[], int]) -> None:
+    __slots__ = (
+        "_found", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_totals", "_transferred",
+        "failed", "get_times", "gets", "put_times", "puts", "sent_back",
+    )  # fmt: skip
+
+    def __init__(self, *, puts: Callable[[], int], now: Callable[[], float], now_ms: Callable[[], int], max_keys: int = MAX_KEYS) -> None:
         """*puts*: messages stored so far. *now*: seconds, monotonic. *now_ms*: the time of day, for the day's totals."""
         self._puts, self._now, self._now_ms = puts, now, now_ms
         self._transferred = self._found = self._missed = 0
-        self._by_group: dict[str, int] = {}
+        self.puts, self.gets, self.sent_back = (Tallies(now, max_keys) for _ in range(3))
+        self._totals = Tallies(now, 2)
+        self.put_times, self.get_times = Durations(), Durations()
+        self.failed = 0  # sends that could not be stored
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
-        self._group_samples: deque[tuple[float, dict[str, int]]] = deque([(now(), {})], maxlen=round(GROUP_WINDOW_S / SAMPLE_S) + 1)
         self._mornings = (self._today(), Counts(), Counts())  # the day, the counts at its beginning and at that of the day before
 
-    def pulled(self, group: str, count: int) -> None:
-        """One pull was answered with *count* messages."""
+    def stored(self, topic: str, messages: int, size: int, seconds: float) -> None:
+        """A send that took *seconds* has put so many messages and bytes into a topic."""
+        self.puts.count(topic, "", messages, size)
+        self.put_times.add(seconds)
+
+    def counted(self, messages: Iterable[NewMessage], done: PutDone) -> PutDone:
+        """*done* for messages that the broker stores by itself; they count for their topics."""
+        return partial(self._count, [message.topic for message in messages], done)
+
+    def _count(self, topics: list[str], done: PutDone, result: list[PutResult] | StoreError) -> None:
+        if not isinstance(result, StoreError):
+            for topic, stored in zip(topics, result, strict=True):
+                self.puts.count(topic, "", 1, stored.size)
+        done(result)
+
+    def pulled(self, group: str, topic: str, count: int, size: int) -> None:
+        """One pull was answered with *count* messages of *size* bytes."""
         if count:
             self._found += 1
             self._transferred += count
-            self._by_group[group] = self._by_group.get(group, 0) + count
+            self.gets.count(group, topic, count, size)
         else:
             self._missed += 1
 
     def forget_group(self, group: str) -> None:
         """The group was deleted."""
-        self._by_group.pop(group, None)
-        for _, then in self._group_samples:
-            then.pop(group, None)
+        self.gets.forget(group)
+        self.sent_back.forget(group)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted."""
+        self.puts.forget(topic)
+        self.gets.forget_second(topic)
+        self.sent_back.forget_second(topic)
 
     def counts(self) -> Counts:
         return Counts(self._puts(), self._transferred, self._found, self._missed)
@@ -68,10 +147,23 @@ class Traffic:
         """Remember where the counters stand."""
         now, counts, today = self._now(), self.counts(), self._today()
         self._samples.append((now, counts))
-        self._group_samples.append((now, dict(self._by_group)))
+        self._set_totals(counts)
+        for table in (self.puts, self.gets, self.sent_back, self._totals):
+            table.sample()
         day, this_morning, _ = self._mornings
         if today != day:
             self._mornings = (today, counts, this_morning)
+
+    def _set_totals(self, counts: Counts) -> None:
+        self._totals.set("put", "", tallies.Counts(counts.put, 0, counts.put))
+        self._totals.set("got", "", tallies.Counts(counts.transferred, 0, counts.found))
+
+    def total(self, way: Literal["put", "got"]) -> tuple[Passed, ...]:
+        """All messages that came in or went out in the last minute, hour and day."""
+        self._set_totals(self.counts())
+        passed = self._totals.passed(way, "")
+        assert passed is not None
+        return passed
 
     def _today(self) -> tuple[int, ...]:
         return time.localtime(self._now_ms() / 1000)[:3]
@@ -91,7 +183,6 @@ class Traffic:
         elapsed_s = max(now - at, 1.0)
         return Rates(*((count - before) / elapsed_s for count, before in zip(counts, then, strict=True)))
 
-    def group_rate(self, group: str) -> float:
-        """Messages a second that the group took during the last minute."""
-        at, then = self._group_samples[0]
-        return (self._by_group.get(group, 0) - then.get(group, 0)) / max(self._now() - at, 1.0)
+    def group_rate(self, group: str, topic: str | None = None) -> float:
+        """Messages a second that the group took during the last minute, of one topic or all."""
+        return self.gets.rate(group, topic)

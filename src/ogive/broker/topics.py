@@ -114,6 +114,11 @@ class TopicTable:
 
     def create_or_update(self, config: TopicConfig) -> TopicConfig:
         """Raises InvalidOption for a bad or reserved name, impossible numbers, or a full table."""
+        self.check(config)
+        return self._put(config)
+
+    def check(self, config: TopicConfig) -> None:
+        """Raises InvalidOption for a bad or reserved name, or impossible numbers."""
         validate_topic(config.name)
         if self.is_system(config.name):
             raise InvalidOption(f"topic {config.name} belongs to the broker: it cannot be changed")
@@ -124,7 +129,6 @@ class TopicTable:
             raise InvalidOption(f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are possible")
         if config.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise InvalidOption(f"topic {config.name}: filter type {config.filter_type[:40]!r}, SINGLE_TAG or MULTI_TAG is expected")
-        return self._put(config)
 
     def auto_create_on_send(self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False) -> TopicConfig | None:
         """The topic for a send, made after *default_topic* where it is missing; None when that is not possible.

@@ -69,6 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
     _message(commands)
     _dead_letter(commands)
     add_pipelines(commands, _command, _client_options)
+    _user(commands)
+    _acl(commands)
     _errors(commands)
     return parser
 
@@ -99,6 +101,18 @@ def _client_options(command: argparse.ArgumentParser) -> None:
         default=default,
         help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else 127.0.0.1:9876)",
     )
+    command.add_argument(
+        "--credentials",
+        metavar="FILE",
+        default=os.environ.get("OGIVE_CREDENTIALS"),
+        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: OGIVE_CREDENTIALS from the environment)",
+    )
+    command.add_argument(
+        "--cafile",
+        metavar="FILE",
+        default=os.environ.get("OGIVE_CAFILE"),
+        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
+    )
 
 
 def _json_option(command: argparse.ArgumentParser) -> None:
@@ -112,12 +126,23 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument(
         "--insecure-listen",
         action="store_true",
-        help="allow an address that is not loopback: everybody who reaches it can administer the broker",
+        help="allow an address that is not loopback without --acl: everybody who reaches it can administer the broker",
     )
     command.add_argument(
         "--advertised-host",
         metavar="IP",
         help="where clients reach this machine, if not at --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
+    )
+    command.add_argument(
+        "--acl",
+        action="store_true",
+        help="ask everybody for credentials; users and what they may are kept with the data (`ogive user`, `ogive acl`)",
+    )
+    command.add_argument(
+        "--credentials",
+        metavar="FILE",
+        default=os.environ.get("OGIVE_CREDENTIALS"),
+        help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
     )
     command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
@@ -126,6 +151,19 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         choices=("sync", "async"),
         default="sync",
         help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
+    )
+    command.add_argument(
+        "--keep-hours", metavar="HOURS", type=float, default=72.0, help="remove messages when they are older (default: 72)"
+    )
+    command.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day when that is done, such as 4,16 (default: 4)")
+    command.add_argument(
+        "--delete-above", metavar="PERCENT", type=float, default=75.0, help="do it at any hour while the disk is fuller (default: 75)"
+    )
+    command.add_argument(
+        "--delete-young-above",
+        metavar="PERCENT",
+        type=float,
+        help="while the disk is fuller, remove the oldest messages whatever their age (default: never; then a full disk refuses sends)",
     )
     command.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
     command.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
@@ -364,7 +402,7 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         "find:run",
         "show a message by its id, its key, or its place",
         "Ids are those that producers print (unique key) or brokers give (offset id). Unique keys and keys are looked up in the brokers' "
-        "index of keys, which Apache's have.",
+        "index of keys.",
     )
     command.add_argument("id", nargs="?", metavar="ID")
     command.add_argument("--topic", metavar="TOPIC", help="where to look; needed with --key and --offset")
@@ -405,3 +443,70 @@ def _errors(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command = _command(commands, "errors", "codes:run", "explain a response code of brokers and name servers; without one list all")
     command.add_argument("code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST")
     _json_option(command)
+
+
+def _user(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list, create, change and delete users of a broker with access control"
+    parser = commands.add_parser("user", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    users = parser.add_subparsers(metavar="COMMAND")
+    command = _command(users, "list", "users:list_users", "list the users")
+    _client_options(command)
+    _json_option(command)
+    secret = "The password is asked for, or is the first line of standard input."
+    command = _command(users, "create", "users:create_user", "create a user", secret)
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("--super", dest="super_user", action="store_true", help="one who may do everything")
+    _client_options(command)
+    command = _command(users, "update", "users:update_user", "change a user", secret)
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("--password", action="store_true", help="give a new password")
+    kind, state = command.add_mutually_exclusive_group(), command.add_mutually_exclusive_group()
+    kind.add_argument("--super", dest="super_user", action="store_true", default=None, help="may do everything")
+    kind.add_argument("--normal", dest="super_user", action="store_false", default=None, help="may do what rules allow")
+    state.add_argument("--enable", dest="enabled", action="store_true", default=None, help="let the user in again")
+    state.add_argument("--disable", dest="enabled", action="store_false", default=None, help="let the user in no more")
+    _client_options(command)
+    command = _command(users, "delete", "users:delete_user", "delete a user with all rules")
+    command.add_argument("user", metavar="NAME")
+    _yes_option(command)
+    _client_options(command)
+
+
+def _acl(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list, make and delete rules: what users may do"
+    parser = commands.add_parser("acl", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    rules = parser.add_subparsers(metavar="COMMAND")
+    command = _command(rules, "list", "users:list_rules", "list the rules")
+    command.add_argument("user", metavar="NAME", nargs="?", help="only of this user")
+    _client_options(command)
+    _json_option(command)
+    for word, what in (("allow", "let a user do something"), ("deny", "forbid a user what a wider rule allows")):
+        command = _command(
+            rules,
+            word,
+            f"users:{word}",
+            what,
+            "Of the rules that fit, the most exact decides: a name before a prefix before all of a kind. What no rule allows is denied.",
+        )
+        command.add_argument("user", metavar="NAME")
+        command.add_argument(
+            "resource", metavar="RESOURCE", help="Topic:Orders, Group:billing, a prefix such as 'Topic:Ord*', 'Cluster:*', or '*'"
+        )
+        command.add_argument(
+            "actions", metavar="ACTIONS", help="of Pub, Sub, Create, Update, Delete, Get, List, All; several joined by commas"
+        )
+        command.add_argument(
+            "--from",
+            dest="source_ips",
+            action="append",
+            default=[],
+            metavar="NETWORK",
+            help="only from this address or network; repeatable",
+        )
+        _client_options(command)
+    command = _command(rules, "delete", "users:delete_rules", "delete the rules of a user")
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("resource", metavar="RESOURCE", nargs="?", help="only that on this resource, as `ogive acl list` shows it")
+    _client_options(command)

@@ -10,12 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from ogive.access.table import AccessTable
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
+from ogive.cli.connect import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.store.retention import RetentionConfig
 from ogive.transport.loop import new_event_loop
+from ogive.wire.bodies.access import SUPER, User
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if not options.data:
         raise InvalidOption("--data is empty: the directory for messages is expected")
-    check_host(options.host, options.insecure_listen, options.advertised_host)
+    check_host(options.host, options.insecure_listen or options.acl, options.advertised_host)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(serve(options))
@@ -49,7 +53,7 @@ def check_host(host: str, insecure_listen: bool, advertised_host: str | None = N
     if not loopback and not insecure_listen:
         raise InvalidOption(
             f"--host {host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
-            "add --insecure-listen if that is meant"
+            "switch access control on with --acl, or add --insecure-listen if that is meant"
         )
     if host in ("0.0.0.0", "::") and advertised_host is None:
         raise InvalidOption(f"--host {host} is every address of this machine: say with --advertised-host at which clients reach it")
@@ -61,12 +65,20 @@ async def serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    name_server = NameServer(NameServerConfig(host=options.host, port=options.name_server_port, advertised_host=options.advertised_host))
+    access = await asyncio.to_thread(open_access, options) if options.acl else None
+    name_server = NameServer(
+        NameServerConfig(
+            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster
+        ),
+        access=access,
+    )
     await name_server.start()
     try:
-        broker = Broker(broker_config(options, name_server.local_address))
+        broker = Broker(broker_config(options, name_server.local_address, access), access=access)
         await broker.start()
         try:
+            if access is not None:
+                await make_first_user(options, access)
             print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
             gc.collect()
             gc.freeze()
@@ -88,7 +100,42 @@ async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError
     waiting[0].cancel()
 
 
-def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig:
+def open_access(options: argparse.Namespace) -> AccessTable:
+    """The users of this broker. Raises InvalidOption where nobody could administer it."""
+    access = AccessTable(Path(options.data) / "config" / "access")
+    if not access.has_super_user and not options.credentials:
+        raise InvalidOption(
+            "--acl needs a first super user: --credentials FILE (or OGIVE_CREDENTIALS) names a file with the lines "
+            "accessKey: NAME and secretKey: SECRET"
+        )
+    return access
+
+
+async def make_first_user(options: argparse.Namespace, access: AccessTable) -> None:
+    """The user of --credentials, unless there is one of that name: then its password, kind and rules are what they became since."""
+    if not options.credentials:
+        return
+    first = await asyncio.to_thread(read_credentials, options.credentials)
+    if first.access_key not in access.users:
+        await access.create_user(User(username=first.access_key, password=first.secret_key, user_type=SUPER))
+        log.info("super user %s is made", first.access_key)
+
+
+def retention(options: argparse.Namespace) -> RetentionConfig:
+    """How long messages are kept. Raises InvalidOption."""
+    try:
+        hours = tuple([int(hour) for hour in options.delete_at.split(",")])
+    except ValueError:
+        raise InvalidOption(f"--delete-at {options.delete_at!r}: hours are expected, such as 4 or 4,16") from None
+    return RetentionConfig(
+        keep_s=options.keep_hours * 3600,
+        hours=hours,
+        disk_share=options.delete_above / 100,
+        force_share=options.delete_young_above / 100 if options.delete_young_above is not None else 1.0,
+    )
+
+
+def broker_config(options: argparse.Namespace, name_server: str, access: AccessTable | None = None) -> BrokerConfig:
     """The broker's settings as the command line gives them."""
     return BrokerConfig(
         data=Path(options.data),
@@ -101,6 +148,8 @@ def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig
         flush=options.flush,
         auto_create_topics=not options.no_auto_create_topics,
         delay_levels=options.delay_levels or DEFAULT_DELAY_LEVELS,
+        retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
+        credentials=None if access is None else access.internal,
     )

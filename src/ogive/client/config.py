@@ -3,8 +3,10 @@
 import ssl as tls
 from dataclasses import dataclass
 from typing import get_args
+from urllib.parse import urlsplit
 
 from ogive.client.hooks import SendHook
+from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
@@ -40,9 +42,26 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
     return servers
 
 
+def address_source(text: str) -> str | None:
+    """*text*, if it is the URL of a document that lists the name servers; None for addresses. ``http://host:port`` is an address."""
+    text = text.strip()
+    if not text.startswith(("http://", "https://")) or ";" in text:
+        return None
+    parts = urlsplit(text)
+    if not parts.path.strip("/"):
+        return None
+    if not parts.hostname:
+        raise InvalidOption(f"name server {text!r} names no host to ask for the list")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How to reach a cluster. *name_server* is ``host:port``, or several joined by ``;``; the port may be left out."""
+    """How to reach a cluster. *name_server* is ``host:port``, or several joined by ``;``; the port may be left out.
+
+    It may also be the URL of a list of them, as in ``http://config.example:8080/rocketmq/nsaddr``: fetched before the first use, and again
+    every *name_server_period_s*.
+    """
 
     name_server: str = DEFAULT_NAME_SERVER  # namesrvAddr
     instance_name: str | None = None  # instanceName; None: unique to this object
@@ -50,18 +69,34 @@ class ClientConfig:
     connect_timeout_s: float = 3.0
     heartbeat_period_s: float = 30.0  # heartbeatBrokerInterval
     route_period_s: float = 30.0  # pollNameServerInterval
+    name_server_period_s: float = 120.0  # fetchNameServerAddr; where name_server is the URL of a list
     ssl: tls.SSLContext | bool = False  # useTLS; True: certificates and host names are checked against the system's authorities
     credentials: Credentials | None = None  # what AclClientRPCHook signs with
+    namespace: str | None = None  # namespace, of 4.x: on the wire topics and groups carry it as a prefix, "shop%Orders"
+    namespace_v2: str | None = None  # namespaceV2, of 5.x: every request carries it in its header
 
     def __post_init__(self) -> None:
-        parse_name_servers(self.name_server)
-        for name in ("request_timeout_s", "connect_timeout_s", "heartbeat_period_s", "route_period_s"):
+        validate_namespace(self.namespace)
+        validate_namespace(self.namespace_v2)
+        if address_source(self.name_server) is None:
+            parse_name_servers(self.name_server)
+        for name in ("request_timeout_s", "connect_timeout_s", "heartbeat_period_s", "route_period_s", "name_server_period_s"):
             check_time(name, getattr(self, name))
 
     @property
+    def request_fields(self) -> dict[str, str]:
+        """What every request carries in its header. Source: NamespaceRpcHook.java, 5.3."""
+        return {} if self.namespace_v2 is None else {"ns": self.namespace_v2, "nsd": "true"}
+
+    @property
     def name_servers(self) -> tuple[str, ...]:
-        """Each as ``host:port``."""
-        return parse_name_servers(self.name_server)
+        """Each as ``host:port``; none where they are to be fetched."""
+        return () if self.name_server_source else parse_name_servers(self.name_server)
+
+    @property
+    def name_server_source(self) -> str | None:
+        """The URL of the list of name servers, where *name_server* is one."""
+        return address_source(self.name_server)
 
 
 def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:

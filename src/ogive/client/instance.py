@@ -26,6 +26,7 @@ from ogive.client import api
 from ogive.client.config import ClientConfig, tls_context
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
+from ogive.client.namespace import Namespace
 from ogive.client.replies import ReplyTable
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.client.stacks import stacks
@@ -87,12 +88,14 @@ class ClientInstance:
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.config = config or ClientConfig()
         self.client_id = make_client_id(self.config.instance_name)
-        self.name_servers = NameServers(self.config.name_servers)
+        self.namespace = Namespace(self.config.namespace or "")
+        self.name_servers = NameServers(self.config.name_servers, self.config.name_server_source)
         self.pool = ConnectionPool(
             connect_timeout_s=self.config.connect_timeout_s,
             ssl=tls_context(self.config.ssl),
             on_request=self._on_request,
             credentials=self.config.credentials,
+            request_fields=self.config.request_fields,
             on_open=self._on_open,
         )
         self.replies = ReplyTable()
@@ -107,7 +110,6 @@ class ClientInstance:
         self._consumers: dict[str, GroupMember] = {}
         self._checks: dict[str, list[TransactionCheck]] = {}  # by producer group
         self._cluster: dict[str, dict[int, str]] = {}  # like _brokers; all that the name server knows, once somebody wants to meet them
-        self._beating = asyncio.Lock()
         self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -128,6 +130,9 @@ class ClientInstance:
         self._state = "running"
         config = self.config
         self.spawn(every(config.route_period_s, self._refresh_routes, name="routes", first_after_s=config.route_period_s), "routes")
+        if config.name_server_source is not None:
+            period = config.name_server_period_s
+            self.spawn(every(period, self.name_servers.find, name="name servers", first_after_s=period), "name servers")
         self.spawn(every(config.heartbeat_period_s, self._beat_all, name="heartbeat", first_after_s=config.heartbeat_period_s), "heartbeat")
 
     async def close(self) -> None:
@@ -358,14 +363,20 @@ class ClientInstance:
     async def heartbeat_now(self) -> int:
         """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
         self.check_running()
-        async with self._beating:
-            addresses = self.heartbeat_addresses()
-            if not addresses or not (self._producer_groups or self._consumers):
-                return 0
-            return sum(await asyncio.gather(*(self._beat(address) for address in addresses)))
+        if not (self._producer_groups or self._consumers):
+            return 0
+        return sum(await asyncio.gather(*(self._beat(address) for address in self.heartbeat_addresses())))
 
     async def _beat_all(self) -> None:
-        await self.heartbeat_now()
+        """Waits for nobody: a broker that does not answer must not hold up the heartbeats of the others."""
+        if self._producer_groups or self._consumers:
+            for address in self.heartbeat_addresses():
+                self._beat_soon(address)
+
+    def _beat_soon(self, address: str) -> None:
+        turn = self._turns.get(address)
+        if turn is None or not turn.locked():  # else one is under way
+            self.spawn(self._beat(address), f"heartbeat to {address}")
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumers = tuple(consumer.consumer_data() for consumer in self._consumers.values())
@@ -406,8 +417,8 @@ class ClientInstance:
 
     def _on_open(self, address: str) -> None:
         """A broker that restarted knows nobody: tell it at once, before a consumer's next rebalance asks it who is there."""
-        if self.running and not self._beating.locked() and address in self.heartbeat_addresses():
-            self.spawn(self._beat(address), f"heartbeat to {address}")
+        if self.running and address in self.heartbeat_addresses():
+            self._beat_soon(address)
 
     @asynccontextmanager
     async def _turn(self, address: str, patience_s: float | None = None) -> AsyncIterator[None]:
@@ -522,6 +533,10 @@ class ClientOwner:
     @property
     def started(self) -> bool:
         return self._client is not None
+
+    @property
+    def namespace(self) -> Namespace:
+        return self._shared.namespace if self._shared is not None else Namespace(self._config.namespace or "")
 
     @property
     def client(self) -> ClientInstance:

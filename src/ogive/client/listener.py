@@ -4,6 +4,7 @@ Returning None is success. Raising means "again, later". Anything finer is a val
 the log says so: a listener that returns something by mistake must not pass for one that succeeded.
 """
 
+import enum
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
+from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.errors import InvalidOption
-from ogive.model import Message, parse_tags, validate_group, validate_topic
+from ogive.model import Message, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -90,10 +92,22 @@ class Reply:
         return Message(topic, self.body, tag=self.tag, keys=self.keys, properties=self.properties)
 
 
-ConsumeResult = Later | Suspend | Reply | None
+class OrderlyEnd(enum.Enum):
+    """Orderly listeners without auto_commit: what becomes of the messages of the queue since its last commit, this one included.
+
+    Source: ConsumeOrderlyStatus.java, 5.3.
+    """
+
+    COMMIT = enum.auto()
+    ROLLBACK = enum.auto()
+
+
+ConsumeResult = Later | Suspend | Reply | OrderlyEnd | None
 
 LATER: Final = Later()
 DEAD_LETTER: Final = Later(-1)
+COMMIT: Final = OrderlyEnd.COMMIT
+ROLLBACK: Final = OrderlyEnd.ROLLBACK
 
 
 def later(delay_level: int = 0, *, done: int = 0) -> Later:
@@ -116,6 +130,7 @@ class ListenerConfig:
     topic: str
     group: str  # consumerGroup
     tags: str = "*"  # "paid || refunded"
+    sql: str | None = None  # MessageSelector.bySql; "amount > 100 AND region = 'eu'", over the properties; not beside tags
     orderly: bool = False  # MessageListenerOrderly
     broadcast: bool = False  # MessageModel.BROADCASTING
     batch: int = 1  # consumeMessageBatchMaxSize; above 1 the listener gets a list
@@ -124,11 +139,12 @@ class ListenerConfig:
     max_retries: int | None = None  # maxReconsumeTimes; None: 16, and without end for an orderly listener
     start: Start = "latest"  # consumeFromWhere, consumeTimestamp
     suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
+    auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener answers COMMIT
 
     def __post_init__(self) -> None:
         validate_topic(self.topic)
         validate_group(self.group)
-        parse_tags(self.tags)
+        validate_filter(self.tags, self.sql)
         if self.broadcast and not self.orderly and self.max_retries is not None:
             raise InvalidOption("max_retries has no meaning with broadcast: a failed message is logged and dropped")
         if not 1 <= self.batch <= 1024:
@@ -141,6 +157,8 @@ class ListenerConfig:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+        if not self.auto_commit and not self.orderly:
+            raise InvalidOption("auto_commit=False is for orderly listeners: a concurrent one finishes each message by itself")
         validate_start(self.start)
 
     @property
@@ -151,7 +169,7 @@ class ListenerConfig:
         return UNLIMITED_RETRIES if self.orderly else DEFAULT_MAX_RETRIES
 
     def subscription(self, version: int) -> SubscriptionData:
-        return SubscriptionData.of_tags(self.topic, self.tags, version)
+        return subscription(self.topic, self.tags, self.sql, version)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +203,7 @@ def listener(
     *,
     group: str,
     tags: str = "*",
+    sql: str | None = None,
     orderly: bool = False,
     broadcast: bool = False,
     batch: int = 1,
@@ -193,20 +212,24 @@ def listener(
     max_retries: int | None = None,
     start: Start = "latest",
     suspend_s: float = 1.0,
+    auto_commit: bool = True,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
-    """Make a function a listener to *topic*, as a member of *group*.
+    """Make a function a listener to *topic*, as a member of *group*, to all messages, to some *tags*, or to those that *sql* is true of.
 
     A plain function is called in a thread, an ``async def`` on the loop; up to *threads* calls run at a time. With *orderly* the messages
     of a queue come one after the other, in order. With *batch* above 1 the function gets a list of up to that many messages. A call that
     runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
     group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
     offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
-    Raises InvalidOption.
+    Without *auto_commit* an orderly listener's progress moves only when it answers COMMIT, for all messages of the queue since the last
+    one; ROLLBACK has them all delivered again, in order. Raises InvalidOption,
+    and InvalidExpression for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,
         group=group,
         tags=tags,
+        sql=sql,
         orderly=orderly,
         broadcast=broadcast,
         batch=batch,
@@ -215,6 +238,7 @@ def listener(
         max_retries=max_retries,
         start=start,
         suspend_s=suspend_s,
+        auto_commit=auto_commit,
     )
 
     def decorate(function: Callable[P, R]) -> Listener[P, R]:

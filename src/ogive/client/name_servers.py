@@ -1,12 +1,16 @@
-"""Asking any one of the name servers."""
+"""Asking any one of the name servers, and finding them by HTTP."""
 
 import asyncio
+import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from ogive.client.config import parse_name_servers
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
+    InvalidOption,
     NoNameServer,
     NotANameServer,
     OgiveError,
@@ -17,21 +21,44 @@ from ogive.errors import (
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+FETCH_TIMEOUT_S: Final = 3.0
+MAX_LIST_BYTES: Final = 64 * 1024
+_LIST: Final = re.compile(r"[A-Za-z0-9._:;\[\] -]*")
 FIRST_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 1.0
 
 
 class NameServers:
     """Stays with the server that answered last. When it does not answer, the others get their share of the call's time budget, and all of
-    them are tried again until the budget is used up: a name server that is just starting is waited for."""
+    them are tried again until the budget is used up: a name server that is just starting is waited for.
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    With *source*, the URL of a list, the addresses come from there. Source: TopAddressing.java, 5.3.
+    """
+
+    def __init__(self, addresses: Sequence[str], source: str | None = None) -> None:
         self.addresses = list(addresses)
+        self._source = source
         self._preferred = 0
         self.trouble = ""  # why the last server that was asked did not answer
 
     def __str__(self) -> str:
-        return ";".join(self.addresses)
+        return ";".join(self.addresses) or str(self._source)
+
+    async def find(self, timeout_s: float = FETCH_TIMEOUT_S) -> None:
+        """Fetch the list, where there is one to fetch. Raises NoNameServer; the addresses that are known stay then."""
+        if self._source is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                addresses = parse_name_servers(await asyncio.to_thread(_fetch, self._source, timeout_s))
+        except (OSError, ValueError, InvalidOption) as exc:
+            reason = f"no answer within {timeout_s:.1f} s" if isinstance(exc, TimeoutError) else str(exc)
+            raise NoNameServer(f"{self._source} gives no list of name servers: {reason}") from None
+        if set(addresses) != set(self.addresses):
+            log.info("name servers of %s: %s", self._source, ";".join(addresses))
+            self.addresses, self._preferred = list(addresses), 0
 
     async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float) -> T:
         """The result of ``call(address, timeout_s)`` from the first server that answers. Raises NoNameServer, and what the answer says.
@@ -41,6 +68,8 @@ class NameServers:
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout_s
+        if not self.addresses:
+            await self.find(timeout_s)
         tries, pause = 0, FIRST_PAUSE_S
         while True:
             refusal: OgiveError | None = None
@@ -69,3 +98,19 @@ class NameServers:
                 raise NoNameServer(f"no name server answered at {self} within {waited:.1f} s; tried {times}, at last: {self.trouble}")
             await asyncio.sleep(min(pause, left - FIRST_PAUSE_S / 2))
             pause = min(2 * pause, MAX_PAUSE_S)
+
+
+def _fetch(url: str, timeout_s: float) -> str:
+    """Raises OSError, ValueError."""
+    from urllib.error import HTTPError  # here, because they cost more to import than all the rest of the client
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=timeout_s) as answer:
+            text: str = answer.read(MAX_LIST_BYTES).decode("ascii", "replace").strip()
+    except HTTPError as exc:
+        exc.close()
+        raise
+    if not _LIST.fullmatch(text):
+        raise ValueError(f"host:port;host:port is expected, and {text[:60]!r} came")
+    return text

@@ -51,6 +51,8 @@ class Producer:
         if group is not None:
             self.config = replace(self.config, group=group)
         self._owner = ClientOwner("producer", name_server, client)
+        self._namespace = self._owner.namespace
+        self._wire_config = replace(self.config, group=self._namespace.wrap(self.config.group)) if self._namespace else self.config
         if check is not None and self.config.group == DEFAULT_GROUP:
             raise InvalidOption("a check needs a producer group of its own: Producer(group=..., check=...)")
         self._check = check
@@ -65,12 +67,12 @@ class Producer:
     async def start(self) -> None:
         """Asks nobody anything yet: the first message finds its broker. With a check every broker of the cluster is told, by and by."""
         client = await self._owner.start()
-        client.register_producer(self.config.group)
-        self._publisher = Publisher(client, self.config)
+        client.register_producer(self._wire_config.group)
+        self._publisher = Publisher(client, self._wire_config)
         self._requester = Requester(client, self._publisher)
         self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
         if self._check is not None:
-            self._checks = CheckService(client, self._check, self.config)
+            self._checks = CheckService(client, self._check, self._wire_config)
             self._meeting = client.spawn(every(client.config.route_period_s, client.meet_all_brokers, name="brokers"), "brokers")
 
     async def close(self) -> None:
@@ -92,7 +94,7 @@ class Producer:
             try:
                 if self._tracer is not None:
                     await self._tracer.close()
-                await self.client.unregister_producer(self.config.group)
+                await self.client.unregister_producer(self._wire_config.group)
                 if self._checks is not None:
                     await self._checks.close()
             finally:
@@ -256,11 +258,12 @@ class Producer:
         ]
         budget = self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
+        wire_topic, queue = self._on_wire(topic, queue)
         try:
             for indexes in self._batches(topic, items, queue):
                 rows = [items[i] for i in indexes]
                 batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
-                outgoing = Outgoing(topic, b"", "", rows[0].sharding_key, queue, batch=batch)
+                outgoing = Outgoing(wire_topic, b"", "", rows[0].sharding_key, queue, batch=batch)
                 outgoing.size += sum(_batch_item_bytes(m) for m in rows)
                 if self._is_observed:
                     outgoing.on_end = partial(self._ended, rows)
@@ -351,7 +354,7 @@ class Producer:
             message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level))
             topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
             text = message_property_text(message)
-        validate_topic(topic)
+        topic, queue = self._on_wire(topic, queue)
         sys_flag = 0
         threshold = self.config.compress_over_bytes
         if threshold is not None and len(body) >= threshold:
@@ -362,6 +365,12 @@ class Producer:
         if self._is_observed:
             outgoing.on_end = partial(self._ended, () if message is None else (message,))
         return outgoing
+
+    def _on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
+        """The names that brokers know. Raises InvalidOption."""
+        if not self._namespace:
+            return validate_topic(topic), queue
+        return validate_topic(self._namespace.wrap(topic)), None if queue is None else self._namespace.wrap_queue(queue)
 
     @property
     def _is_observed(self) -> bool:

@@ -297,6 +297,7 @@ class PushConsumer(Facade):
         name_server: str = DEFAULT_NAME_SERVER,
         group: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
@@ -313,6 +314,7 @@ class PushConsumer(Facade):
             name_server=name_server,
             group=group,
             tags=tags,
+            sql=sql,
             max_retries=max_retries,
             consume_timeout_s=consume_timeout_s,
             start=start,
@@ -373,6 +375,7 @@ class PullConsumer(Facade):
         *topics: str,
         group: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         start: Start = "latest",
         auto_commit: bool = True,
         on_change: OnChange | None = None,
@@ -385,6 +388,7 @@ class PullConsumer(Facade):
             *topics,
             group=group,
             tags=tags,
+            sql=sql,
             start=start,
             auto_commit=auto_commit,
             on_change=on_change,
@@ -432,9 +436,11 @@ class PullConsumer(Facade):
         while (batch := self._live().call(_next(batches))) is not None:
             yield batch
 
-    def pull(self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*") -> PullResult:
+    def pull(
+        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*", sql: str | None = None
+    ) -> PullResult:
         """See ``ogive.aio.PullConsumer.pull``."""
-        return self._live().call(self._consumer.pull(queue, offset, max_messages=max_messages, suspend_s=suspend_s, tags=tags))
+        return self._live().call(self._consumer.pull(queue, offset, max_messages=max_messages, suspend_s=suspend_s, tags=tags, sql=sql))
 
     def assign(self, queues: Collection[MessageQueue]) -> None:
         """See ``ogive.aio.PullConsumer.assign``."""

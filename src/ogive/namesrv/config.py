@@ -15,6 +15,7 @@ class NameServerConfig:
     host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
     port: int = 9876  # listenPort; 0 takes a free one
     advertised_host: str | None = None  # what `address` shows, needed when host is a wildcard
+    cluster: str = "DefaultCluster"  # rocketmqClusterName has no use there; here what access control calls its own cluster
     kv_path: Path | None = None  # kvConfigPath; None keeps KV settings in memory only
     broker_expiry_s: float = 120.0  # how long a broker that gives no heartbeatTimeoutMillis lives without a sign
     scan_s: float = 5.0  # scanNotActiveBrokerInterval

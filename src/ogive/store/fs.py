@@ -16,6 +16,9 @@ Data = bytes | bytearray | memoryview
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that say "not now" and lose nothing; any other error of a write or sync is final."""
 
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
 _REASONS: Final = {
     errno.ENOENT: "it is not there and cannot be made",
     errno.EEXIST: "{path} is a file where a directory is needed",
@@ -45,6 +48,12 @@ class Fs(Protocol):
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """As many bytes as there are, at most *size*."""
+
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        """pread() of what is in the operating system's memory; None if the disk would have to be waited for.
+
+        Where the system cannot tell, as on some file systems and outside Linux, it is pread().
+        """
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         """All of *data*, or an OSError with an unknown part of it written."""
@@ -81,6 +90,8 @@ class Fs(Protocol):
 class OsFs:
     """The operating system's files."""
 
+    _knows_what_waits = hasattr(os, "RWF_NOWAIT")
+
     def open(self, path: Path, *, create: bool = False) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o644)
 
@@ -92,6 +103,26 @@ class OsFs:
         while len(data) < size and (more := os.pread(handle, size - len(data), offset + len(data))):
             data += more
         return data
+
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        if not self._knows_what_waits:
+            return self.pread(handle, size, offset)
+        buffer = bytearray(size)
+        done = 0
+        while done < size:
+            try:
+                count = os.preadv(handle, [memoryview(buffer)[done:]], offset + done, _NOWAIT)
+            except OSError as exc:
+                if exc.errno == errno.EAGAIN:
+                    return None
+                if exc.errno in _NO_ANSWER:
+                    self._knows_what_waits = False
+                    return self.pread(handle, size, offset)
+                raise
+            if count == 0:
+                break
+            done += count
+        return bytes(buffer) if done == size else bytes(buffer[:done])
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         written = os.pwrite(handle, data, offset)

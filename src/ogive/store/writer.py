@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from ogive.errors import StoreError, StoreFailed, StoreFull
 from ogive.store.commitlog import Chunk, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import NO_SPACE
+from ogive.store.index import Keyed
 from ogive.store.model import PutDone, PutResult
 
 _MAX_SYNC_GAP_S: Final = 3600.0
@@ -30,6 +31,7 @@ class Group:
     extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
     pieces: list[bytes]  # of the last extent
     entries: list[tuple[ConsumeQueue, bytes]] = field(default_factory=list)
+    keyed: list[Keyed] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 
 
@@ -154,10 +156,23 @@ def join_extents(groups: Sequence[Group]) -> list[Chunk]:
     return [(offset, b"".join(pieces)) for offset, pieces in runs if pieces]
 
 
+class Writer(Protocol):
+    """Carries out what is posted, in order."""
+
+    def post(self, job: Group | Job) -> None: ...
+
+    def close(self) -> None:
+        """Return when everything posted is done and synced."""
+
+
+MakeWriter = Callable[[GroupWriter, int], Writer]
+"""Gets the work, and the most bytes of groups that become one write."""
+
+
 class InlineWriter:
     """Carries everything out at once, on the caller's thread: recovery, and tests that need one order of events."""
 
-    def __init__(self, work: GroupWriter) -> None:
+    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
         self.work = work
 
     def post(self, job: Group | Job) -> None:

@@ -226,6 +226,17 @@ def encode_stored(message: StoredMessage) -> bytes:
         raise ProtocolError(f"message does not fit the stored form: {exc}") from None
 
 
+def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
+    """(record size, queue offset, properties) of the record that starts at byte *at*, which is known to be whole."""
+    size = int.from_bytes(buffer[at : at + 4])
+    sys_flag = buffer[at + 39]
+    body_at = at + RECORD_V4.size + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    topic_at = body_at + int.from_bytes(buffer[body_at - 4 : body_at])
+    width = 1 if int.from_bytes(buffer[at + 4 : at + 8]) == MAGIC_V1 else 2
+    properties_at = topic_at + width + int.from_bytes(buffer[topic_at : topic_at + width]) + 2
+    return size, int.from_bytes(buffer[at + 20 : at + 28]), bytes(buffer[properties_at : at + size])
+
+
 def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
     """The record that starts at byte *at*. Raises ProtocolError where it is not whole; the body's CRC is the caller's to check."""
     end = len(buffer)

@@ -5,6 +5,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -19,7 +20,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /**
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
  * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
- * [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH]
+ * [sql=an SQL92 expression, which takes the place of the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
  */
 public class Consume {
@@ -36,13 +37,17 @@ public class Consume {
     private static int run(Options options) throws Exception {
         int failures = options.number("failures", 0);
         CountDownLatch left = new CountDownLatch(options.number("deliveries", 1));
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("nameServer"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // the last delivery's progress counts too
-        for (String topic : options.text("topic").split(",")) consumer.subscribe(topic, options.text("expression", "*"));
+        String sql = options.text("sql", "");
+        for (String topic : options.text("topic").split(",")) {
+            if (sql.isEmpty()) consumer.subscribe(topic, options.text("expression", "*"));
+            else consumer.subscribe(topic, MessageSelector.bySql(sql));
+        }
         consumer.setAllocateMessageQueueStrategy(strategy(options.text("strategy", "AVG")));
         String mode = options.text("mode", "concurrent");
         switch (mode) {

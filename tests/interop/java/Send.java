@@ -13,16 +13,18 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Sends count messages with the bodies "message 0", "message 1", ... and prints a JSON line per result.
  * nameServer= topic= count= [mode=sync|async|oneway|batch|orderly] [first=0] [size=0] [tags=a,b] [delay=0] [batch=10] [shards=4]
+ * [accessKey= secretKey=]
  * size pads the body with dots; tags are given in turn; every message has the key "key-N" and the user property index=N;
  * orderly chooses queue (N modulo shards) modulo queues. -Drocketmq.serialize.type=ROCKETMQ switches to binary headers.
  */
 public class Send {
     private final Options options;
-    private final DefaultMQProducer producer = new DefaultMQProducer("interop-producer");
+    private final DefaultMQProducer producer;
     private final AtomicInteger failed = new AtomicInteger();
 
     Send(Options options) {
         this.options = options;
+        producer = new DefaultMQProducer("interop-producer", options.hook());
     }
 
     public static void main(String[] args) {

@@ -12,6 +12,7 @@ from ogive.errors import ProtocolError, StoreBusy, StoreError
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
+from ogive.store.writer import InlineWriter
 from ogive.wire.message import decode_messages, encode_properties
 
 LEVELS = DelayLevels.parse("10s 20s 1h")
@@ -26,7 +27,7 @@ class Bench:
         self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=LEVELS), clock_ms=lambda: self.now_ms)
         self.schedule = Schedule(self.store, self.put, LEVELS, bytes(8), lambda: self.now_ms)
         self.store.on_arrival = self.schedule.arrived
-        self.store.start(lambda report: report(), threaded=False)
+        self.store.start(lambda report: report(), writer=InlineWriter)
 
     def put(self, messages: tuple[NewMessage], done: PutDone) -> None:
         if self.refuse:

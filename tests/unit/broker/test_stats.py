@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ogive.broker.stats import SAMPLE_S, Counts, Traffic
+from ogive.broker import tallies
+from ogive.broker.stats import SAMPLE_S, Counts, Durations, Traffic
 
 DAY_MS = 86_400_000
 
@@ -53,15 +54,15 @@ async def test_pulls_count_for_their_group_and_as_found_or_missed() -> None:
     clock = Clock()
     traffic = clock.traffic()
     for _ in range(6):
-        traffic.pulled("G", 20)
-        traffic.pulled("G", 0)
+        traffic.pulled("G", "T", 20, 400)
+        traffic.pulled("G", "T", 0, 0)
     assert traffic.counts() == Counts(0, 120, 6, 6)
     await clock.run(traffic, 60, 0)
     assert traffic.group_rate("G") == 2.0
     assert traffic.group_rate("unknown") == 0.0
     await clock.run(traffic, 60, 0)
     assert traffic.group_rate("G") == 0.0
-    traffic.pulled("G", 60)
+    traffic.pulled("G", "T", 60, 60)
     traffic.forget_group("G")
     traffic.forget_group("G")
     assert traffic.group_rate("G") == 0.0
@@ -79,3 +80,71 @@ async def test_the_day_s_totals_start_at_midnight() -> None:
     clock.day_ms += DAY_MS
     await clock.run(traffic, 10, 0)
     assert [morning.put for morning in traffic.mornings] == [70, 50]
+
+
+async def test_figures_by_topic_are_those_of_the_last_minute_hour_and_day() -> None:
+    """Ten a second for two hours, nothing for half an hour, then one message."""
+    clock = Clock()
+    traffic = clock.traffic()
+    for _ in range(720):
+        traffic.stored("T", 100, 5_000, 0.0)
+        await clock.run(traffic, 10, 0)
+    await clock.run(traffic, 1_800, 0)
+    traffic.stored("T", 1, 7, 0.0)
+    passed = traffic.puts.passed("T", "")
+    assert passed is not None
+    minute, hour, day = passed
+    assert (minute.counts, minute.elapsed_s) == (tallies.Counts(1, 7, 1), 60.0)
+    assert (hour.counts.messages, hour.elapsed_s) == (18_001, 3_600.0)
+    assert (day.counts, day.elapsed_s) == (tallies.Counts(72_001, 3_600_007, 721), 9_000.0)
+    assert traffic.puts.passed("U", "") is None
+
+
+async def test_a_day_s_figures_end_a_day_later() -> None:
+    clock = Clock()
+    traffic = clock.traffic()
+    traffic.stored("T", 5, 5, 0.0)
+    await clock.run(traffic, 90_000, 0)
+    passed = traffic.puts.passed("T", "")
+    assert passed is not None
+    assert passed[2].counts.messages == 0
+    traffic.stored("T", 2, 2, 0.0)
+    passed = traffic.puts.passed("T", "")
+    assert passed is not None
+    assert [part.counts.messages for part in passed] == [2, 2, 2]
+
+
+async def test_figures_are_forgotten_with_their_topic_or_group() -> None:
+    clock = Clock()
+    traffic = clock.traffic()
+    traffic.stored("T", 1, 1, 0.0)
+    for group in ("G", "H"):
+        for topic in ("T", "U"):
+            traffic.pulled(group, topic, 1, 1)
+    traffic.forget_topic("T")
+    assert [traffic.puts.passed("T", ""), traffic.gets.passed("G", "T"), traffic.gets.passed("H", "T")] == [None] * 3
+    traffic.forget_group("G")
+    assert (traffic.gets.passed("G", "U"), len(traffic.gets), len(traffic.puts)) == (None, 1, 0)
+
+
+async def test_a_full_table_takes_new_keys_when_old_ones_were_idle_for_a_day() -> None:
+    clock = Clock()
+    traffic = Traffic(puts=lambda: 0, now=lambda: clock.now, now_ms=lambda: clock.day_ms, max_keys=2)
+    for topic in ("A", "B", "C"):
+        traffic.stored(topic, 1, 1, 0.0)
+    assert (len(traffic.puts), traffic.puts.passed("C", "")) == (2, None)
+    for _ in range(26):
+        traffic.stored("B", 1, 1, 0.0)
+        await clock.run(traffic, 3_600, 0)
+    traffic.stored("C", 1, 1, 0.0)
+    assert traffic.puts.passed("A", "") is None
+    assert traffic.puts.passed("C", "") is not None
+
+
+def test_durations_are_shown_in_java_s_steps() -> None:
+    times = Durations()
+    assert times.share_ms(0.99) == 0
+    for seconds in (0.0004, 0.003, 0.009, 0.02, 0.07, 0.15, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 7.0, 60.0):
+        times.add(seconds)
+    assert list(times.table().values()) == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert (times.share_ms(0.2), times.share_ms(1.0), times.longest_s) == (9, 60_000, 60.0)

@@ -1,20 +1,28 @@
 """Asking any one of several name servers within one time budget."""
 
 import asyncio
+import http.server
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from ogive.client.config import ClientConfig
+from ogive.client.instance import ClientInstance
 from ogive.client.name_servers import NameServers
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
     ConnectError,
+    InvalidOption,
     NoNameServer,
     NotANameServer,
     OgiveError,
     ProtocolError,
     TopicNotExist,
 )
+from ogive.wire.codes import RequestCode
+from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 
 async def test_the_server_that_answered_last_is_asked_first() -> None:
@@ -101,3 +109,85 @@ async def test_a_server_that_comes_up_within_the_budget_is_found() -> None:
         return address
 
     assert await NameServers(["a:1"]).ask(call, 5.0) == "a:1"
+
+
+class AddressServer:
+    """Answers every GET with *text*, or with *status* and nothing."""
+
+    def __init__(self) -> None:
+        self.text, self.status, self.asked = "", 200, list[str]()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                self.send_response(outer.status)
+                self.end_headers()
+                self.wfile.write(outer.text.encode())
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        self.server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/rocketmq/nsaddr"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+
+
+@pytest.fixture
+def address_server() -> Iterator[AddressServer]:
+    made = AddressServer()
+    made.thread.start()
+    yield made
+    made.server.shutdown()
+    made.thread.join()
+    made.server.server_close()
+
+
+async def test_name_servers_are_found_by_http_and_looked_up_again(address_server: AddressServer) -> None:
+    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 2}) as second:
+        address_server.text = f"{first.address}\n"
+        config = ClientConfig(name_server=address_server.url, name_server_period_s=0.02)
+        assert config.name_servers == ()
+        async with ClientInstance(config) as client:
+            assert address_server.asked == []  # nothing happens before the first use
+            assert len(await client.publish_queues("Orders")) == 1
+            assert address_server.asked[0] == "/rocketmq/nsaddr"
+            address_server.text = second.address
+            await until(lambda: client.name_servers.addresses == [second.address])
+            assert len((await client.refresh_route("Orders")).queues) == 1
+            assert second.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            address_server.status = 500  # what is known stays
+            asked = len(address_server.asked)
+            await until(lambda: len(address_server.asked) > asked + 1)
+            assert client.name_servers.addresses == [second.address]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [("", 200, "no name server is given"), ("<html>", 200, "and '<html>' came"), ("", 404, "HTTP Error 404")],
+    ids=["empty", "no list", "not found"],
+)
+async def test_a_list_that_is_none_is_said_with_its_url(address_server: AddressServer, text: str, status: int, said: str) -> None:
+    address_server.text, address_server.status = text, status
+    servers = NameServers([], address_server.url)
+
+    async def call(address: str, timeout_s: float) -> None:
+        raise AssertionError("nobody is to be asked")
+
+    with pytest.raises(NoNameServer) as failed:
+        await servers.ask(call, 3.0)
+    assert str(failed.value).startswith(f"{address_server.url} gives no list of name servers: ")
+    assert said in str(failed.value)
+    assert str(servers) == address_server.url
+
+
+def test_a_url_without_a_path_is_an_address_as_in_java() -> None:
+    assert ClientConfig(name_server="http://ns:9876").name_servers == ("ns:9876",)
+    assert ClientConfig(name_server="http://config:8080/rocketmq/nsaddr").name_server_source == "http://config:8080/rocketmq/nsaddr"
+    with pytest.raises(InvalidOption, match="names no host"):
+        ClientConfig(name_server="http:///nsaddr")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The broker and its clients as operators see them: 25, 26, 28, 203, 204, 208, 307.
+"""The broker and its clients as operators see them: 25, 26, 28, 203, 204, 208.
 
 Source: AdminBrokerProcessor.java, 5.3.
 
@@ -6,7 +6,6 @@ Behaviour
 - 28 shows what mqadmin's clusterList and brokerStatus print and Apache's exporter reads, with true values.
 - 208 shows a group's position on one topic, some topics, or all on which it has committed; topics that an online group does not
   subscribe to are left out.
-- 307 is passed to the client named in it, and its answer back, within 10 s.
 
 Differs from Java
 - 25 is refused: remote configuration is off (it let strangers run commands, CVE-2023-33246).
@@ -20,7 +19,7 @@ from ogive.broker.clients import Client
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
-from ogive.errors import RequestTimeout, ResponseCode, TransportError
+from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import Connection as ConnectionInfo
@@ -40,15 +39,11 @@ from ogive.wire.headers import (
     GetBrokerConfigRequest,
     GetBrokerRuntimeInfoRequest,
     GetConsumerConnectionListRequest,
-    GetConsumerRunningInfoRequest,
     GetConsumeStatsRequest,
     GetProducerConnectionListRequest,
     UpdateBrokerConfigRequest,
-    encode_header,
 )
 
-CLIENT_ANSWER_S: Final = 10.0
-ANSWERS_RUNNING_INFO_SINCE: Final = 62  # 3.1.8-SNAPSHOT
 MAX_TOPICS_ASKED: Final = 1000
 
 
@@ -102,23 +97,6 @@ def _info(client: Client) -> ConnectionInfo:
     )
 
 
-async def ask_client(ctx: Context, connection: Connection, header: GetConsumerRunningInfoRequest, body: bytes) -> RemotingCommand:
-    """GET_CONSUMER_RUNNING_INFO: what the client itself says."""
-    name = f"<{header.consumer_group[:256]}> <{header.client_id[:256]}>"
-    group = ctx.clients.consumer_group(header.consumer_group)
-    client = next((c for c in group.members.values() if c.client_id == header.client_id), None) if group is not None else None
-    if client is None:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
-    if client.version < ANSWERS_RUNNING_INFO_SINCE:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} Version too low to finish, please upgrade it to V3_1_8_SNAPSHOT")
-    try:
-        return await client.connection.call(RemotingCommand(header.code, encode_header(header), body), CLIENT_ANSWER_S)
-    except RequestTimeout as exc:
-        raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {name} Timeout: {exc}") from None
-    except TransportError as exc:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online: {exc}") from None
-
-
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +106,8 @@ def consume_stats(ctx: Context, connection: Connection, header: GetConsumeStatsR
     for topic in _topics_asked_for(ctx, header):
         config = ctx.topics.get(topic)
         for queue_id in range(config.read_queues if config is not None else 0):
-            table[MessageQueue(topic, ctx.config.name, queue_id)] = _position(ctx, group, topic, queue_id)
-    return success(body=consume_stats_dumps(table, ctx.traffic.group_rate(group)))
+            table[MessageQueue(topic, ctx.config.name, queue_id)] = position(ctx, group, topic, queue_id)
+    return success(body=consume_stats_dumps(table, ctx.traffic.group_rate(group, header.topic or None)))
 
 
 def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]:
@@ -143,7 +121,7 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
     return [topic for topic in topics if topic in online.subscriptions]
 
 
-def _position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+def position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:
     """Where the queue ends and the group stands; the time is that of the last message that it has consumed."""
     committed = ctx.offsets.get(group, topic, queue_id) or 0
     consumed_at = ctx.store.store_time(topic, queue_id, committed - 1) if committed else 0

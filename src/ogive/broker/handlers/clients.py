@@ -10,13 +10,14 @@ Behaviour
 Differs from Java
 - Names, sizes and counts are checked, and a heartbeat with a bad one is refused as a whole.
 - A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true, so that a restarted broker learns them.
-- Subscriptions by SQL92 are refused by CHECK_CLIENT_CONFIG as by a Java broker with enablePropertyFilter off.
+- A bad SQL92 expression is kept as Java keeps it, and CHECK_CLIENT_CONFIG and the pulls say at which character it goes wrong.
 """
 
 from typing import Final
 
 from ogive.broker.clients import Client, check_client_id, check_subscription
 from ogive.broker.context import Context
+from ogive.broker.filtering import wanted_by
 from ogive.broker.replies import Rejected, reply, success
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.model import validate_group, validate_topic
@@ -94,10 +95,9 @@ def consumer_list(ctx: Context, _connection: Connection, header: GetConsumerList
     return success(body=consumer_ids_dumps(group.client_ids))
 
 
-def check_config(_ctx: Context, _connection: Connection, _header: CheckClientConfigRequest, body: bytes) -> RemotingCommand:
+def check_config(ctx: Context, _connection: Connection, _header: CheckClientConfigRequest, body: bytes) -> RemotingCommand:
     data = SubscriptionData.from_json(loads_object(body).get("subscriptionData"))
-    if data.expression_type != "TAG":
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {data.expression_type[:40]}")
+    wanted_by(data.expression_type, data.expression, sql=ctx.config.property_filter)
     return success()
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups: 200 create or change, 207 delete, 201 and 352 show.
+"""Consumer groups: 200 and 225 create or change, 207 delete, 201 and 352 show.
 
 Source: AdminBrokerProcessor.java, 5.3.
 
@@ -8,6 +8,7 @@ Behaviour
 - 201 answers by pages where the request asks for them (5.4 and later).
 
 Differs from Java
+- 225 changes all groups of its list or, where one is refused, none.
 - 352 shows a group and never makes one.
 - Deleting what is not there succeeds without a change of the table's version.
 """
@@ -16,10 +17,11 @@ from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
+from ogive.wire.bodies import SubscriptionGroupConfig, dumps, group_configs_loads, loads_object
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
     AllGroupsResponse,
+    CreateGroupListRequest,
     CreateGroupRequest,
     DeleteGroupRequest,
     GetAllGroupsRequest,
@@ -29,6 +31,16 @@ from ogive.wire.headers import (
 
 async def create(ctx: Context, connection: Connection, header: CreateGroupRequest, body: bytes) -> RemotingCommand:
     ctx.groups.create_or_update(SubscriptionGroupConfig.from_json(loads_object(body)))
+    await ctx.groups.saved()
+    return success()
+
+
+async def create_all(ctx: Context, connection: Connection, header: CreateGroupListRequest, body: bytes) -> RemotingCommand:
+    configs = group_configs_loads(body)
+    for config in configs:
+        ctx.groups.check(config)
+    for config in configs:
+        ctx.groups.create_or_update(config)
     await ctx.groups.saved()
     return success()
 

@@ -4,13 +4,15 @@ Source: PullMessageProcessor.java, DefaultPullMessageResultHandler.java, 5.3.
 
 Behaviour
 - The subscription is the one in the request (flag SUBSCRIPTION), else the one in the group's heartbeats. Tags are matched by hash;
-  clients compare the text again.
+  clients compare the text again. An SQL92 expression (property_filter) is put to the properties of each record; what it makes
+  unknown, or cannot be put to, does not match.
 - The answer's body is the records as they stand in the log.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
 - The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
   does not count; one that is held is answered so at once.
 - A client that does not read its answers gets no further ones read from the log until it does.
+- What is not in memory is read from disk on another thread, see cold_reads.py, and the pull goes on when it is there.
 
 Limits. A pull that asks for at most 32 messages gets at most 256 KiB, as from Apache's broker. One that asks for more knows what it
 does: it gets up to max_large_pull_messages and max_large_pull_bytes (or its own maxMsgBytes, if that is less).
@@ -18,24 +20,29 @@ does: it gets up to max_large_pull_messages and max_large_pull_bytes (or its own
 Differs from Java
 - New messages that all fail a held pull's filter are passed over once; its answer, when the time is over, moves the client past them.
 - OFFSET_FOUND_NULL is answered at once, so that the client moves on; Java holds the pull where it stands.
-- No slave, so suggestWhichBrokerId is always 0. Filters by SQL92 are refused as by a Java broker with enablePropertyFilter off.
+- No slave, so suggestWhichBrokerId is always 0.
+- SQL92 is on by default (property_filter); in Java it is off (enablePropertyFilter).
 """
 
-import functools
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from ogive.broker.clients import MAX_EXPRESSION, ConsumerGroup, tag_codes
+from ogive.broker.clients import ConsumerGroup
+from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
+from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.errors import ResponseCode, StoreError
+from ogive.sql92 import Expression
+from ogive.store.disk import Cold
 from ogive.store.model import GetResult, GetStatus
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import PERM_READ, SubscriptionData, SubscriptionGroupConfig
+from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig
 from ogive.wire.codes import VERSION, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageRequest, decode_header
 
-"""Characters of a subscription expression in a request."""
 MAX_SUSPEND_S: Final = 120.0
 
 _CODES: Final = {
@@ -60,13 +67,18 @@ _REMARKS: Final = {status: status.name.encode() for status in GetStatus}
 class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
-    __slots__ = ("_codes", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "connection", "key", "offset")
+    __slots__ = (
+        "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_suspend_s", "_tries", "_wanted", "connection", "key", "offset",
+    )  # fmt: skip
 
-    def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, codes: frozenset[int] | None) -> None:
-        self._ctx, self.connection, self._opaque, self._codes = ctx, connection, opaque, codes
+    def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, wanted: Wanted) -> None:
+        self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, opaque, wanted
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = header.queue_offset
+        self._tries = 0
+        suspended = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0
+        self._suspend_s = min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S) if suspended else 0.0
         config = ctx.config
         if header.max_msg_nums <= config.max_pull_messages:
             self._max_messages, self._max_bytes = max(1, header.max_msg_nums), config.max_pull_bytes
@@ -77,11 +89,43 @@ class Pull:
                 self._max_bytes = min(self._max_bytes, header.max_msg_bytes)
 
     def read(self) -> GetResult:
-        return self._ctx.store.get(*self.key, self.offset, self._max_messages, self._max_bytes, self._codes)
+        """Raises StoreError; Cold where the disk must be waited for."""
+        started = self._ctx.loop.time()
+        wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
+        if isinstance(wanted, Expression):
+            result = read_matching(partial(get, *self.key, wait=wait), wanted, self.offset, self._max_messages, self._max_bytes)
+        else:
+            result = get(*self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=wait)
+        self._ctx.traffic.get_times.add(self._ctx.loop.time() - started)
+        return result
+
+    def serve(self) -> None:
+        """Answer, or hold if there is nothing yet. Raises Rejected, StoreError."""
+        try:
+            result = self.read()
+        except Cold as cold:
+            self._fetch(cold, self._serve_again)
+            return
+        if self._suspend_s and self.is_unanswered(result) and not self._ctx.holds.closed:
+            if not self._ctx.holds.hold(self, self._suspend_s):
+                raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: too many pulls wait for messages already")
+            return
+        self.reply(result)
+
+    def _serve_again(self) -> None:
+        try:
+            self.serve()
+        except (Rejected, StoreError) as exc:
+            self._refuse(exc)
+
+    def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
+        """Go on when it has been read. Raises StoreBusy."""
+        self._tries += 1
+        self._ctx.cold_reads.fetch(cold, lambda error: then() if error is None else self._refuse(error))
 
     def reply(self, result: GetResult) -> None:
         status = result.status
-        self._ctx.traffic.pulled(self._group, result.count)
+        self._ctx.traffic.pulled(self._group, self.key[0], result.count, result.size)
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
@@ -114,8 +158,12 @@ class Pull:
             while result.status is GetStatus.NO_MATCHED_MESSAGE:
                 self.offset = result.next_offset
                 result = self.read()
+            self._tries = 0
         except StoreError as exc:
             self._refuse(exc)
+            return True
+        except Cold:
+            self.answer()
             return True
         if self.is_unanswered(result):
             return False
@@ -130,35 +178,35 @@ class Pull:
             self.reply(self.read())
         except StoreError as exc:
             self._refuse(exc)
+        except Cold as cold:
+            try:
+                self._fetch(cold, self.answer)
+            except StoreError as exc:
+                self._refuse(exc)
 
-    def _refuse(self, error: StoreError) -> None:
+    def _refuse(self, error: Rejected | StoreError) -> None:
         refuse(self.connection, RemotingCommand(RequestCode.PULL_MESSAGE, opaque=self._opaque), error)
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(PullMessageRequest, command.ext_fields)
-    codes = _check(ctx, header)
+    wanted = _check(ctx, header)
     moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id)
     if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0 and not moved:
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & ONEWAY:
         return
-    pull = Pull(ctx, connection, command.opaque, header, codes)
+    pull = Pull(ctx, connection, command.opaque, header, wanted)
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
         return
     if moved and pull.answer_reset():
         return
-    result = pull.read()
-    if header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0 and pull.is_unanswered(result) and not ctx.holds.closed:
-        if not ctx.holds.hold(pull, min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S)):
-            raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: too many pulls wait for messages already")
-        return
-    pull.reply(result)
+    pull.serve()
 
 
-def _check(ctx: Context, header: PullMessageRequest) -> frozenset[int] | None:
-    """The tag hashes to filter by. Raises Rejected."""
+def _check(ctx: Context, header: PullMessageRequest) -> Wanted:
+    """The filter. Raises Rejected."""
     group = ctx.groups.find_or_create(header.consumer_group)
     if group is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.consumer_group}] does not exist")
@@ -173,25 +221,11 @@ def _check(ctx: Context, header: PullMessageRequest) -> frozenset[int] | None:
         remark = f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} read queues"
         raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
     if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-        return _requested(header.expression_type, header.subscription or "*")
-    return _subscribed(ctx.clients.consumer_group(group.name), group, header)
+        return wanted_by(header.expression_type, header.subscription or "*", sql=ctx.config.property_filter)
+    return _subscribed(ctx, ctx.clients.consumer_group(group.name), group, header)
 
 
-def _requested(expression_type: str | None, expression: str) -> frozenset[int] | None:
-    _check_expression_type(expression_type)
-    if len(expression) > MAX_EXPRESSION:
-        raise Rejected(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"a subscription of {len(expression)} characters is over the limit of {MAX_EXPRESSION}"
-        )
-    return _codes_of(expression)
-
-
-@functools.lru_cache(1024)
-def _codes_of(expression: str) -> frozenset[int] | None:
-    return tag_codes(SubscriptionData.of_tags("", expression))
-
-
-def _subscribed(online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> frozenset[int] | None:
+def _subscribed(ctx: Context, online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> Wanted:
     if online is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: no member of {group.name} is online")
     if online.is_broadcasting and not group.consume_broadcast_enable:
@@ -203,10 +237,9 @@ def _subscribed(online: ConsumerGroup | None, group: SubscriptionGroupConfig, he
         )
     if subscription.data.version < header.sub_version:
         raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    _check_expression_type(subscription.data.expression_type)
-    return subscription.codes
-
-
-def _check_expression_type(expression_type: str | None) -> None:
-    if expression_type not in (None, "", "TAG"):
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {expression_type[:40]}")
+    if check_expression_type(subscription.data.expression_type, sql=ctx.config.property_filter) and subscription.fault:
+        raise Rejected(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            f"The broker's consumer filter data is not exist! Your expression may be wrong! {subscription.fault}",
+        )
+    return subscription.wanted

@@ -145,7 +145,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     message = NewMessage(
         topic, queue_id, command.body, encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
     )
-    done = partial(_stored, ctx, connection, command, asked_queue, key)
+    done = partial(_stored, ctx, connection, command, topic, asked_queue, key, ctx.loop.time())
     if topic == HALF_TOPIC:
         ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
     else:
@@ -154,15 +154,18 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
 
 
 def _stored(
-    ctx: Context, connection: Connection, command: RemotingCommand, queue_id: int, key: str, result: list[PutResult] | StoreError
-) -> None:
+    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, queue_id: int, key: str, started: float,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
     ctx.sends_waiting -= 1
-    if command.flag & ONEWAY:
-        return
     if isinstance(result, StoreError):
+        ctx.traffic.failed += 1
         refuse(connection, command, result)
         return
     stored = result[0]
+    ctx.traffic.stored(topic, 1, stored.size, ctx.loop.time() - started)
+    if command.flag & ONEWAY:
+        return
     json_key = f'"{key}"' if key.isalnum() else json.dumps(key)
     head = (ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)).encode()
     size = len(head)
@@ -303,7 +306,7 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
         messages.append(draft._replace(flag=item.flag, body=item.body, properties=item.properties))
     if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft.queue_id, own.get(PropertyName.UNIQ_KEY)))
+    ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, own.get(PropertyName.UNIQ_KEY), ctx.loop.time()))
     ctx.sends_waiting += 1
 
 
@@ -316,16 +319,19 @@ def _refuse_special_item(properties: bytes) -> None:
 
 
 def _stored_batch(
-    ctx: Context, connection: Connection, command: RemotingCommand, queue_id: int, key: str | None, result: list[PutResult] | StoreError
-) -> None:
+    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
     ctx.sends_waiting -= 1
     if isinstance(result, StoreError):
+        ctx.traffic.failed += 1
         refuse(connection, command, result)
         return
+    ctx.traffic.stored(draft.topic, len(result), sum(stored.size for stored in result), ctx.loop.time() - started)
     host = ctx.store_host.hex().upper()
     header = SendMessageResponse(
         msg_id=",".join([f"{host}{stored.commitlog_offset:016X}" for stored in result]),
-        queue_id=queue_id,
+        queue_id=draft.queue_id,
         queue_offset=result[0].queue_offset,
         transaction_id=key,
         region=ctx.config.region,

@@ -43,7 +43,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     retry = ctx.topics.ensure_retry(group.name, group.retry_queues)
     if not retry.perm & PERM_WRITE:
         raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{retry.name}] sending message is forbidden")
-    record = ctx.store.record_at(header.offset)
+    with ctx.store.without_waiting():
+        record = ctx.store.record_at(header.offset)
     if record is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_stored(record)
@@ -62,7 +63,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         topic, queue_id, message.body, encode_properties(properties), message.sys_flag, message.flag, message.born_timestamp_ms,
         message.born_host, ctx.store_host, message.reconsume_times + 1,
     )  # fmt: skip
-    ctx.put((copy,), partial(_stored, connection, command))
+    ctx.put((copy,), ctx.traffic.counted((copy,), partial(_stored, ctx, connection, command, group.name, message.topic)))
 
 
 def _retry_properties(message: StoredMessage) -> dict[str, str]:
@@ -75,8 +76,11 @@ def _retry_properties(message: StoredMessage) -> dict[str, str]:
     return properties
 
 
-def _stored(connection: Connection, command: RemotingCommand, result: list[PutResult] | StoreError) -> None:
+def _stored(
+    ctx: Context, connection: Connection, command: RemotingCommand, group: str, topic: str, result: list[PutResult] | StoreError
+) -> None:
     if isinstance(result, StoreError):
         refuse(connection, command, result)
     else:
+        ctx.traffic.sent_back.count(group, topic, 1, result[0].size)
         reply(connection, command, success())

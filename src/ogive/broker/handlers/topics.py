@@ -1,4 +1,5 @@
-"""Topics: 17 create or change, 215 delete, 21, 351 and 305 show, 202 statistics, 300 who consumes.
+"""Topics: 17 and 18 create or change, 215 delete, 21, 351 and 305 show, 202 statistics, 300 who consumes, 343 and 345 what a group
+consumes, 316 forget what has no topic.
 
 Source: AdminBrokerProcessor.java, 5.3.
 
@@ -8,13 +9,17 @@ Behaviour
   what is not there succeeds.
 - 21 answers by pages where the request asks for them (5.4 and later).
 
+- 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind.
+
 Differs from Java
+- 18 changes all topics of its list or, where one is refused, none; Java stops at the first that it knows already.
 - An unchanged update is a success that changes nothing.
 - 202 shows every queue that can be read or written; Java only those that can be written.
 - Queue mappings of static topics do not exist here: the request's "lo" is ignored.
 """
 
 import itertools
+from dataclasses import replace
 
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
@@ -22,17 +27,31 @@ from ogive.broker.topics import change_attributes
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import DataVersion, TopicConfig, TopicOffset, dumps, group_list_dumps, topic_list_dumps, topic_stats_dumps
+from ogive.wire.bodies import (
+    DataVersion,
+    TopicConfig,
+    TopicOffset,
+    dumps,
+    group_list_dumps,
+    group_subscription_dumps,
+    topic_configs_loads,
+    topic_list_dumps,
+    topic_stats_dumps,
+)
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
     AllTopicConfigResponse,
+    CleanUnusedTopicRequest,
+    CreateTopicListRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     GetAllTopicConfigRequest,
     GetBrokerSystemTopicListRequest,
     GetTopicConfigRequest,
     GetTopicStatsRequest,
+    QuerySubscriptionByConsumerRequest,
     QueryTopicConsumeByWhoRequest,
+    QueryTopicsByConsumerRequest,
 )
 
 
@@ -55,6 +74,19 @@ async def create(ctx: Context, connection: Connection, header: CreateTopicReques
     return success()
 
 
+async def create_all(ctx: Context, connection: Connection, header: CreateTopicListRequest, body: bytes) -> RemotingCommand:
+    configs = topic_configs_loads(body)
+    for config in configs:
+        ctx.topics.check(config)
+    for config in configs:
+        known = ctx.topics.get(config.name)
+        changes = ",".join(f"{name}={value}" if value else name for name, value in config.attributes.items())
+        ctx.topics.create_or_update(replace(config, attributes=change_attributes(known.attributes if known else {}, changes)))
+    await ctx.topics.saved()
+    await ctx.registration.registered()
+    return success()
+
+
 async def delete(ctx: Context, connection: Connection, header: DeleteTopicRequest, body: bytes) -> RemotingCommand:
     if not header.topic:
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -64,6 +96,7 @@ async def delete(ctx: Context, connection: Connection, header: DeleteTopicReques
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"topic {header.topic} was made again while it was deleted: its messages stay")
         ctx.store.delete_topic(header.topic)
         ctx.offsets.remove_topic(header.topic)
+        ctx.traffic.forget_topic(header.topic)
     return success()
 
 
@@ -97,12 +130,32 @@ def statistics(ctx: Context, connection: Connection, header: GetTopicStatsReques
             max_offset=end,
             last_update_timestamp=max(0, ctx.store.store_time(config.name, queue_id, end - 1)) if end else 0,
         )
-    return success(body=topic_stats_dumps(table))
+    return success(body=topic_stats_dumps(table, ctx.traffic.puts.rate(config.name, "")))
 
 
 def who_consumes(ctx: Context, connection: Connection, header: QueryTopicConsumeByWhoRequest, body: bytes) -> RemotingCommand:
     online = (name for name, group in ctx.clients.consumers.items() if header.topic in group.subscriptions)
     return success(body=group_list_dumps(sorted({*online, *ctx.offsets.groups_of(header.topic)})))
+
+
+def topics_of_group(ctx: Context, connection: Connection, header: QueryTopicsByConsumerRequest, body: bytes) -> RemotingCommand:
+    return success(body=topic_list_dumps(sorted(ctx.offsets.topics_of(header.group))))
+
+
+def subscription_of_group(ctx: Context, connection: Connection, header: QuerySubscriptionByConsumerRequest, body: bytes) -> RemotingCommand:
+    group = ctx.clients.consumer_group(header.group)
+    subscription = group.subscriptions.get(header.topic) if group is not None else None
+    data = subscription.data if subscription is not None else None
+    return success(body=group_subscription_dumps(header.group, header.topic, data))
+
+
+def clean_unused(ctx: Context, connection: Connection, header: CleanUnusedTopicRequest, body: bytes) -> RemotingCommand:
+    for topic in {topic for topic, _ in ctx.store.queues if topic not in ctx.topics}:
+        ctx.store.delete_topic(topic)
+    for topic in {topic for topic, _ in ctx.offsets.pairs() if topic not in ctx.topics}:
+        ctx.offsets.remove_topic(topic)
+        ctx.traffic.forget_topic(topic)
+    return success()
 
 
 def _existing(ctx: Context, name: str) -> TopicConfig:

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ogive.client.consumer.outcome import Failure, failed, judge
-from ogive.client.listener import AnyListener, Later, Reply, Suspend
+from ogive.client.consumer.outcome import Failure, Verdict, failed, judge
+from ogive.client.listener import ROLLBACK, AnyListener, Later, Suspend
 from ogive.client.trace import ConsumeObserver
 from ogive.client.trace_record import CallEnd
 from ogive.model import MessageExt
 
 
-def call(listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None) -> Failure | Reply | None:
+def call(listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None) -> Verdict:
     """Call a plain listener with the message, or with the list if it takes batches. None, or a Reply, for success."""
     seen = None if observer is None else observer.begun(messages)
-    verdict: Failure | Reply | None
+    verdict: Verdict
     try:
         answer = listener.function(messages[0] if listener.config.batch == 1 else list(messages))
     except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
@@ -26,12 +26,10 @@ def call(listener: AnyListener, messages: Sequence[MessageExt], observer: Consum
     return verdict
 
 
-async def call_async(
-    listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None
-) -> Failure | Reply | None:
+async def call_async(listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None) -> Verdict:
     """The same for an async listener. Our own cancellation passes through; a CancelledError of the listener's own making is a failure."""
     seen = None if observer is None else observer.begun(messages)
-    verdict: Failure | Reply | None
+    verdict: Verdict
     try:
         answer: Any = await listener.function(messages[0] if listener.config.batch == 1 else list(messages))
     except asyncio.CancelledError as exc:
@@ -48,10 +46,10 @@ async def call_async(
     return verdict
 
 
-def _judged(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> tuple[Failure | Reply | None, CallEnd]:
+def _judged(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> tuple[Verdict, CallEnd]:
     if answer is None:
         return None, CallEnd.SUCCESS
     verdict = judge(listener, messages, answer)
     if not isinstance(verdict, Failure):
-        return verdict, CallEnd.SUCCESS
+        return verdict, CallEnd.LATER if verdict is ROLLBACK else CallEnd.SUCCESS
     return verdict, CallEnd.LATER if isinstance(answer, Later | Suspend) else CallEnd.NONSENSE

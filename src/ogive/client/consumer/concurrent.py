@@ -24,7 +24,7 @@ from typing import Any, Final
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
-from ogive.client.consumer.outcome import Failure
+from ogive.client.consumer.outcome import Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.reply import Replier
 from ogive.client.consumer.send_back import returns
@@ -56,7 +56,7 @@ class Tally:
 
 
 NOT_BEGUN: Final = NotBegun.NOT_BEGUN
-Result = Failure | Reply | NotBegun | None
+Result = Verdict | NotBegun
 
 HAND_OVER_LOOK_S = 0.01
 HAND_OVER_WAIT_S = 0.1  # shorter than the pause of a member that takes a queue over
@@ -139,10 +139,10 @@ class ConcurrentService:
             if isinstance(failure, Reply):
                 tally.replied += 1
                 self._replier.give(process_queue, messages[0], failure)
-            elif failure is None:
-                tally.done += [message.queue_offset for message in messages]
-            else:
+            elif isinstance(failure, Failure):
                 self._failed(process_queue, messages, failure, tally)
+            else:
+                tally.done += [message.queue_offset for message in messages]
         now = self._loop.time()
         for process_queue, tally in tallies.items():
             self._group.statistics.of(process_queue.queue.topic).consumed(

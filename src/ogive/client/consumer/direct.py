@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from ogive.client.consumer.outcome import judge
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, OrderlyEnd
 from ogive.model import MessageExt
 from ogive.wire.running_info import ConsumeDirectlyResult, ConsumeResult
 
@@ -17,7 +17,9 @@ async def consume_directly(listener: AnyListener, message: MessageExt) -> Consum
     result, remark = ConsumeResult.SUCCESS, ""
     if error is not None:
         result, remark = ConsumeResult.THROW_EXCEPTION, repr(error)
-    elif judge(listener, [message], answer) is not None:
+    elif isinstance(verdict := judge(listener, [message], answer), OrderlyEnd):
+        result = ConsumeResult[verdict.name]
+    elif verdict is not None:
         result, remark = ConsumeResult.LATER, repr(answer)
     spent_ms = int((time.monotonic() - begun) * 1000)
     return ConsumeDirectlyResult(result=result, orderly=listener.config.orderly, spent_ms=spent_ms, remark=remark)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ogive.client.consumer.outcome import read
-from ogive.client.listener import AnyListener
+from ogive.client.listener import COMMIT, AnyListener
 from ogive.model import MessageExt, MessageQueue
 
 
@@ -98,4 +98,4 @@ def _outcome(listener: AnyListener, count: int, answer: Any, seconds: float) -> 
     if seconds >= listener.config.consume_timeout_s:
         return Outcome.TIMED_OUT
     failure, _ = read(listener, count, answer)
-    return Outcome.SUCCESS if failure is None else Outcome.FAILED
+    return Outcome.SUCCESS if failure is None or failure is COMMIT else Outcome.FAILED

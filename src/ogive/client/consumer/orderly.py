@@ -8,6 +8,8 @@ Behaviour
   the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set. A broadcasting group has no
   dead letters: what is over the limit is logged and dropped.
 - A queue that is given away waits for the running call; its result still counts.
+- Without auto-commit what the listener has consumed stays in the queue until it answers COMMIT; after ROLLBACK, and with the queue's next
+  owner, it comes again in order. It counts for the limits of a queue (max_cached_messages): who never commits gets nothing more.
 
 Differs from Java
 - A worker takes a run of messages at a time and goes on to the next without asking the loop, up to a time slice.
@@ -23,10 +25,10 @@ from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.group import Group
-from ogive.client.consumer.outcome import Failure
+from ogive.client.consumer.outcome import Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
-from ogive.client.listener import MAX_SUSPEND_S, MIN_SUSPEND_S, AnyListener
+from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
 from ogive.errors import OgiveError
 from ogive.model import MessageExt
 
@@ -40,10 +42,37 @@ Turn = tuple[ProcessQueue, list[MessageExt]]
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The first *done* messages of the turn succeeded; *failure* is about the batch behind them."""
+    """The first *done* messages of the turn succeeded; *failure* is about the batch behind them, or they all are to come again.
+
+    *committed*: the last COMMIT is behind so many of them; None if there was none.
+    """
 
     done: int
     failure: Failure | None = None
+    committed: int | None = None
+    rolled_back: bool = False
+
+
+@dataclass(slots=True)
+class TurnTally:
+    """The answers of a turn, call by call."""
+
+    done: int = 0
+    committed: int | None = None
+
+    def take(self, verdict: Verdict, count: int) -> TurnResult | None:
+        """The end of the turn, if this answer about *count* messages is one."""
+        if isinstance(verdict, Failure):
+            return TurnResult(self.done, verdict, self.committed)
+        self.done += count
+        if verdict is ROLLBACK:
+            return TurnResult(self.done, None, self.committed, rolled_back=True)
+        if verdict is COMMIT:
+            self.committed = self.done
+        return None
+
+    def result(self) -> TurnResult:
+        return TurnResult(self.done, None, self.committed)
 
 
 def pause_s(asked: float | None, usual: float) -> float:
@@ -98,31 +127,29 @@ class OrderlyService:
 
     def _run(self, turn: Turn) -> TurnResult:
         process_queue, messages = turn
-        listener, size, done = self._listener, self._batch, 0
+        listener, size, tally = self._listener, self._batch, TurnTally()
         slice_ends = time.monotonic() + TURN_S
-        while done < len(messages) and self._may_call(process_queue):
-            batch = messages[done : done + size]
-            failure = call(listener, batch, self._group.observer)
-            if isinstance(failure, Failure):
-                return TurnResult(done, failure)
-            done += len(batch)
+        while tally.done < len(messages) and self._may_call(process_queue):
+            batch = messages[tally.done : tally.done + size]
+            end = tally.take(call(listener, batch, self._group.observer), len(batch))
+            if end is not None:
+                return end
             if time.monotonic() > slice_ends:
                 break
-        return TurnResult(done)
+        return tally.result()
 
     async def _run_async(self, turn: Turn) -> TurnResult:
         process_queue, messages = turn
-        listener, size, done = self._listener, self._batch, 0
+        listener, size, tally = self._listener, self._batch, TurnTally()
         slice_ends = time.monotonic() + TURN_S
-        while done < len(messages) and self._may_call(process_queue):
-            batch = messages[done : done + size]
-            failure = await call_async(listener, batch, self._group.observer)
-            if isinstance(failure, Failure):
-                return TurnResult(done, failure)
-            done += len(batch)
+        while tally.done < len(messages) and self._may_call(process_queue):
+            batch = messages[tally.done : tally.done + size]
+            end = tally.take(await call_async(listener, batch, self._group.observer), len(batch))
+            if end is not None:
+                return end
             if time.monotonic() > slice_ends:
                 break
-        return TurnResult(done)
+        return tally.result()
 
     def _may_call(self, process_queue: ProcessQueue) -> bool:
         return process_queue.active and not self._stopping and time.monotonic() < process_queue.leased_until
@@ -131,11 +158,12 @@ class OrderlyService:
 
     def _dispatch(self, process_queue: ProcessQueue) -> None:
         """Give the next run of messages to a worker, unless the queue is at work, waits, or is not ours (any more)."""
-        if process_queue.busy or process_queue in self._paused or not process_queue.count or not self._may_call(process_queue):
+        waiting = process_queue.count - len(process_queue.taken)
+        if process_queue.busy or process_queue in self._paused or waiting <= 0 or not self._may_call(process_queue):
             return
         process_queue.busy = True
-        messages = process_queue.head(self._turn)
-        process_queue.taken = messages
+        messages = process_queue.head(self._turn, len(process_queue.taken))
+        process_queue.taken = [*process_queue.taken, *messages]
         self._workers.submit([(process_queue, messages)])
 
     def _finished(self, results: Sequence[tuple[Turn, TurnResult, float]]) -> None:
@@ -146,16 +174,29 @@ class OrderlyService:
             if failure is not None:
                 calls, done = calls + 1, done + failure.done
                 failed = messages[done : result.done + self._batch]
-            process_queue.taken = ()
             self._group.statistics.of(process_queue.queue.topic).consumed(now, seconds, calls=calls, done=done, failed=len(failed))
-            if done and not process_queue.dropped:
-                self._group.finish(process_queue, [message.queue_offset for message in messages[:done]])
+            finished, process_queue.taken = self._settle(process_queue.taken, len(messages), done, result)
+            if finished and not process_queue.dropped:
+                self._group.finish(process_queue, [message.queue_offset for message in finished])
+            if result.rolled_back and process_queue.state is QueueState.ACTIVE and not self._stopping:
+                self._pause(process_queue, None)
             if failure is None or process_queue.dropped:
                 self._end_turn(process_queue)
             else:
                 task = self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
                 self._retrying.add(task)
                 task.add_done_callback(self._retrying.discard)
+
+    def _settle(
+        self, taken: Sequence[MessageExt], count: int, done: int, result: TurnResult
+    ) -> tuple[Sequence[MessageExt], Sequence[MessageExt]]:
+        """(finished, consumed but not committed) of what was *taken*: the last *count* are the turn's, *done* of them consumed."""
+        before = len(taken) - count
+        consumed = taken[: before + done]
+        if self._listener.config.auto_commit:
+            return consumed, ()
+        end = 0 if result.committed is None else before + result.committed
+        return consumed[:end], () if result.rolled_back else consumed[end:]
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         process_queue.busy = False

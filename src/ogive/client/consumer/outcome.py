@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ogive.client.listener import AnyListener, Later, Reply, Suspend
+from ogive.client.listener import AnyListener, Later, OrderlyEnd, Reply, Suspend
 from ogive.model import MessageExt
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,16 @@ class Failure:
     suspend_s: float | None = None
 
 
-def read(listener: AnyListener, count: int, answer: Any) -> tuple[Failure | Reply | None, bool]:
+Verdict = Failure | Reply | OrderlyEnd | None
+
+
+def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]:
     """(what *answer* means for a batch of *count* messages, whether it makes sense); None for success."""
     if answer is None:
         return None, True
     orderly = listener.config.orderly
+    if isinstance(answer, OrderlyEnd) and orderly:
+        return (None, False) if listener.config.auto_commit else (answer, True)
     if isinstance(answer, Reply) and not orderly and listener.config.batch == 1:
         return answer, True
     if isinstance(answer, Later) and answer.done <= count and (answer.delay_level <= 0 or not orderly):
@@ -34,10 +39,20 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Failure | Repl
     return Failure(), False
 
 
-def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Failure | Reply | None:
-    """None for success; a Reply is success with something left to do. An answer that makes no sense is logged, and is a failure."""
+def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Verdict:
+    """None for success; a Reply is success with something left to do. An answer that makes no sense is logged, and is a failure.
+
+    COMMIT and ROLLBACK of a listener whose messages commit themselves are logged, and are success: both as in Java.
+    """
     failure, sensible = read(listener, len(messages), answer)
-    if not sensible:
+    if not sensible and failure is None:
+        log.warning(
+            "listener %s returned %s, which is for listeners with auto_commit=False: its %d message(s) count as finished",
+            listener.name,
+            answer.name,
+            len(messages),
+        )
+    elif not sensible:
         orderly = listener.config.orderly
         log.error(
             "listener %s returned %.200r, which is no result of %s listener for %d message(s): they come again later. "
@@ -53,7 +68,7 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
 
 def _results(listener: AnyListener) -> str:
     if listener.config.orderly:
-        return "LATER, DEAD_LETTER or suspend(...)"
+        return "LATER, DEAD_LETTER or suspend(...)" + ("" if listener.config.auto_commit else ", COMMIT or ROLLBACK")
     return "LATER, later(...), DEAD_LETTER or Reply(...)" if listener.config.batch == 1 else "LATER, later(...) or DEAD_LETTER"
 
 

@@ -64,7 +64,7 @@ class ProcessQueue:
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.paused = False  # neither pulled nor handed out until ``resume``
         self.suggested_broker_id = 0
-        self.taken: Sequence[MessageExt] = ()  # orderly: what a worker has now, unfinished like the rest
+        self.taken: Sequence[MessageExt] = ()  # orderly: what a worker has now, behind what was consumed and not committed
         self.failed_unlocks = 0  # how often it could not be given up because a call was running
         self.pulled_at_ms = self.consumed_at_ms = time.time_ns() // 1_000_000  # last pull asked, last message finished
         # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find its first key.
@@ -123,10 +123,10 @@ class ProcessQueue:
         self._pending[message.queue_offset] = message
         return True
 
-    def head(self, count: int) -> list[MessageExt]:
-        """The lowest *count* unfinished messages, in order; those that no listener gets are left out."""
+    def head(self, count: int, skip: int = 0) -> list[MessageExt]:
+        """The lowest *count* unfinished messages behind the first *skip*, in order; those that no listener gets are left out."""
         readable = (message for message in self._pending.values() if not message.is_compressed)
-        return list(itertools.islice(readable, count))
+        return list(itertools.islice(readable, skip, skip + count))
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

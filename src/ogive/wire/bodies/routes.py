@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
@@ -92,11 +92,12 @@ class TopicRouteData:
     queues: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
     order_topic_conf: str | None = None
+    filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by broker address; of brokers before 5.0 only
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {
             "brokerDatas": [broker.to_json() for broker in self.brokers],
-            "filterServerTable": {},
+            "filterServerTable": {address: list(servers) for address, servers in self.filter_servers.items()},
             "queueDatas": [queue.to_json() for queue in self.queues],
         }
         if self.order_topic_conf:
@@ -119,7 +120,12 @@ class TopicRouteData:
             queues=tuple(get_list(obj, "queueDatas", QueueData.from_json)),
             brokers=tuple(get_list(obj, "brokerDatas", BrokerData.from_json)),
             order_topic_conf=get_field(obj, "orderTopicConf", str, "") or None,
+            filter_servers=_filter_servers(get_field(obj, "filterServerTable", dict, {})),
         )
+
+
+def _filter_servers(table: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {address: tuple(get_list(table, address, as_text)) for address in table}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

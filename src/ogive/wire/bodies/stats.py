@@ -1,14 +1,14 @@
 """Offsets and statistics of queues."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire import java_json
-from ogive.wire.bodies.fields import T, as_object, dumps, get_field, loads_object, queue_from_json, queue_map_dumps
+from ogive.wire.bodies.fields import T, as_object, dumps, get_field, loads_object, queue_from_json, queue_map_dumps, queue_to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ class OffsetWrapper:
         )
 
 
-def topic_stats_dumps(table: Mapping[MessageQueue, TopicOffset]) -> bytes:
+def topic_stats_dumps(table: Mapping[MessageQueue, TopicOffset], put_tps: float = 0.0) -> bytes:
     """Source: TopicStatsTable.java."""
     rows = queue_map_dumps((queue, json.dumps(row.to_json())) for queue, row in table.items())
-    return f'{{"offsetTable":{rows},"topicPutTps":0.0}}'.encode()
+    return f'{{"offsetTable":{rows},"topicPutTps":{float(put_tps)}}}'.encode()
 
 
 def topic_stats_loads(body: bytes) -> dict[MessageQueue, TopicOffset]:
@@ -74,6 +74,87 @@ def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps
     """Source: ConsumeStats.java."""
     rows = queue_map_dumps((queue, json.dumps(row.to_json())) for queue, row in table.items())
     return f'{{"consumeTps":{float(consume_tps)},"offsetTable":{rows}}}'.encode()
+
+
+class StatsOfGroup(NamedTuple):
+    """A group's place on one topic, and the messages a second that it takes of it."""
+
+    table: Mapping[MessageQueue, OffsetWrapper]
+    consume_tps: float
+
+
+def broker_consume_stats_dumps(address: str, groups: Mapping[str, Iterable[StatsOfGroup]]) -> bytes:
+    """Body of GET_BROKER_CONSUME_STATS. Source: ConsumeStatsList.java."""
+    behind = in_flight = 0
+    parts = []
+    for group, topics in groups.items():
+        for row in (row for topic in topics for row in topic.table.values()):
+            behind += row.broker_offset - row.consumer_offset
+            in_flight += row.pull_offset - row.consumer_offset
+        texts = ",".join(consume_stats_dumps(topic.table, topic.consume_tps).decode() for topic in topics)
+        parts.append(f"{{{json.dumps(group)}:[{texts}]}}")
+    head = f'"brokerAddr":{json.dumps(address)},"consumeStatsList":[{",".join(parts)}]'
+    return f'{{{head},"totalDiff":{behind},"totalInflightDiff":{in_flight}}}'.encode()
+
+
+class StatsItem(NamedTuple):
+    """One window of VIEW_BROKER_STATS_DATA: a sum, and what it is a second and a call. Source: BrokerStatsItem.java."""
+
+    total: int
+    per_second: float
+    per_call: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"avgpt": self.per_call, "sum": self.total, "tps": self.per_second}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        obj = as_object(value, "statistics")
+        return cls(get_field(obj, "sum", int, 0), _number(obj.get("tps")), _number(obj.get("avgpt")))
+
+
+def _number(value: Any) -> float:
+    if value is not None and type(value) not in (int, float):
+        raise ProtocolError("statistics hold something that is no number")
+    return float(value or 0)
+
+
+def stats_dumps(minute: StatsItem, hour: StatsItem, day: StatsItem) -> bytes:
+    """Source: BrokerStatsData.java."""
+    return dumps({"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()})
+
+
+def stats_loads(body: bytes) -> tuple[StatsItem, StatsItem, StatsItem]:
+    """Minute, hour and day."""
+    obj = loads_object(body)
+    minute, hour, day = (StatsItem.from_json(obj.get(name) or {}) for name in ("statsMinute", "statsHour", "statsDay"))
+    return minute, hour, day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeTimeSpan:
+    """Store times of a queue's first and last message and of the one last consumed; how long the next one waits. ms. Source:
+    QueueTimeSpan.java."""
+
+    queue: MessageQueue
+    first_ms: int
+    last_ms: int
+    consumed_ms: int
+    delay_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumeTimeStamp": self.consumed_ms,
+            "delayTime": self.delay_ms,
+            "maxTimeStamp": self.last_ms,
+            "messageQueue": queue_to_json(self.queue),
+            "minTimeStamp": self.first_ms,
+        }
+
+
+def consume_time_spans_dumps(spans: Iterable[ConsumeTimeSpan]) -> bytes:
+    """Source: QueryConsumeTimeSpanBody.java."""
+    return dumps({"consumeTimeSpanSet": [span.to_json() for span in spans]})
 
 
 def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers import admin
+from ogive.broker.handlers import ask_clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import (
@@ -29,7 +29,10 @@ READ_BY_TOOLS = {
     "EndTransactionQueueSize", "ackThreadPoolQueueHeadWaitTimeMills", "ackThreadPoolQueueSize", "bootTimestamp", "brokerActive",
     "brokerVersion", "brokerVersionDesc", "commitLogDirCapacity", "commitLogDiskRatio", "commitLogMaxOffset", "commitLogMinOffset",
     "consumeQueueDiskRatio", "dispatchBehindBytes", "earliestMessageTimeStamp", "getFoundTps", "getMissTps", "getTotalTps",
-    "getTransferedTps", "getTransferredTps", "msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning",
+    "getMessageEntireTimeMax", "getTransferedTps", "putLatency99", "putLatency999", "putMessageDistributeTime", "putMessageEntireTimeMax",
+    "putMessageFailedTimes", "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueCapacity",
+    "dispatchMaxBuffer", "remainTransientStoreBufferNumbs",
+    "getTransferredTps", "msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning",
     "msgPutTotalTodayMorning", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning", "pageCacheLockTimeMills",
     "pullThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize", "putMessageAverageSize", "putMessageSizeTotal",
     "putMessageTimesTotal", "putTps", "queryThreadPoolQueueSize", "remainHowManyDataToFlush", "runtime",
@@ -58,6 +61,8 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker
     assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("10", "10", "6")
     assert (int(info["commitLogMaxOffset"]), int(info["putMessageSizeTotal"])) == (stats.commitlog_end, stats.put_bytes)
     assert int(info["earliestMessageTimeStamp"]) == store.store_time("T", 0, 0)
+    steps = dict(step.rsplit(":", 1) for step in info["putMessageDistributeTime"].split())
+    assert (len(steps), sum(map(int, steps.values())), "[0~10ms]" in steps) == (13, 10, True)
     assert (info["brokerVersion"], info["brokerActive"]) == (str(VERSION), "true")
     assert int(info["bootTimestamp"]) == server.context.started_ms
     for rate, count in (("putTps", 10), ("getTransferredTps", 6), ("getFoundTps", 1), ("getMissTps", 0)):
@@ -99,6 +104,16 @@ async def test_members_of_a_group_are_shown_with_what_they_subscribe_to(client: 
     assert (answer.code, answer.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[nobody] not online")
 
 
+async def test_delay_levels_in_use_show_what_is_delivered_and_what_came_in(client: RawClient) -> None:
+    for level in (3, 3, 18):
+        await client.send("T", b"x", {"UNIQ_KEY": "K" * 32, "DELAY": str(level)})
+    info = await runtime_info(client)
+    assert {name: info[name] for name in info if name.startswith("scheduleMessageOffset")} == {
+        "scheduleMessageOffset_3": "0,2",
+        "scheduleMessageOffset_18": "0,1",
+    }
+
+
 async def test_producers_of_a_group_are_shown(client: RawClient) -> None:
     await client.heartbeat("c1", "G", "T")
     answer = await client.ok(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="raw")
@@ -130,7 +145,7 @@ async def test_a_client_that_is_not_there_or_says_nothing_is_an_answer(
     assert (await ask("c1")).remark == "The Consumer <G> <c1> not online"
     await client.heartbeat("c1", "G", "T")
     assert (await ask("c2")).remark == "The Consumer <G> <c2> not online"
-    monkeypatch.setattr(admin, "CLIENT_ANSWER_S", 0.03)
+    monkeypatch.setattr(ask_clients, "CLIENT_ANSWER_S", 0.03)
     assert (await ask("c1")).code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 

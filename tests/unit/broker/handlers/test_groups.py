@@ -67,3 +67,14 @@ async def test_all_groups_come_whole_or_by_pages(client: RawClient) -> None:
         assert 1 <= len(part) <= 4
         pages |= part
     assert pages == table
+
+
+async def test_groups_are_created_by_the_list_all_or_none(server: Broker, client: RawClient) -> None:
+    def body(*names: str) -> bytes:
+        return dumps({"groupConfigList": [{"groupName": name, "retryMaxTimes": 5} for name in names]})
+
+    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body("A", "B"))
+    assert [server.context.groups.all()[name].retry_max_times for name in ("A", "B")] == [5, 5]
+    answer = await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body("C", "a b"))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "C" not in server.context.groups

@@ -144,15 +144,15 @@ async def test_too_many_clients_are_answered_as_busy(start_broker: StartBroker) 
         assert len(server.context.clients) == 3
 
 
-async def test_tags_are_supported_and_sql_is_not(client: RawClient) -> None:
+async def test_tags_and_sql_are_checked_before_a_client_starts(client: RawClient) -> None:
     def body(data: SubscriptionData) -> bytes:
         return dumps({"clientId": "c1", "group": "G", "subscriptionData": data.to_json()})
 
     await client.ok(RequestCode.CHECK_CLIENT_CONFIG, body(SubscriptionData.of_tags("T", "a || b")))
-    answer = await client.call(
-        RequestCode.CHECK_CLIENT_CONFIG, body(SubscriptionData(topic="T", expression="a > 1", expression_type="SQL92"))
-    )
-    assert answer.code == ResponseCode.SYSTEM_ERROR
+    for expression, code in (("a > 1", ResponseCode.SUCCESS), ("a >> 1", ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
+        data = SubscriptionData(topic="T", expression=expression, expression_type="SQL92")
+        answer = await client.call(RequestCode.CHECK_CLIENT_CONFIG, body(data))
+        assert (answer.code, "at character 4" in str(answer.remark)) == (code, code != ResponseCode.SUCCESS)
 
 
 # --- queue locks -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ogive.broker import Broker
 from ogive.errors import ResponseCode, StoreError
 from ogive.store.model import GetResult
 from ogive.transport.limits import ServerLimits
-from ogive.wire.bodies import TopicConfig
+from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
@@ -123,10 +123,24 @@ async def test_broadcasting_must_be_allowed(server: Broker, client: RawClient) -
     assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.NO_PERMISSION
 
 
-async def test_sql_filters_are_refused_in_plain_words(client: RawClient) -> None:
+async def test_sql_filters_are_refused_in_plain_words_where_they_are_off(start_broker: StartBroker) -> None:
+    server = await start_broker(property_filter=False)
+    async with await RawClient.open(server.address) as client:
+        await client.send("T")
+        answer = await client.pull("G", "T", 0, subscription="a > 1", expressionType="SQL92")
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "The broker does not support consumer to filter message by SQL92",
+        )
+
+
+async def test_a_bad_filter_is_refused_with_the_place(client: RawClient) -> None:
     await client.send("T")
-    answer = await client.pull("G", "T", 0, subscription="a > 1", expressionType="SQL92")
-    assert (answer.code, "SQL92" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    answer = await client.pull("G", "T", 0, subscription="a > 'x'", expressionType="SQL92")
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "at character 5" in str(answer.remark)
+    answer = await client.pull("G", "T", 0, subscription="a > 1", expressionType="GREP")
+    assert (answer.code, "GREP" in str(answer.remark)) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
 
 
 async def test_an_endless_expression_is_refused(client: RawClient) -> None:
@@ -135,6 +149,47 @@ async def test_an_endless_expression_is_refused(client: RawClient) -> None:
 
 
 # --- filters and limits ----------------------------------------------------------------------------------------------
+
+
+async def test_sql_chooses_by_properties_and_passes_the_rest_over(client: RawClient) -> None:
+    for number in range(6):
+        await client.send("T", b"%d" % number, {"amount": str(number), "UNIQ_KEY": "K"})
+    await client.send("T", b"word", {"amount": "many", "UNIQ_KEY": "K"})  # cannot be compared: no match
+    answer = await client.pull("G", "T", 0, subscription="amount > 1 AND amount <> 3", expressionType="SQL92")
+    assert ([m.body for m in messages(answer)], answer.ext_fields["nextBeginOffset"]) == ([b"2", b"4", b"5"], "7")
+    some = await client.pull("G", "T", 0, count=2, subscription="amount > 1", expressionType="SQL92")
+    assert ([m.body for m in messages(some)], some.ext_fields["nextBeginOffset"]) == ([b"2", b"3"], "4")
+    none = await client.pull("G", "T", 0, subscription="amount > 9", expressionType="SQL92")
+    assert (none.code, none.remark, offsets(none)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", ("7", "0", "7"))
+
+
+async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(client: RawClient) -> None:
+    await asyncio.gather(*(client.send_batch("T", [b"x"] * 500) for _ in range(2)))
+    answer = await client.pull("G", "T", 0, subscription="missing = 'x'", expressionType="SQL92")
+    assert (answer.remark, answer.ext_fields["nextBeginOffset"]) == ("NO_MATCHED_MESSAGE", "800")
+
+
+async def test_the_groups_sql_filter_counts_and_wakes_a_held_pull(server: Broker, client: RawClient, another: RawClient) -> None:
+    data = SubscriptionData(topic="T", expression="colour = 'red'", expression_type="SQL92", version=1)
+    await client.send("T", b"first", {"colour": "blue"})
+    await client.ok(
+        RequestCode.HEART_BEAT, HeartbeatData(client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)).encode()
+    )
+    held = client.start_pull("G", "T", 1, subscription=None, suspend_ms=20_000)
+    await until_held(server)
+    await another.send("T", b"second", {"colour": "blue"})
+    await another.send("T", b"third", {"colour": "red"})
+    assert [m.body for m in messages(await held)] == [b"third"]
+
+
+async def test_a_groups_bad_sql_filter_is_told_at_the_pull(client: RawClient) -> None:
+    data = SubscriptionData(topic="T", expression="colour == 'red'", expression_type="SQL92", version=1)
+    await client.send("T")
+    await client.ok(
+        RequestCode.HEART_BEAT, HeartbeatData(client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)).encode()
+    )
+    answer = await client.pull("G", "T", 0, subscription=None)
+    assert (answer.code, "at character 9" in str(answer.remark)) == (ResponseCode.FILTER_DATA_NOT_EXIST, True)
 
 
 async def test_tags_are_filtered_and_passed_over(client: RawClient) -> None:
@@ -316,10 +371,10 @@ async def test_a_disk_that_cannot_be_read_is_an_answer_also_to_a_held_pull(
     await until_held(server, 2)
     read = server.context.store.get
 
-    def get(topic: str, *rest: Any) -> GetResult:
+    def get(topic: str, *rest: Any, wait: bool) -> GetResult:
         if topic == "T":
             raise StoreError("the commit log cannot be read at 0: Input/output error")
-        return read(topic, *rest)
+        return read(topic, *rest, wait=wait)
 
     monkeypatch.setattr(server.context.store, "get", get)
     await another.send("T", b"unreadable")

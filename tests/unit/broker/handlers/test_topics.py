@@ -161,3 +161,39 @@ async def test_a_topic_s_consumers_are_those_online_and_those_with_progress(clie
     await commit(client, "offline", 0, 0)
     groups = group_list_loads((await client.ok(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body)
     assert groups == ["offline", "online"]
+
+
+async def test_topics_are_created_by_the_list_all_or_none(server: Broker, client: RawClient) -> None:
+    def body(*names: str) -> bytes:
+        topics = [{"topicName": name, "readQueueNums": 3, "writeQueueNums": 2, "attributes": {"+message.type": "FIFO"}} for name in names]
+        return dumps({"topicConfigList": topics})
+
+    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body("A", "B"))
+    for name in ("A", "B"):
+        config = server.context.topics.get(name)
+        assert config is not None
+        assert (config.read_queues, config.write_queues, config.attributes) == (3, 2, {"message.type": "FIFO"})
+    answer = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body("C", "SCHEDULE_TOPIC_XXXX"))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "C" not in server.context.topics
+
+
+async def test_what_a_group_consumes(server: Broker, client: RawClient) -> None:
+    for topic in ("U", "T"):
+        server.context.offsets.commit("G", topic, 0, 0)
+    answer = await client.ok(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")
+    assert loads_object(answer.body)["topicList"] == ["T", "U"]
+    await client.heartbeat("c1", "G", "T", expression="A || B")
+    for topic, expected in (("T", "A || B"), ("U", None)):
+        body = loads_object((await client.ok(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic=topic)).body)
+        assert (body["group"], body["topic"], (body["subscriptionData"] or {}).get("subString")) == ("G", topic, expected)
+
+
+async def test_queues_and_offsets_without_a_topic_are_cleaned_on_command(server: Broker, client: RawClient) -> None:
+    for topic in ("T", "U"):
+        await client.send(topic)
+        server.context.offsets.commit("G", topic, 0, 1)
+    del server.context.topics._topics["U"]  # as a file that lost it
+    await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
+    assert {topic for topic, _ in server.context.store.queues} == {"T"}
+    assert list(server.context.offsets.topics_of("G")) == ["T"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, suspend
-from ogive.errors import ResponseCode
+from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, AnyListener, later, suspend
+from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
 from ogive.wire.codes import RequestCode
@@ -339,3 +339,87 @@ async def test_a_waiting_queue_is_handed_over_at_once(broker: FakeBroker) -> Non
         broker.notify("billing")
         await eventually(lambda: not running.assignment["billing"])
     assert len(seen.messages) == 1
+
+
+async def test_without_auto_commit_progress_moves_at_a_commit_only(broker: FakeBroker) -> None:
+    """What was consumed since is delivered again to whoever comes next."""
+    seen, again = Seen(), Seen()
+    for i in range(6):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        return COMMIT if message.queue_offset == 3 else None
+
+    async with consumer(broker, in_order(bill, auto_commit=False)):
+        await seen.wait(6)
+        await broker.until(lambda: progress(broker) == 4)
+    assert seen.bodies == [b"%d" % i for i in range(6)]
+    assert progress(broker) == 4
+    async with consumer(broker, in_order(again, auto_commit=False)):
+        await again.wait(2)
+    assert again.bodies == [b"4", b"5"]
+    assert progress(broker) == 4
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_rollback_has_all_that_is_not_committed_delivered_again_in_order(broker: FakeBroker, kind: str) -> None:
+    seen, rolled_back = Seen(), list[int]()
+    for i in range(8):
+        broker.put("Orders", b"%d" % i)
+
+    def work(message: MessageExt) -> Any:
+        seen(message)
+        if message.queue_offset == 5 and not rolled_back:
+            rolled_back.append(1)
+            return ROLLBACK
+        return COMMIT if message.queue_offset in (2, 7) else None
+
+    async def bill(message: MessageExt) -> Any:
+        return work(message)
+
+    async with consumer(broker, in_order(bill if kind == "async" else work, auto_commit=False)):
+        await broker.until(lambda: progress(broker) == 8)
+    assert seen.bodies == [b"%d" % i for i in (0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7)]
+    assert {message.reconsume_times for message in seen.messages} == {0}
+
+
+async def test_a_failure_between_two_commits_comes_again_alone(broker: FakeBroker) -> None:
+    seen = Seen()
+    for i in range(4):
+        broker.put("Orders", b"%d" % i)
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        if message.queue_offset == 2 and message.reconsume_times == 0:
+            return suspend()
+        return COMMIT if message.queue_offset == 3 else None
+
+    async with consumer(broker, in_order(bill, auto_commit=False)):
+        await seen.wait(3)
+        assert progress(broker) in (None, 0)
+        await broker.until(lambda: progress(broker) == 4)
+    assert seen.bodies == [b"0", b"1", b"2", b"2", b"3"]
+
+
+@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK], ids=str)
+async def test_an_end_that_nobody_asked_for_is_success_with_a_warning(
+    broker: FakeBroker, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    broker.put("Orders", b"0")
+    broker.put("Orders", b"1")
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        return answer
+
+    async with consumer(broker, in_order(bill)):
+        await broker.until(lambda: progress(broker) == 2)
+    assert seen.bodies == [b"0", b"1"]
+    assert "which is for listeners with auto_commit=False: its 1 message(s) count as finished" in caplog.text
+
+
+def test_only_orderly_listeners_end_their_messages_themselves() -> None:
+    with pytest.raises(InvalidOption, match="auto_commit=False is for orderly listeners"):
+        to(print, auto_commit=False)

@@ -452,3 +452,12 @@ async def test_a_bug_in_the_background_ends_a_poll_loudly(broker: FakeBroker) ->
         with pytest.raises(IllegalStateError, match="unexpected error"):
             async with asyncio.timeout(WAIT_S):
                 await consumer.poll(None)
+
+
+async def test_a_pull_cannot_be_one_way(broker: FakeBroker) -> None:
+    """Whoever pulls wants the answer: there is no such call, and none goes out as one."""
+    async with reader(broker) as consumer:
+        with pytest.raises(TypeError, match="oneway"):
+            await consumer.pull(Q0, 0, oneway=True)  # type: ignore[call-arg]  # what the test is about
+        await consumer.pull(Q0, 0)
+    assert [request.is_oneway for request in broker.of(PULL)] == [False]

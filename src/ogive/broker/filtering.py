@@ -1,0 +1,124 @@
+"""What a pull wants of a queue: tag hashes, which the store compares, or an SQL92 expression over the properties of each record.
+
+Source: ExpressionMessageFilter.java, ConsumerFilterManager.java, 5.3.
+
+Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than SCAN records and SCAN_BYTES, and
+then says how far it came, so that a filter that nothing passes costs the loop no more than a few milliseconds at a time.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Final
+
+from ogive.broker.replies import Rejected
+from ogive.errors import InvalidExpression, ProtocolError, ResponseCode
+from ogive.sql92 import MAX_CHARACTERS, Expression, compile_expression
+from ogive.store.model import GetResult, GetStatus
+from ogive.wire.bodies import SubscriptionData
+from ogive.wire.message import decode_properties, stored_properties
+
+Wanted = frozenset[int] | Expression | None
+"""None wants everything."""
+Read = Callable[[int, int, int], GetResult]
+"""(offset, at most so many messages, at most so many bytes) to what stands there, unfiltered."""
+
+MAX_EXPRESSION: Final = MAX_CHARACTERS
+MAX_TAGS: Final = 1000  # of one subscription
+SCAN: Final = 800  # records looked at for one request; as many as Apache's broker does
+SCAN_BYTES: Final = 4 * 1024 * 1024
+_STEP: Final = 64  # records read at once
+_STEP_BYTES: Final = 256 * 1024
+
+
+def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
+    """Whether it is SQL92. Raises Rejected for any that is not served; *sql*: enablePropertyFilter."""
+    if expression_type in (None, "", "TAG"):
+        return False
+    if expression_type != "SQL92":
+        raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"a filter of type {expression_type[:40]} is not known: TAG and SQL92 are")
+    if not sql:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92")
+    return True
+
+
+def wanted_by(expression_type: str | None, expression: str, *, sql: bool) -> Wanted:
+    """The filter of a pull that brings its own. Raises Rejected."""
+    if not check_expression_type(expression_type, sql=sql):
+        if len(expression) > MAX_EXPRESSION:
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"a subscription of {len(expression)} characters is over the limit of {MAX_EXPRESSION}",
+            )
+        return _codes_of(expression)
+    try:
+        return compiled(expression)
+    except InvalidExpression as exc:
+        raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {exc}") from None
+
+
+@functools.lru_cache(1024)
+def compiled(text: str) -> Expression:
+    """Raises InvalidExpression."""
+    return compile_expression(text)
+
+
+@functools.lru_cache(1024)
+def _codes_of(expression: str) -> frozenset[int] | None:
+    return tag_codes(SubscriptionData.of_tags("", expression))
+
+
+def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
+    """The hashes as sent. Clients in C++ send none with their tags: then those of the expression."""
+    if data.expression == "*" or not data.expression:
+        return None
+    return frozenset(data.codes or SubscriptionData.of_tags(data.topic, data.expression).codes) or None
+
+
+def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int, max_bytes: int) -> GetResult:
+    """What the store would answer if it knew SQL92: the records from *offset* on that match, and the offset to go on from."""
+    matches = wanted.matches
+    parts: list[bytes | memoryview] = []
+    count = size = scanned = scanned_bytes = 0
+    while True:
+        result = read(offset, min(_STEP, SCAN - scanned), _STEP_BYTES)
+        if result.status is not GetStatus.FOUND:
+            break
+        for part in result.parts:
+            view = memoryview(part)
+            at = 0
+            while at < len(view):
+                record_bytes, queue_offset, properties = stored_properties(view, at)
+                if _passes(matches, properties):
+                    if count and (count >= max_messages or size + record_bytes > max_bytes):
+                        return _found(result, queue_offset, parts, count, size)
+                    parts.append(view[at : at + record_bytes])
+                    count += 1
+                    size += record_bytes
+                at += record_bytes
+        scanned += result.count
+        scanned_bytes += result.size
+        offset = result.next_offset
+        if scanned >= SCAN or scanned_bytes >= SCAN_BYTES or count >= max_messages:
+            break
+    if count:
+        return _found(result, offset, parts, count, size)
+    if scanned:
+        return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, result.min_offset, result.max_offset)
+    return result
+
+
+def lets_pass(wanted: Expression, record: bytes) -> bool:
+    """Whether a stored message matches."""
+    _, _, properties = stored_properties(memoryview(record), 0)
+    return _passes(wanted.matches, properties)
+
+
+def _passes(matches: Callable[[dict[str, str]], bool], properties: bytes) -> bool:
+    try:
+        return matches(decode_properties(properties))
+    except ProtocolError:
+        return False  # a record of another broker whose properties are no text
+
+
+def _found(last: GetResult, next_offset: int, parts: list[bytes | memoryview], count: int, size: int) -> GetResult:
+    return GetResult(GetStatus.FOUND, next_offset, last.min_offset, last.max_offset, parts, count, size)

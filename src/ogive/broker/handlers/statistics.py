@@ -1,0 +1,129 @@
+"""Figures by topic and group: VIEW_BROKER_STATS_DATA (315), GET_BROKER_CONSUME_STATS (317), QUERY_CONSUME_TIME_SPAN (303).
+
+Source: AdminBrokerProcessor.java, BrokerStatsManager.java, 5.5.
+
+Behaviour
+- 315 knows TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS, GROUP_GET_SIZE and SNDBCK_PUT_NUMS by "topic@group",
+  BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster, each for the last minute, hour and day. What nothing was counted for is a SYSTEM_ERROR,
+  which every tool takes for none.
+- 317 shows every group's place on each topic where it has one; of ordered topics only, if asked so.
+- 303 shows for each queue the times of its first and last message and of the one that the group consumed last.
+
+Differs from Java
+- 315 counts what is stored and handed out, not what is asked for; the figures end now, see tallies.py.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.handlers.admin import position
+from ogive.broker.replies import Rejected, success
+from ogive.broker.tallies import Counts, Passed
+from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.transport.connection import Connection
+from ogive.wire.bodies import ConsumeTimeSpan, StatsItem, StatsOfGroup, broker_consume_stats_dumps, consume_time_spans_dumps, stats_dumps
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import GetBrokerConsumeStatsRequest, QueryConsumeTimeSpanRequest, ViewBrokerStatsRequest
+
+PassedAll = tuple[Passed, ...]
+
+
+def _by_topic(ctx: Context, key: str) -> PassedAll | None:
+    return ctx.traffic.puts.passed(key, "")
+
+
+def _by_group(ctx: Context, key: str) -> PassedAll | None:
+    topic, _, group = key.partition("@")
+    return ctx.traffic.gets.passed(group, topic)
+
+
+def _sent_back(ctx: Context, key: str) -> PassedAll | None:
+    topic, _, group = key.partition("@")
+    return ctx.traffic.sent_back.passed(group, topic)
+
+
+def _put_by_all(ctx: Context, key: str) -> PassedAll | None:
+    return ctx.traffic.total("put") if key == ctx.config.cluster else None
+
+
+def _got_by_all(ctx: Context, key: str) -> PassedAll | None:
+    return ctx.traffic.total("got") if key == ctx.config.cluster else None
+
+
+def _messages(counts: Counts) -> int:
+    return counts.messages
+
+
+def _size(counts: Counts) -> int:
+    return counts.size
+
+
+_STATISTICS: Final[Mapping[str, tuple[Callable[[Context, str], PassedAll | None], Callable[[Counts], int]]]] = {
+    "TOPIC_PUT_NUMS": (_by_topic, _messages),
+    "TOPIC_PUT_SIZE": (_by_topic, _size),
+    "GROUP_GET_NUMS": (_by_group, _messages),
+    "GROUP_GET_SIZE": (_by_group, _size),
+    "SNDBCK_PUT_NUMS": (_sent_back, _messages),
+    "BROKER_PUT_NUMS": (_put_by_all, _messages),
+    "BROKER_GET_NUMS": (_got_by_all, _messages),
+}
+
+
+def view(ctx: Context, connection: Connection, header: ViewBrokerStatsRequest, body: bytes) -> RemotingCommand:
+    find, figure = _STATISTICS.get(header.stats_name, (None, None))
+    passed = find(ctx, header.stats_key) if find is not None else None
+    if passed is None or figure is None:
+        remark = f"The stats <{header.stats_name[:80]}> <{header.stats_key[:600]}> not exist"
+        raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+    return success(body=stats_dumps(*(_item(figure(part.counts), part) for part in passed)))
+
+
+def _item(total: int, passed: Passed) -> StatsItem:
+    return StatsItem(total=total, per_second=total / passed.elapsed_s, per_call=total / max(1, passed.counts.calls))
+
+
+def consume_stats_of_all(ctx: Context, connection: Connection, header: GetBrokerConsumeStatsRequest, body: bytes) -> RemotingCommand:
+    topics_of = defaultdict(list)
+    for topic, group in ctx.offsets.pairs():
+        topics_of[group].append(topic)
+    groups: dict[str, list[StatsOfGroup]] = {name: [] for name in ctx.groups.all()}
+    for group, topics in topics_of.items():
+        if group not in groups:
+            continue
+        for topic in topics:
+            config = ctx.topics.get(topic)
+            if config is None or (header.is_order and not config.order):
+                continue
+            table = {
+                MessageQueue(topic, ctx.config.name, queue_id): position(ctx, group, topic, queue_id)
+                for queue_id in range(config.read_queues)
+            }
+            groups[group].append(StatsOfGroup(table, ctx.traffic.group_rate(group, topic)))
+    return success(body=broker_consume_stats_dumps(ctx.address, groups))
+
+
+def consume_time_spans(ctx: Context, connection: Connection, header: QueryConsumeTimeSpanRequest, body: bytes) -> RemotingCommand:
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist")
+    return success(
+        body=consume_time_spans_dumps(_span(ctx, header.group, config.name, queue_id) for queue_id in range(config.write_queues))
+    )
+
+
+def _span(ctx: Context, group: str, topic: str, queue_id: int) -> ConsumeTimeSpan:
+    """Times in ms; -1 where there is no message."""
+    first, end = ctx.store.min_offset(topic, queue_id), ctx.store.max_offset(topic, queue_id)
+    at = ctx.offsets.get(group, topic, queue_id) or 0
+    first_ms = ctx.store.store_time(topic, queue_id, first)
+    next_ms = ctx.store.store_time(topic, queue_id, at) if at < end else -1
+    return ConsumeTimeSpan(
+        queue=MessageQueue(topic, ctx.config.name, queue_id),
+        first_ms=first_ms,
+        last_ms=ctx.store.store_time(topic, queue_id, end - 1),
+        consumed_ms=ctx.store.store_time(topic, queue_id, at - 1) if at > first else first_ms,
+        delay_ms=max(0, ctx.now_ms() - next_ms) if next_ms >= 0 else 0,
+    )

@@ -1,0 +1,168 @@
+"""Messages, bytes and calls by key, and how many of them in the last minute, hour and day. Source: StatsItem.java, StatsItemSet.java, 5.5.
+
+Differs from Java: a window ends now and not with the last sample, and a key that is younger than a window shows what there was since it
+began; Java shows nothing for the hour and the day until it has two samples of them.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+
+class Window(NamedTuple):
+    """So much time, and how often within it the counters are noted."""
+
+    span_s: float
+    step_s: float
+
+
+WINDOWS: Final = (Window(60, 10), Window(3600, 600), Window(86_400, 3600))  # minute, hour, day
+_JITTER_S: Final = 5.0  # a note that comes this much too early counts for its step
+
+
+class Counts(NamedTuple):
+    """*messages* and *size* (bytes) of *calls* sends or pulls."""
+
+    messages: int = 0
+    size: int = 0
+    calls: int = 0
+
+
+class Passed(NamedTuple):
+    """What was counted within a window, and how long that was."""
+
+    counts: Counts
+    elapsed_s: float
+
+
+class Tally:
+    """The counters of one key. Whoever counts adds to the fields."""
+
+    __slots__ = ("_born", "_notes", "calls", "messages", "size")
+
+    def __init__(self, born: float) -> None:
+        self.messages = self.size = self.calls = 0
+        self._born = born
+        self._notes: tuple[deque[tuple[float, Counts]], ...] = tuple(
+            deque(maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS
+        )
+
+    def counts(self) -> Counts:
+        return Counts(self.messages, self.size, self.calls)
+
+    def note(self, window: int, now: float) -> None:
+        """Only what has changed is noted: the many keys that rest cost nothing."""
+        notes = self._notes[window]
+        if self.calls != (notes[-1][1].calls if notes else 0):
+            notes.append((now, self.counts()))
+
+    def passed(self, window: int, start: float, now: float) -> Passed:
+        """*start*: when the window begins; a note was taken then, if there was anything to note."""
+        now_counts, then = self.counts(), Counts()
+        for at, counts in reversed(self._notes[window]):
+            if at <= start:
+                then = counts
+                break
+        passed = Counts(*(after - before for after, before in zip(now_counts, then, strict=True)))
+        return Passed(passed, max(now - max(start, self._born), 1.0))
+
+
+class Tallies:
+    """Tallies by two words, such as group and topic; the second may be empty. ``sample`` is called every 10 s.
+
+    At most *max_keys*: what comes then is counted nowhere, until keys have been idle for a day or are forgotten.
+    """
+
+    def __init__(self, now: Callable[[], float], max_keys: int) -> None:
+        """*now*: seconds, monotonic."""
+        self._now, self._max = now, max_keys
+        self._tables: dict[str, dict[str, Tally]] = {}
+        self._count = 0
+        self._nowhere = Tally(now())
+        self._starts = tuple(deque([now()], maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def count(self, first: str, second: str, messages: int, size: int) -> None:
+        """One send or pull of so many messages and bytes."""
+        table = self._tables.get(first)
+        tally = table.get(second) if table is not None else None
+        if tally is None:
+            tally = self._begin(first, second)
+        tally.messages += messages
+        tally.size += size
+        tally.calls += 1
+
+    def set(self, first: str, second: str, counts: Counts) -> None:
+        """For what is counted elsewhere: where it stands now."""
+        table = self._tables.get(first, {})
+        tally = table.get(second) or self._begin(first, second)
+        tally.messages, tally.size, tally.calls = counts
+
+    def _begin(self, first: str, second: str) -> Tally:
+        if self._count >= self._max:
+            return self._nowhere
+        self._count += 1
+        tally = self._tables.setdefault(first, {})[second] = Tally(self._now())
+        return tally
+
+    def sample(self) -> None:
+        """Note where the counters stand, for each window whose step is over."""
+        now = self._now()
+        for index, window in enumerate(WINDOWS):
+            starts = self._starts[index]
+            if now - starts[-1] < window.step_s - _JITTER_S:
+                continue
+            starts.append(now)
+            for tally in self._all():
+                tally.note(index, now)
+            if index == len(WINDOWS) - 1 and self._count >= self._max:
+                self._drop_idle(now - window.span_s)
+
+    def _drop_idle(self, since: float) -> None:
+        for first, table in list(self._tables.items()):
+            for second in [word for word, tally in table.items() if not tally.passed(len(WINDOWS) - 1, since, since).counts.calls]:
+                self._remove(first, second)
+
+    def _all(self) -> Iterator[Tally]:
+        for table in self._tables.values():
+            yield from table.values()
+
+    def passed(self, first: str, second: str) -> tuple[Passed, ...] | None:
+        """For each of WINDOWS; None for a key that nothing was counted for."""
+        tally = self._tables.get(first, {}).get(second)
+        if tally is None:
+            return None
+        now = self._now()
+        return tuple(tally.passed(index, self._start(index, now), now) for index in range(len(WINDOWS)))
+
+    def rate(self, first: str, second: str | None = None) -> float:
+        """Messages a second in the last minute; of all keys with that first word, if no second is given."""
+        table = self._tables.get(first, {})
+        tallies = table.values() if second is None else filter(None, (table.get(second),))
+        now = self._now()
+        return sum(passed.counts.messages / passed.elapsed_s for passed in (tally.passed(0, self._start(0, now), now) for tally in tallies))
+
+    def _start(self, index: int, now: float) -> float:
+        """When the window begins: a note was taken then."""
+        starts = self._starts[index]
+        at = bisect_right(starts, now - WINDOWS[index].span_s + _JITTER_S) - 1
+        return starts[max(at, 0)]
+
+    def forget(self, first: str) -> None:
+        """Everything with that first word."""
+        for second in list(self._tables.get(first, ())):
+            self._remove(first, second)
+
+    def forget_second(self, second: str) -> None:
+        for first in [word for word, table in self._tables.items() if second in table]:
+            self._remove(first, second)
+
+    def _remove(self, first: str, second: str) -> None:
+        table = self._tables[first]
+        del table[second]
+        self._count -= 1
+        if not table:
+            del self._tables[first]

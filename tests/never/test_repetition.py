@@ -1,0 +1,153 @@
+"""Repetition that nobody asked for: cases 12 to 14."""
+
+import asyncio
+import threading
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ogive import aio
+from ogive.errors import ResponseCode
+from ogive.model import MessageExt
+from ogive.testing.fake_broker import error
+from tests.never.scene import GROUP, SEND, SEND_BACK, TOPIC, Scene, rounds, until
+
+
+def holds(member: aio.PushConsumer, count: int) -> bool:
+    return sum(queue.topic == TOPIC for queue in member.assignment[GROUP]) == count
+
+
+async def flow(scene: Scene, stop: asyncio.Event) -> None:
+    """A steady stream into two queues."""
+    while not stop.is_set():
+        scene.put(4, queues=2)
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
+async def test_case_12_a_clean_shutdown_leaves_no_repetition(scene: Scene, thread: bool) -> None:
+    """Messages flow all the time: what was begun ends, its progress is told after it, and the next member gets nothing twice."""
+    scene.broker.topics[TOPIC] = 2
+    stop = asyncio.Event()
+    flowing = asyncio.create_task(flow(scene, stop))
+    pause = threading.Event()
+
+    def work(_: MessageExt) -> Any:
+        return pause.wait(0.002) and None if thread else asyncio.sleep(0.002)
+
+    def grown(before: int) -> bool:
+        return scene.received >= before + 100
+
+    for generation in range(4):
+        async with scene.consumer(scene.listener(work, member=str(generation), thread=thread)):
+            await until(partial(grown, scene.received), "a hundred messages")
+    stop.set()
+    await flowing
+    async with scene.consumer(scene.listener(member="last")):
+        await until(lambda: not scene.ledger.lost, "the rest")
+    scene.check()
+    assert scene.ledger.duplicates == 0
+
+
+async def test_case_12_with_no_wait_at_most_the_running_calls_repeat(scene: Scene) -> None:
+    scene.put(100)
+    free = asyncio.Event()
+
+    async def hang(message: MessageExt) -> None:
+        if message.queue_offset >= 50:
+            await free.wait()
+
+    listener = scene.listener(hang, member="first", threads=4)
+    async with scene.consumer(listener, await_termination_s=0.0):
+        await until(lambda: scene.received == 54, "four calls hang")
+    running = {delivery.offset for delivery in scene.ledger.deliveries if delivery.offset >= 50}
+    free.set()
+    async with scene.consumer(scene.listener(member="second")):
+        await until(lambda: not scene.ledger.lost, "the rest")
+    scene.check()
+    repeated = {int(body.rpartition(b"/")[2]) for body in scene.ledger.more_than_once}
+    assert repeated == running
+
+
+async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_queue(scene: Scene) -> None:
+    """A member comes and goes all the time. Threads and tasks stay as many as they are."""
+    scene.broker.topics[TOPIC] = 4
+    stop = asyncio.Event()
+    most: Counter[str] = Counter()
+
+    async def watch() -> None:
+        while not stop.is_set():
+            pulling = Counter(
+                name for task in asyncio.all_tasks() if ": pull Orders" in (name := task.get_name()) and not task.cancelling()
+            )
+            for name, count in pulling.items():
+                most[name] = max(most[name], count)
+            await asyncio.sleep(0)
+
+    async def feed() -> None:
+        while not stop.is_set():
+            scene.put(8, queues=4)
+            await asyncio.sleep(0.01)
+
+    cached = 0
+    async with scene.consumer(scene.listener(lambda _: asyncio.sleep(0.001), member="stays", threads=2)) as stays:
+        await until(lambda: len(stays.assignment[GROUP]) == 5, "all queues")
+        tasks = len(asyncio.all_tasks())
+        background = [asyncio.create_task(watch()), asyncio.create_task(feed())]
+        for _ in range(6):
+            cached += sum(p.count for p in stays._members[0].assignment.values())
+            async with scene.consumer(scene.listener(lambda _: asyncio.sleep(0.001), member="comes", threads=2)) as comes:
+                await until(partial(holds, comes, 2), "half of the queues")
+                cached += 2 * sum(p.count for p in (*stays._members[0].assignment.values(), *comes._members[0].assignment.values()))
+            await until(lambda: len(stays.assignment[GROUP]) == 5, "all queues again")
+        stop.set()
+        await asyncio.gather(*background)
+        await until(lambda: not scene.ledger.lost, "the rest")
+        await until(lambda: len(asyncio.all_tasks()) <= tasks, "no more tasks than before")
+    assert set(most.values()) == {1}
+    assert len(most) >= 4
+    scene.check()
+    assert scene.ledger.duplicates <= cached + 2 * 12
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
+async def test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_and_its_late_result_is_ignored(scene: Scene, thread: bool) -> None:
+    """The queue's progress moves on without it; a send-back that fails does not end the looking for others."""
+    scene.put(6)
+    free = threading.Event()
+    waiting: list[int] = []
+    first = [True]
+
+    def work(message: MessageExt) -> Any:
+        if message.queue_offset not in (1, 4) or message.reconsume_times or message.queue_offset in waiting:
+            return None
+        waiting.append(message.queue_offset)
+        if thread:
+            free.wait(30)
+            raise ValueError("late")
+        return late()
+
+    async def late() -> None:
+        await asyncio.to_thread(free.wait, 30)
+        raise ValueError("late")
+
+    def refuse_once(_: Any) -> Any:
+        refused, first[0] = first[0], False
+        return error(ResponseCode.SYSTEM_ERROR) if refused else None
+
+    scene.broker.on(SEND_BACK, refuse_once)
+    scene.broker.on(SEND, None)
+    async with scene.consumer(scene.listener(work, thread=thread, consume_timeout_s=0.2, threads=4)):
+        await until(lambda: scene.progress() == 6, "progress past both")
+        free.set()
+        await rounds(scene)
+        await until(lambda: scene.received == 6)
+    commitlog = {message.commitlog_offset: message.queue_offset for message in scene.broker.stored[TOPIC, 0]}
+    by_broker = Counter(commitlog[int(request.ext_fields["offset"])] for request in scene.broker.of(SEND_BACK))
+    assert sorted(by_broker) == [1, 4]
+    assert by_broker.total() == 2
+    assert len(scene.broker.of(SEND)) == 1  # the way round for the one that was refused
+    assert {request.ext_fields["delayLevel"] for request in scene.broker.of(SEND_BACK)} == {"3"}
+    scene.check()

@@ -1,0 +1,78 @@
+"""What the broker passes on to clients, and who produces."""
+
+import asyncio
+import time
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.wire.bodies import loads_object, queue_from_json
+from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.running_info import consumer_status_dumps
+from tests.raw_client import RawClient
+
+
+def answer_to(request: RemotingCommand, body: bytes, code: int = 0) -> RemotingCommand:
+    return RemotingCommand(code, {}, body, request.opaque, int(Flag.RESPONSE))
+
+
+async def test_a_message_is_given_to_the_client_that_is_named(server: Broker, client: RawClient, another: RawClient) -> None:
+    sent = await client.send("T", b"hello")
+    await client.heartbeat("c1", "G", "T")
+    fields = {"consumerGroup": "G", "clientId": "c1", "msgId": sent.ext_fields["msgId"], "topic": "T"}
+    asking = another.start(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)
+    request = await client.next_request(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    assert request.body == server.context.store.record_at(0)
+    assert request.ext_fields == fields | {"brokerName": "broker-a"}
+    client.connection.reply(answer_to(request, b'{"consumeResult":"CR_SUCCESS"}'))
+    answer = await asking
+    assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"consumeResult":"CR_SUCCESS"}')
+
+
+async def test_a_message_or_client_that_is_not_there_is_an_answer(client: RawClient) -> None:
+    async def ask(message_id: str, client_id: str = "c1") -> tuple[int, str]:
+        answer = await client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, consumerGroup="G", clientId=client_id, msgId=message_id)
+        return answer.code, answer.remark or ""
+
+    sent = await client.send("T")
+    message_id = sent.ext_fields["msgId"]
+    assert await ask(message_id) == (ResponseCode.SYSTEM_ERROR, "The Consumer <G> <c1> not online")
+    assert (await ask("nonsense"))[0] == ResponseCode.INVALID_PARAMETER
+    assert (await ask(message_id[:-4] + "FFFF"))[1] == "can not find message by the offset, 65535"
+
+
+async def test_where_each_member_stands(client: RawClient, another: RawClient) -> None:
+    async def play(member: RawClient, queue_id: int, code: int) -> None:
+        request = await member.next_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+        assert request.ext_fields == {"topic": "T", "group": "G"}
+        member.connection.reply(answer_to(request, consumer_status_dumps({MessageQueue("T", "broker-a", queue_id): 7}), code))
+
+    async def status(**fields: str) -> dict[str, dict[int, int]]:
+        body = loads_object((await client.ok(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G", **fields)).body)
+        return {name: {queue_from_json_text(key): at for key, at in table.items()} for name, table in body["consumerTable"].items()}
+
+    answer = await client.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G")
+    assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+    await client.heartbeat("c1", "G", "T")
+    await another.heartbeat("c2", "G", "T")
+    _, _, found = await asyncio.gather(play(client, 0, 0), play(another, 1, 0), status())
+    assert found == {"c1": {0: 7}, "c2": {1: 7}}
+    _, found = await asyncio.gather(play(another, 1, 0), status(clientAddr="c2"))
+    assert found == {"c2": {1: 7}}
+    _, _, found = await asyncio.gather(play(client, 0, 1), play(another, 1, 0), status())
+    assert found == {"c2": {1: 7}}
+
+
+def queue_from_json_text(key: object) -> int:
+    """The queue id in a key that is an object."""
+    return queue_from_json(loads_object(key) if isinstance(key, str) else key).queue_id
+
+
+async def test_all_producers_with_the_time_of_their_last_heartbeat(client: RawClient, another: RawClient) -> None:
+    await client.heartbeat("c1", "G", "T")
+    await another.heartbeat("c2", "G", "T")
+    body = loads_object((await client.ok(RequestCode.GET_ALL_PRODUCER_INFO)).body)
+    (rows,) = body["data"].values()
+    assert sorted((row["clientId"], row["language"], row["version"]) for row in rows) == [("c1", "JAVA", 479), ("c2", "JAVA", 479)]
+    assert all(row["remoteIP"].startswith("/127.0.0.1:") and abs(row["lastUpdateTimestamp"] - time.time() * 1000) < 60_000 for row in rows)

@@ -1,0 +1,52 @@
+"""Route bodies, as name servers of several releases write them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import ProtocolError
+from ogive.wire.bodies import TopicRouteData
+from ogive.wire.bodies.fields import loads_object
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "conversations.jsonl"
+GET_ROUTE = 105
+WHOLE = """{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"broker-a","cluster":"DefaultCluster"}],
+"filterServerTable":{"10.0.0.1:10911":["10.0.0.1:9000","10.0.0.1:9001"]},"orderTopicConf":"broker-a:4;broker-b:2",
+"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":8,"topicSynFlag":1,"writeQueueNums":4}]}"""
+
+
+def recorded() -> list[str]:
+    """What Apache's name server answered, in both dialects of JSON."""
+    rows = [json.loads(line) for line in VECTORS.read_text().splitlines()]
+    answers = [row["response"] for row in rows if row["request"]["code"] == GET_ROUTE and row["response"]]
+    return [answer["body"] for answer in answers if answer.get("body")]
+
+
+@pytest.mark.parametrize("body", recorded())
+def test_recorded_routes_decode(body: str) -> None:
+    route = TopicRouteData.from_json(loads_object(body))
+    assert [(broker.broker_name, broker.addresses) for broker in route.brokers] == [("broker-a", {0: "127.0.0.1:18911"})]
+    assert [(row.broker_name, row.perm) for row in route.queues] == [("broker-a", 7)] or route.queues[0].perm == 6
+    assert TopicRouteData.from_json(loads_object(route.encode(standard=True))) == route
+    assert TopicRouteData.from_json(loads_object(route.encode(standard=False))) == route
+
+
+def test_there_are_recorded_routes_of_both_dialects() -> None:
+    assert {'"0":' in body for body in recorded()} == {True, False}
+
+
+def test_every_part_of_a_route_decodes() -> None:
+    route = TopicRouteData.from_json(loads_object(WHOLE))
+    assert route.brokers[0].addresses == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+    assert route.order_topic_conf == "broker-a:4;broker-b:2"
+    assert route.filter_servers == {"10.0.0.1:10911": ("10.0.0.1:9000", "10.0.0.1:9001")}
+    (row,) = route.queues
+    assert (row.read_queues, row.write_queues, row.perm, row.topic_sys_flag) == (8, 4, 6, 1)
+    assert TopicRouteData.from_json(loads_object(route.encode(standard=True))) == route
+
+
+@pytest.mark.parametrize("part", ['"filterServerTable":[1]', '"filterServerTable":{"a:1":[1]}', '"filterServerTable":{"a:1":"b:2"}'])
+def test_a_filter_server_that_is_none_is_refused(part: str) -> None:
+    with pytest.raises(ProtocolError):
+        TopicRouteData.from_json(loads_object("{" + part + "}"))
