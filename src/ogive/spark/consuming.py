@@ -23,11 +23,11 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
-from ogive.client.consumer.pull_service import select
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance

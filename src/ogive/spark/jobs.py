@@ -139,7 +139,7 @@ def run_listeners(
     tasks = partitions or spark.sparkContext.defaultParallelism
     jobs: dict[str, GroupJob] = {}
     for group, ours in groups.items():
-        check(ours)
+        check(ours, client)
         prepare(client, group, [one.config.topic for one in ours])
         jobs[group] = GroupJob(spark, Work(client, tuple(ours), tasks), checkpoint / group, say, once=once)
     for job in jobs.values():
@@ -184,10 +184,16 @@ def serve(
         spark.stop()
 
 
-def check(listeners: Sequence[AnyListener]) -> None:
-    """Raises InvalidOption for listeners that Spark cannot run."""
+def check(listeners: Sequence[AnyListener], client: ClientConfig) -> None:
+    """Raises InvalidOption for what Spark cannot run."""
     check_one_group([one.config for one in listeners])
+    if client.namespace is not None or client.namespace_v2 is not None:
+        raise InvalidOption("listeners on Spark know no namespaces: use --engine local")
     for one in listeners:
+        if not one.config.auto_commit:
+            raise InvalidOption(
+                f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local"
+            )
         if one.config.broadcast:
             raise InvalidOption(
                 f"{one.name} is broadcasting: every member would get every message, which a Spark job has not; use --engine local"

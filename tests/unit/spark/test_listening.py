@@ -1,6 +1,7 @@
 """What of a listener job is decided without a broker: sizes, tasks, and listeners that travel."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -62,12 +63,21 @@ def test_a_listener_that_cannot_travel_is_named() -> None:
         Work(ClientConfig(), (guarded,), 1).dumps()
 
 
-def test_broadcasting_is_for_the_local_engine() -> None:
-    @ogive.listener("T", group="G", broadcast=True)
+@pytest.mark.parametrize("settings", [{"broadcast": True}, {"orderly": True, "auto_commit": False}])
+def test_what_a_batch_cannot_do_is_for_the_local_engine(settings: dict[str, Any]) -> None:
+    @ogive.listener("T", group="G", **settings)
     def show(message: ogive.MessageExt) -> None: ...
 
     with pytest.raises(InvalidOption, match="--engine local"):
-        check([show])
+        check([show], ClientConfig())
+
+
+def test_namespaces_are_for_the_local_engine() -> None:
+    @ogive.listener("T", group="G")
+    def show(message: ogive.MessageExt) -> None: ...
+
+    with pytest.raises(InvalidOption, match="--engine local"):
+        check([show], ClientConfig(namespace="shop"))
 
 
 def test_of_a_failure_our_sentence_is_told() -> None:
