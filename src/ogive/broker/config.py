@@ -9,6 +9,7 @@ from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
 from ogive.store.retention import RetentionConfig
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
@@ -36,6 +37,7 @@ class BrokerConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
     retention_check_s: float = 10.0  # cleanResourceInterval
+    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -80,6 +82,7 @@ class BrokerConfig:
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
 
     # access
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
     credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
 
     # the rest

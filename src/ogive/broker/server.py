@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
+from ogive.broker import apache_conf
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
@@ -21,11 +22,12 @@ from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
-from ogive.broker.registration import Registration
+from ogive.broker.registration import Dial, Registration
 from ogive.broker.replies import Rejected
 from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
+from ogive.broker.scrubbing import Scrubbing
 from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
@@ -87,6 +89,7 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         monotonic=time.monotonic,
     )
     try:
+        apache_conf.write(fs, config, store)
         topics = TopicTable(
             JsonTable(fs, folder / "topics.json"),
             cluster=config.cluster,
@@ -153,13 +156,16 @@ class Broker:
     After a failure sends are refused (14), and reads go on.
     """
 
-    def __init__(self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None) -> None:
-        """*access*: the users who may ask, and for what; None: everybody may everything."""
+    def __init__(
+        self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None, dial: Dial | None = None
+    ) -> None:
+        """*access*: the users who may ask, and for what; None: everybody may everything. *dial* leads to name servers in this process."""
+        self._dial = dial
         self.config = config
         self._machine = machine or Machine()
         self._access = access
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
-        self._server = Server(self._handle, host=config.host, port=config.port, limits=config.server, on_open=self._opened)
+        self._server = Server(self._handle, host=config.host, port=config.port, tls=config.tls, limits=config.server, on_open=self._opened)
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
         self._saves: list[Callable[[], Awaitable[None]]] = []
@@ -213,6 +219,7 @@ class Broker:
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
+            *self._scrub_job(ctx),
             self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
         ]
         await ctx.registration.start()
@@ -253,6 +260,7 @@ class Broker:
                 period_s=config.register_period_s,
                 timeout_s=config.name_server_timeout_s,
                 credentials=config.credentials,
+                dial=self._dial,
             ),
             transactions=opened.transactions,
             retention=opened.retention,
@@ -268,11 +276,20 @@ class Broker:
         task.add_done_callback(self._job_ended)
         return task
 
+    def _scrub_job(self, ctx: Context) -> list[asyncio.Task[None]]:
+        if not self.config.scrub_bytes_per_s:
+            return []
+        return [self._job(1.0, Scrubbing(ctx.store, self.config.scrub_bytes_per_s, ctx.loop.time).run, "read the log again")]
+
     def _job_ended(self, task: asyncio.Task[None]) -> None:
         """Jobs run until they are cancelled: any other end is a bug, and a broker without the job would be no broker."""
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
+
+    async def reload_certificates(self) -> None:
+        """See Server.reload_certificates."""
+        await self._server.reload_certificates()
 
     # --- stop --------------------------------------------------------------------------------------------------------
 

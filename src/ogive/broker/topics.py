@@ -157,6 +157,14 @@ class TopicTable:
     def _ensure(self, name: str, queues: int) -> TopicConfig:
         return self._topics.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
 
+    def switch_auto_create(self, on: bool, default_queues: int) -> None:
+        """The topic after which others are made comes and goes with the switch: its route invites producers."""
+        self._auto_create = on
+        if on and AUTO_CREATE_TOPIC not in self._topics:
+            self._put(_topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT))
+        elif not on and self._topics.pop(AUTO_CREATE_TOPIC, None) is not None:
+            self._note_change()
+
     def set_order(self, ordered: frozenset[str]) -> None:
         """Mark exactly these topics as ordered: what the name server's ORDER_TOPIC_CONFIG says."""
         differing = [config for config in self._topics.values() if config.order != (config.name in ordered)]

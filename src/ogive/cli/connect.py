@@ -1,25 +1,33 @@
 """How a command reaches a cluster: name servers, credentials, TLS."""
 
 import argparse
+import os
 import re
 import ssl
 from pathlib import Path
 from typing import Final
 
+from ogive.cli import contexts
 from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
 from ogive.wire.acl import Credentials
 
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 MAX_FILE_BYTES: Final = 64 * 1024
 _NAMES: Final = {"accesskey": "access_key", "secretkey": "secret_key", "securitytoken": "security_token"}
 
 
 def client_config(options: argparse.Namespace) -> ClientConfig:
-    """What the options of the command line say. Raises InvalidOption."""
+    """What the options of the command line say, else the environment, else the context in use. Raises InvalidOption."""
+    name_server = options.name_server or os.environ.get("NAMESRV_ADDR")
+    # an address that is given is another cluster: neither the secrets nor the authorities of a context are for it
+    context = contexts.Context(name_server) if name_server else contexts.chosen() or contexts.Context(DEFAULT_NAME_SERVER)
+    credentials = options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials
+    cafile = options.cafile or os.environ.get("OGIVE_CAFILE") or context.cafile
     return ClientConfig(
-        name_server=options.name_server,
-        credentials=read_credentials(options.credentials) if options.credentials else None,
-        ssl=trusting(options.cafile) if options.cafile else False,
+        name_server=context.name_server,
+        credentials=read_credentials(credentials) if credentials else None,
+        ssl=trusting(cafile) if cafile else False,
     )
 
 

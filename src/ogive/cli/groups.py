@@ -104,6 +104,11 @@ def reset_group(options: argparse.Namespace) -> int:
     return asyncio.run(_reset_group(options))
 
 
+def skip_backlog(options: argparse.Namespace) -> int:
+    options.to = "latest"
+    return asyncio.run(_reset_group(options))
+
+
 async def _reset_group(options: argparse.Namespace) -> int:
     target = place(options.to)
     async with aio.Admin(client=client_config(options)) as admin:

@@ -61,16 +61,24 @@ def build_parser() -> argparse.ArgumentParser:
     _demo(commands)
     _topic(commands)
     _group(commands)
+    _broker(commands)
     _lag(commands)
     _check(commands)
     _run(commands)
     _send(commands)
     _tail(commands)
     _message(commands)
+    _trace(commands)
     _dead_letter(commands)
+<<<<<<< HEAD
     add_pipelines(commands, _command, _client_options)
+=======
+    _bench(commands)
+    _context(commands)
+>>>>>>> main
     _user(commands)
     _acl(commands)
+    _store(commands)
     _errors(commands)
     return parser
 
@@ -93,24 +101,25 @@ def _yes_option(command: argparse.ArgumentParser) -> None:
 
 
 def _client_options(command: argparse.ArgumentParser) -> None:
-    default = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
     command.add_argument(
         "-n",
         "--name-server",
         metavar="HOST:PORT",
-        default=default,
-        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else 127.0.0.1:9876)",
+        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else those of the context in use, see "
+        "`ogive context`, else 127.0.0.1:9876)",
     )
+    _secret_options(command)
+
+
+def _secret_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--credentials",
         metavar="FILE",
-        default=os.environ.get("OGIVE_CREDENTIALS"),
         help="a file with the lines accessKey: NAME and secretKey: SECRET (default: OGIVE_CREDENTIALS from the environment)",
     )
     command.add_argument(
         "--cafile",
         metavar="FILE",
-        default=os.environ.get("OGIVE_CAFILE"),
         help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
     )
 
@@ -143,6 +152,21 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         metavar="FILE",
         default=os.environ.get("OGIVE_CREDENTIALS"),
         help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
+    )
+    command.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
+    command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
+    command.add_argument(
+        "--tls-mode",
+        choices=("enforcing", "permissive"),
+        default="enforcing",
+        help="enforcing: only TLS (default); permissive: also connections without it, on the same ports",
+    )
+    command.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for certificates of these authorities")
+    command.add_argument(
+        "--tls-client-auth",
+        choices=("required", "optional"),
+        default="required",
+        help="with --tls-client-ca: whether each needs one (default: required)",
     )
     command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
@@ -254,7 +278,7 @@ def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
 
 
 def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    text = "list, show, create, reset and delete consumer groups"
+    text = "list, show, create, move and delete consumer groups"
     parser = commands.add_parser("group", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(group_parser=parser)
     groups = parser.add_subparsers(metavar="COMMAND")
@@ -289,12 +313,40 @@ def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     _client_options(command)
     _json_option(command)
     command = _command(
+        groups,
+        "skip",
+        "groups:skip_backlog",
+        "have a group skip all messages that wait for it in a topic",
+        "The same as `reset --to latest`. --dry-run shows how many would be skipped.",
+    )
+    command.add_argument("group")
+    command.add_argument("topic")
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    _client_options(command)
+    _json_option(command)
+    command = _command(
         groups, "delete", "groups:delete_group", "delete a group that has no members online", "Its retry and dead-letter topics stay."
     )
     command.add_argument("group")
     command.add_argument("--offsets", action="store_true", help="also forget how far it has come")
     _yes_option(command)
     _client_options(command)
+
+
+def _broker(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list and show brokers"
+    parser = commands.add_parser("broker", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    brokers = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        brokers, "list", "brokers:list_brokers", "list the brokers with their rates and totals", "Exit code 1: one of them does not answer."
+    )
+    _client_options(command)
+    _json_option(command)
+    command = _command(brokers, "show", "brokers:show_broker", "show all figures of a broker")
+    command.add_argument("broker", metavar="NAME", help="its name, or HOST:PORT")
+    _client_options(command)
+    _json_option(command)
 
 
 def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -414,6 +466,70 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     _json_option(command)
 
 
+def _trace(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "trace",
+        "trace:run",
+        "show what happened to a message: who sent it, who consumed it, when and how",
+        "Producers and consumers write it down when tracing is switched on in them (trace=True).",
+    )
+    command.add_argument("key", metavar="ID", help="the message's id, or one of its keys")
+    command.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to")
+    _client_options(command)
+    _json_option(command)
+
+
+def _bench(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "measure how fast a cluster takes messages and gives them back"
+    parser = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    measures = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        measures, "produce", "bench:produce", "send messages and show rate and latency", "A line each second, then the total."
+    )
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where to (default: OgiveBench)")
+    command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of each body (default: 1024)")
+    command.add_argument("--in-flight", type=int, default=64, metavar="N", help="sends at the same time (default: 64)")
+    _bench_options(command)
+    command = _command(
+        measures, "consume", "bench:consume", "receive messages, the oldest first, and show the rate", "Exit code 1: none came."
+    )
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where from (default: OgiveBench)")
+    command.add_argument("--group", default="ogive-bench", metavar="GROUP", help="as whom; its place is kept (default: ogive-bench)")
+    _bench_options(command)
+
+
+def _bench_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--for", dest="duration", default="10s", metavar="TIME", help="how long, such as 30s or 2m (default: 10s)")
+    command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    _client_options(command)
+    _json_option(command)
+
+
+def _context(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "name clusters, and choose the one that commands go to"
+    parser = commands.add_parser(
+        "context",
+        help=text,
+        description=f"{text.capitalize()}. They are kept in ogive/contexts.json under XDG_CONFIG_HOME or ~/.config; OGIVE_CONTEXT names "
+        "another one for a single command.",
+    )
+    parser.set_defaults(group_parser=parser)
+    contexts = parser.add_subparsers(metavar="COMMAND")
+    command = _command(contexts, "list", "contexts:list_contexts", "list the contexts; * marks the one in use")
+    _json_option(command)
+    command = _command(contexts, "add", "contexts:add", "add a context, or change it", "The first one is used at once.")
+    command.add_argument("context", metavar="NAME")
+    command.add_argument("-n", "--name-server", required=True, metavar="HOST:PORT", help="name servers, separated by ';'")
+    _secret_options(command)
+    command.add_argument("--use", action="store_true", help="use it from now on")
+    command = _command(contexts, "use", "contexts:use", "use a context from now on")
+    command.add_argument("context", metavar="NAME")
+    command = _command(contexts, "remove", "contexts:remove", "remove a context")
+    command.add_argument("context", metavar="NAME")
+
+
 def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     text = "show what a group could not consume, and send it again"
     parser = commands.add_parser("dead-letter", help=text, description=f"{text.capitalize()}.")
@@ -437,6 +553,31 @@ def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("--all", action="store_true", help="every one (at most the 10,000 oldest)")
     command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
     _client_options(command)
+
+
+def _store(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "check and repair the directory of a broker that is stopped"
+    parser = commands.add_parser("store", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    stores = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        stores,
+        "verify",
+        "store:verify",
+        "read everything in a broker's directory and say what is damaged; changes nothing",
+        "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be looked at, for example because a broker runs on it.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
+    command = _command(
+        stores,
+        "repair",
+        "store:repair",
+        "make everything again that the messages themselves do not hold: queues, index, tables from their backups",
+        "Deletes no message that can be read. Exit code 0: nothing is wrong any more; 3: messages are lost; 1: it cannot be done.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
 
 
 def _errors(commands: "Subparsers[argparse.ArgumentParser]") -> None:

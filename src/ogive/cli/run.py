@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ogive.cli.connect import client_config
 from ogive.cli.targets import load_listeners
-from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import run as serve
 from ogive.client.listener import AnyListener
@@ -35,6 +35,7 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
     config = ConsumerConfig(await_termination_s=options.wait)
+<<<<<<< HEAD
     serve(*listeners, config=config, client=ClientConfig(name_server=options.name_server))
 
 
@@ -56,3 +57,6 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
 
 def _say(text: str) -> None:
     print(f"ogive: {text}", file=sys.stderr, flush=True)
+=======
+    serve(*listeners, config=config, client=client_config(options))
+>>>>>>> main

@@ -19,6 +19,7 @@ from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
 from ogive.transport.loop import new_event_loop
+from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.access import SUPER, User
 
 log = logging.getLogger(__name__)
@@ -66,17 +67,26 @@ async def serve(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
+    tls = tls_config(options)
+    reloads: set[asyncio.Future[None]] = set()  # kept alive here
     name_server = NameServer(
         NameServerConfig(
-            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster
+            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster, tls=tls
         ),
         access=access,
     )
     await name_server.start()
     try:
-        broker = Broker(broker_config(options, name_server.local_address, access), access=access)
+        credentials = None if access is None else access.internal
+        broker = Broker(
+            broker_config(options, name_server.local_address, tls),
+            access=access,
+            dial=lambda _: name_server.connect_here(credentials),
+        )
         await broker.start()
         try:
+            if tls is not None:
+                loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(name_server, broker))))
             if access is not None:
                 await make_first_user(options, access)
             print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
@@ -135,7 +145,32 @@ def retention(options: argparse.Namespace) -> RetentionConfig:
     )
 
 
-def broker_config(options: argparse.Namespace, name_server: str, access: AccessTable | None = None) -> BrokerConfig:
+def tls_config(options: argparse.Namespace) -> TlsConfig | None:
+    """Raises InvalidOption."""
+    if not options.tls_cert or not options.tls_key:
+        if options.tls_cert or options.tls_key or options.tls_client_ca:
+            raise InvalidOption("TLS needs both --tls-cert and --tls-key")
+        return None
+    return TlsConfig(
+        cert=Path(options.tls_cert),
+        key=Path(options.tls_key),
+        mode=options.tls_mode,
+        client_ca=Path(options.tls_client_ca) if options.tls_client_ca else None,
+        client_auth=options.tls_client_auth if options.tls_client_ca else "none",
+    )
+
+
+async def _reload(name_server: NameServer, broker: Broker) -> None:
+    try:
+        await name_server.reload_certificates()
+        await broker.reload_certificates()
+    except InvalidOption as exc:
+        log.error("the certificates stay as they were: %s", exc)
+    else:
+        log.warning("the certificates were read again")
+
+
+def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig | None = None) -> BrokerConfig:
     """The broker's settings as the command line gives them."""
     return BrokerConfig(
         data=Path(options.data),
@@ -151,5 +186,5 @@ def broker_config(options: argparse.Namespace, name_server: str, access: AccessT
         retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
-        credentials=None if access is None else access.internal,
+        tls=tls,
     )

@@ -191,9 +191,7 @@ def check(listeners: Sequence[AnyListener], client: ClientConfig) -> None:
         raise InvalidOption("listeners on Spark know no namespaces: use --engine local")
     for one in listeners:
         if not one.config.auto_commit:
-            raise InvalidOption(
-                f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local"
-            )
+            raise InvalidOption(f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local")
         if one.config.broadcast:
             raise InvalidOption(
                 f"{one.name} is broadcasting: every member would get every message, which a Spark job has not; use --engine local"

@@ -26,15 +26,16 @@ from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.index import IndexFiles
-from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
+from ogive.store.scrub import Scrubbed, scrub
 from ogive.store.segments import segment_path
 from ogive.store.tables import make_lasting_dirs
 from ogive.store.writer import Group, GroupWriter, MakeWriter, Outcome, Writer, WriterThread
@@ -61,6 +62,8 @@ class MessageStore:
         self.config = config
         self._fs, self._lock, self._monotonic = fs, lock, monotonic
         self._segment_bytes = recovered.segment_bytes
+        self._crc_from = recovered.crc_from
+        self._queue_file_bytes = recovered.file_entries * ENTRY_BYTES
         self._queues = recovered.queues
         self._recovered_damage = recovered.damaged
         self._visible_end = recovered.end
@@ -230,6 +233,10 @@ class MessageStore:
         return self._segment_bytes
 
     @property
+    def file_sizes(self) -> FileSizes:
+        return FileSizes(self._segment_bytes, self._queue_file_bytes, self._index.sizes)
+
+    @property
     def full_segments(self) -> list[int]:
         """Where the segments start that nothing is written to any more, the oldest first."""
         newest = self._visible_end - self._visible_end % self._segment_bytes
@@ -276,6 +283,17 @@ class MessageStore:
                 self._fs.fsync_dir(directory)
         except OSError as exc:
             log.warning("files of old messages stay: %s", exc)
+
+    def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
+        """What checks the records from *position* on, about *most_bytes* of them, on any thread. Raises OSError there."""
+        return functools.partial(
+            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, position, self._visible_end, most_bytes
+        )
+
+    def report_damage(self, commitlog_offset: int, size: int) -> None:
+        """Count a damaged place of the log, and log it, unless it is known already."""
+        if commitlog_offset >= self._log.start:
+            self._log.report(commitlog_offset, size)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ogive.cli.connect import client_config
 from ogive.cli.main import EXIT_USAGE, build_parser, main
 from ogive.cli.messages import _property
 from ogive.cli.output import print_json, print_table
@@ -191,4 +192,4 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
     options: argparse.Namespace = build_parser().parse_args(["topic", "list"])
-    assert options.name_server == "10.0.0.1:9876;10.0.0.2:9876"
+    assert client_config(options).name_server == "10.0.0.1:9876;10.0.0.2:9876"
