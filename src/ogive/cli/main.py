@@ -70,12 +70,9 @@ def build_parser() -> argparse.ArgumentParser:
     _message(commands)
     _trace(commands)
     _dead_letter(commands)
-<<<<<<< HEAD
     add_pipelines(commands, _command, _client_options)
-=======
     _bench(commands)
     _context(commands)
->>>>>>> main
     _user(commands)
     _acl(commands)
     _store(commands)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from ogive.cli.connect import client_config
 from ogive.cli.groups import instant
 from ogive.cli.output import print_json
 from ogive.errors import InvalidOption
@@ -21,7 +22,7 @@ def archive(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.archive(
-            spark, name_server=options.name_server, topics=options.topics, to=Path(options.to), group=options.group, every_s=options.every,
+            spark, name_server=_server(options), topics=options.topics, to=Path(options.to), group=options.group, every_s=options.every,
             max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop, say=_say,
         ),
     )  # fmt: skip
@@ -34,7 +35,7 @@ def replay(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.replay(
-            spark, source=options.source, name_server=options.name_server, target=options.target or options.name_server, to=options.to,
+            spark, source=options.source, name_server=_server(options), target=options.target or _server(options), to=options.to,
             state=Path(options.state), since=since, until=until, where=options.where, rate=options.rate, dry_run=options.dry_run, stop=stop,
             say=_say,
         ),
@@ -45,7 +46,7 @@ def redrive(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.redrive(
-            spark, name_server=options.name_server, group=options.group, state=Path(options.state), where=options.where, to=options.to,
+            spark, name_server=_server(options), group=options.group, state=Path(options.state), where=options.where, to=options.to,
             dry_run=options.dry_run or not options.yes, stop=stop, say=_say,
         ),
     )  # fmt: skip
@@ -55,7 +56,7 @@ def mirror(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.mirror(
-            spark, source=options.name_server, target=options.target, topics=options.topics, state=Path(options.state),
+            spark, source=_server(options), target=options.target, topics=options.topics, state=Path(options.state),
             prefix=options.prefix, group=options.group, follow=options.follow, max_rows=options.max_rows,
             allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop, say=_say,
         ),
@@ -67,7 +68,7 @@ def trace_report(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, _: pipelines.trace_report(
-            spark, name_server=options.name_server, to=Path(options.to), trace_topic=options.trace_topic, since=since,
+            spark, name_server=_server(options), to=Path(options.to), trace_topic=options.trace_topic, since=since,
             bucket=options.bucket, dry_run=options.dry_run, say=_say,
         ),
     )  # fmt: skip
@@ -78,10 +79,18 @@ def reconcile(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, _: pipelines.reconcile(
-            spark, left=options.left, right=options.right, name_server=options.name_server, key=options.key, body=options.body,
+            spark, left=options.left, right=options.right, name_server=_server(options), key=options.key, body=options.body,
             where=options.where, out=Path(options.out) if options.out else None, dry_run=options.dry_run, say=_say,
         ),
     )  # fmt: skip
+
+
+def _server(options: argparse.Namespace) -> str:
+    """The name servers. Raises InvalidOption for what the pipelines cannot do."""
+    client = client_config(options)
+    if client.credentials is not None or client.ssl is not False:
+        raise InvalidOption("pipelines know no credentials and no TLS; copy the pipeline's module and give its source and sink these options")
+    return client.name_server
 
 
 def _run(options: argparse.Namespace, job: pipelines.Job) -> int:

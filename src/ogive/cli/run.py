@@ -35,8 +35,7 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
     config = ConsumerConfig(await_termination_s=options.wait)
-<<<<<<< HEAD
-    serve(*listeners, config=config, client=ClientConfig(name_server=options.name_server))
+    serve(*listeners, config=config, client=client_config(options))
 
 
 def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
@@ -48,7 +47,7 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}, on Spark ({options.master})", flush=True)
     totals = serve_on_spark(
-        listeners, client=ClientConfig(name_server=options.name_server), master=options.master, memory=options.memory,
+        listeners, client=client_config(options), master=options.master, memory=options.memory,
         checkpoint=Path(options.checkpoint), py_files=options.py_files, once=options.once, wait_s=options.wait, say=_say,
     )  # fmt: skip
     for group, total in totals.items():
@@ -57,6 +56,3 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
 
 def _say(text: str) -> None:
     print(f"ogive: {text}", file=sys.stderr, flush=True)
-=======
-    serve(*listeners, config=config, client=client_config(options))
->>>>>>> main

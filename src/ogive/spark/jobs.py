@@ -189,6 +189,8 @@ def check(listeners: Sequence[AnyListener], client: ClientConfig) -> None:
     check_one_group([one.config for one in listeners])
     if client.namespace is not None or client.namespace_v2 is not None:
         raise InvalidOption("listeners on Spark know no namespaces: use --engine local")
+    if client.ssl is not False:
+        raise InvalidOption("listeners on Spark connect without TLS, whose settings cannot be sent to executors: use --engine local")
     for one in listeners:
         if not one.config.auto_commit:
             raise InvalidOption(f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local")

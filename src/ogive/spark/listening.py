@@ -27,6 +27,7 @@ from ogive.client.listener import AnyListener
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
+from ogive.spark.access import Access
 from ogive.spark.consuming import consume
 from ogive.spark.offsets import Positions, from_offset, to_offset
 from ogive.spark.progress import Progress
@@ -118,7 +119,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _cluster(self) -> Cluster:
-        return cluster(self._work.client.name_servers)
+        client = self._work.client
+        return cluster(Access(name_servers=client.name_servers, credentials=client.credentials))
 
     # --- on the driver -----------------------------------------------------------------------------------------------
 
