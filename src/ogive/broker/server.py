@@ -112,7 +112,7 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         _cut_progress(store, offsets, offsets_file, delays, delays_file)
         locks_file = JsonTable(fs, folder / "queueLocks.json")
         locks = locks_file.load() or {}
-        transactions = Transactions(store, _now_ms, config.max_open_transactions)
+        transactions = Transactions(store, store.now_ms, config.max_open_transactions)
         transactions.recover(offsets)
         retention = Retention(
             store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
@@ -199,7 +199,7 @@ class Broker:
             raise
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
-        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, _now_ms)
+        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
         ctx.delivered = self._schedule.delivered
         self._saves = [
@@ -211,7 +211,7 @@ class Broker:
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
-        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, _now_ms)
+        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
         config = self.config
         self._jobs = [
             self._job(config.offsets_persist_s, self._saves[0], "save consumer offsets"),
