@@ -4,7 +4,6 @@ import json
 import shutil
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession
 
 import ogive
-import ogive.spark
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import dlq_topic
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
@@ -27,14 +25,6 @@ from tests.peers import RunningBroker, our_broker
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 Place = tuple[str, int, int]
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = ogive.spark.session("ogive tests", master="local[2]", memory="512m")
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

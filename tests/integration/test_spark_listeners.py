@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 import ogive
-import ogive.spark
 from ogive.client.config import ClientConfig
 from ogive.client.listener import AnyListener
 from ogive.errors import InvalidOption, NoRoute
@@ -178,14 +177,6 @@ def test_an_orderly_queue_of_a_killed_worker_waits_for_its_lease(broker: Running
 
 
 # --- as a job --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = ogive.spark.session("ogive tests", master="local[2]", memory="512m")
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def _server(options: argparse.Namespace) -> str:
     """The name servers. Raises InvalidOption for what the pipelines cannot do."""
     client = client_config(options)
     if client.credentials is not None or client.ssl is not False:
-        raise InvalidOption("pipelines know no credentials and no TLS; copy the pipeline's module and give its source and sink these options")
+        raise InvalidOption("pipelines know no credentials and no TLS; copy the module and give its source and sink these options")
     return client.name_server
 
 
