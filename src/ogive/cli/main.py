@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ogive import __version__
+from ogive.cli.pipeline_options import add_pipelines
 from ogive.errors import NoNameServer, OgiveError
 
 EXIT_ERROR: Final = 1
@@ -77,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     _message(commands)
     _trace(commands)
     _dead_letter(commands)
+    add_pipelines(commands, _command, _client_options)
     _bench(commands)
     _context(commands)
     _user(commands)
@@ -239,6 +241,29 @@ def _run(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("targets", nargs="+", metavar="TARGET", help="module:listener, or a module")
     command.add_argument(
         "--wait", type=float, default=10.0, metavar="SECONDS", help="how long running calls are waited for at the end (default: 10)"
+    )
+    command.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="local: in this process (default); spark: on a Spark job's executors",
+    )
+    spark = command.add_argument_group("with --engine spark")
+    spark.add_argument("--master", default="local[*,4]", help="Spark's master (default: local[*,4], this machine, each task tried 4 times)")
+    spark.add_argument("--memory", default="1g", help="heap of Spark's driver (default: 1g)")
+    spark.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        default="ogive-checkpoint",
+        help="keeps the progress over restarts (default: ./ogive-checkpoint)",
+    )
+    spark.add_argument("--once", action="store_true", help="end when everything is consumed that was there at the start")
+    spark.add_argument(
+        "--py-files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send this module to the executors; may be given several times",
     )
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
     _client_options(command)

@@ -1,8 +1,7 @@
 """Rows as messages: every column lands where consumers look for it, and a row that cannot be sent is named."""
 
-import asyncio
-from collections.abc import Sequence
-from typing import Any, cast
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,20 +11,22 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
-from ogive.client.config import ProducerConfig
-from ogive.client.producer import Producer
 from ogive.errors import InvalidOption, SendFailed
 from ogive.model import Message, MessageQueue
-from ogive.spark import sink
-from ogive.spark.options import SinkOptions
+from ogive.spark.rows import Row, form, key_of_text, numbered_keys, queue_of
 from ogive.spark.schema import check_sink_schema
-from ogive.spark.sink import BatchSink, Row, form
+
+KEYS = numbered_keys("query", 7, 3)
+
+
+def formed(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Row]:
+    names = list(rows[0])
+    columns = [pa.array([row[name] for row in rows], (types or {}).get(name)) for name in names]
+    return list(form(pa.RecordBatch.from_arrays(columns, names), topic, 100, 3, KEYS))
 
 
 def messages(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Message]:
-    names = list(rows[0])
-    columns = [pa.array([row[name] for row in rows], (types or {}).get(name)) for name in names]
-    return [row.message for row in form(pa.RecordBatch.from_arrays(columns, names), topic, 100, 3)]
+    return [row.message for row in formed(rows, topic, types)]
 
 
 def test_a_body_alone_is_a_message() -> None:
@@ -78,6 +79,10 @@ def test_reserved_properties_are_left_out() -> None:
         ({"body": "b", "keys": ["a", None]}, "null"),
         ({"body": "b", "delayTimeLevel": -1}, "delay level"),
         ({"body": "b", "delayTimeLevel": 1 << 31}, "delay level"),
+        ({"body": "b", "delayTimeLevel": 2, "deliverAt": 1767225600000}, "a delay level and a time of delivery"),
+        ({"body": "b", "shardingKey": "k", "queueId": 1}, "a sharding key and a queue"),
+        ({"body": "b", "brokerName": "broker-a"}, "names a broker, but no queue"),
+        ({"body": "b", "queueId": -1}, "queue id -1"),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], why: str) -> None:
@@ -91,48 +96,54 @@ def test_a_missing_topic_is_named() -> None:
         messages([{"topic": None, "body": "b"}], topic=None)
 
 
-def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what it still sends comes between the rows of the attempt that Spark starts next."""
-    stored: list[int] = []
-
-    async def send(_: Any, rows: Sequence[Row], __: int) -> None:
-        for _turn in range(50_000):
-            await asyncio.sleep(0)
-        stored.extend(row.number for row in rows)
-
-    monkeypatch.setattr(sink, "_producer", lambda _: None)
-    monkeypatch.setattr(sink, "_send", send)
-    batches = (pa.RecordBatch.from_arrays([pa.array([body], pa.string())], ["body"]) for body in ("a", "b", None))
-    with pytest.raises(SendFailed, match="row 2 of partition 0 cannot be sent: its body is null"):
-        BatchSink(SinkOptions.parse({"topic": "Orders"})).write(batches)
-    assert stored == [0, 1]
+# --- unique keys -----------------------------------------------------------------------------------------------------
 
 
-class CountingProducer:
-    """Knows every topic without queues; counts the sends that are on their way at once."""
-
-    def __init__(self, max_in_flight: int) -> None:
-        self.config = ProducerConfig(max_in_flight=max_in_flight)
-        self.client = self
-        self.sent = self.sending = self.most = 0
-
-    async def publish_queues(self, _: str) -> tuple[MessageQueue, ...]:
-        return ()
-
-    async def send(self, _: Message) -> None:
-        self.sending += 1
-        self.most = max(self.most, self.sending)
-        await asyncio.sleep(0)
-        self.sending -= 1
-        self.sent += 1
+def test_a_row_has_the_same_key_in_every_attempt() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"])], ["body"])
+    keys = [[row.key for row in form(batch, "Orders", 100, 3, numbered_keys("query", 7, 3))] for _ in range(2)]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+    assert all(len(key) == 32 and key.isalnum() and key.upper() == key for key in keys[0])
+    assert b"UNIQ_KEY\x01" + keys[0][0].encode() in next(form(batch, "Orders", 100, 3, numbered_keys("query", 7, 3))).properties
+    elsewhere = [numbered_keys("query", 7, 4)(100), numbered_keys("query", 8, 3)(100), numbered_keys("other", 7, 3)(100)]
+    assert len({*elsewhere, keys[0][0]}) == 4
 
 
-async def test_delayed_rows_do_not_spend_their_time_waiting_for_each_other() -> None:
-    """A send's timeout runs while it waits for room: of 10,000 sends at once the last would time out on a slow way, in every attempt."""
-    producer = CountingProducer(max_in_flight=3)
-    rows = [Row(number, Message("Orders", b"x", delay_level=1)) for number in range(50)]
-    await sink._send(cast(Producer, producer), rows, 0)
-    assert (producer.sent, producer.most) == (50, 3)
+def test_what_a_user_calls_unique_makes_the_key() -> None:
+    rows: list[dict[str, Any]] = [
+        {"body": "b", "uniqueKey": "order 1"},
+        {"body": "c", "uniqueKey": "order 1"},
+        {"body": "d", "uniqueKey": None},
+    ]
+    keys = [row.key for row in formed(rows)]
+    assert keys == [key_of_text("order 1"), key_of_text("order 1"), KEYS(102)]
+
+
+# --- where and when --------------------------------------------------------------------------------------------------
+
+QUEUES = tuple(MessageQueue("Orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(2))
+
+
+def test_a_row_may_name_its_queue() -> None:
+    (row,) = formed([{"body": "b", "brokerName": "broker-b", "queueId": 1}])
+    assert queue_of(row, QUEUES) == QUEUES[3]
+    (row,) = formed([{"body": "b"}])
+    assert queue_of(row, QUEUES) is None
+
+
+@pytest.mark.parametrize(("names", "why"), [({"queueId": 1}, r"2 queues of topic Orders are called \*/1"), ({"queueId": 9}, "0 queues")])
+def test_a_queue_that_is_not_one_queue_is_refused(names: dict[str, Any], why: str) -> None:
+    (row,) = formed([{"body": "b", **names}])
+    with pytest.raises(ValueError, match=why):
+        queue_of(row, QUEUES)
+
+
+def test_a_time_of_delivery_is_what_the_timer_reads() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    (row,) = formed([{"body": "b", "deliverAt": at}], types={"deliverAt": pa.timestamp("us", "UTC")})
+    assert row.alone
+    assert b"TIMER_DELIVER_MS\x011767225600000\x02" in row.properties
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
