@@ -24,6 +24,7 @@ STEP = {
     "spark": 6,
     "testing": 6,
     "demo": 7,
+    "pipelines": 7,
     "cli": 8,
 }
 # Modules that stand beside the folders: the public face re-exports the client.
@@ -44,7 +45,7 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "pyarrow": {"spark", "demo"},
-    "pyspark": {"spark", "demo"},
+    "pyspark": {"spark", "demo", "pipelines"},
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
     "typing_extensions": {"client"},  # for type checkers only
