@@ -25,6 +25,7 @@ from typing import Self
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
+from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
 from ogive.store.disk import Cold, Disk, bring_in
@@ -66,6 +67,7 @@ class MessageStore:
         self._queue_file_bytes = recovered.file_entries * ENTRY_BYTES
         self._queues = recovered.queues
         self._recovered_damage = recovered.damaged
+        self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
         self._appender = Appender(
             config,
@@ -74,7 +76,7 @@ class MessageStore:
             file_entries=recovered.file_entries,
             end=recovered.end,
             store_timestamp_ms=recovered.store_timestamp_ms,
-            clock_ms=clock_ms,
+            clock_ms=self._clock.now_ms,
         )
         commitlog = self._log_directory = config.root / "commitlog"
         self._disk = Disk(fs, config.max_open_files)
@@ -296,6 +298,10 @@ class MessageStore:
             self._log.report(commitlog_offset, size)
 
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The time that a message put now is stored at: milliseconds since 1970 that never go back, whatever is done to the clock."""
+        return self._clock.now_ms()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
