@@ -58,6 +58,7 @@ _BROKER_SETTINGS = {
     "autoCreateTopicEnable": "true",
     "autoCreateSubscriptionGroup": "true",
     "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
     "flushDiskType": "SYNC_FLUSH",
     "diskMaxUsedSpaceRatio": "95",
 }
@@ -74,21 +75,21 @@ def missing_prerequisite() -> str | None:
 
 
 @cache
-def class_path() -> str:
-    """All jars of Apache's release and the compiled clients of java/; made once per machine and kept in CACHE."""
-    return f"{_client_classes()}{os.pathsep}{_jars()}"
+def class_path(version: str = VERSION) -> str:
+    """All jars of a release of Apache's, made once per machine and kept in CACHE; with the compiled clients of java/ in that of VERSION."""
+    return f"{_client_classes()}{os.pathsep}{_jars()}" if version == VERSION else _jars(version)
 
 
-def _jars() -> str:
-    pom = SOURCES / "pom.xml"
-    kept = CACHE / f"jars-{_digest([pom])}"
+def _jars(version: str = VERSION) -> str:
+    pom = SOURCES / ("pom-4.xml" if version.startswith("4.") else "pom.xml")
+    kept = CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
     if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
         return kept.read_text()
     with _replacing(kept) as new:
-        goal = ["dependency:build-classpath", f"-Drocketmq.version={VERSION}", f"-Dmdep.outputFile={new}"]
+        goal = ["dependency:build-classpath", f"-Drocketmq.version={version}", f"-Dmdep.outputFile={new}"]
         done = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True, timeout=900, check=False)
         if done.returncode:
-            raise AssertionError(f"Maven cannot resolve Apache RocketMQ {VERSION}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+            raise AssertionError(f"Maven cannot resolve Apache RocketMQ {version}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return kept.read_text()
 
 
@@ -118,11 +119,18 @@ def _replacing(path: Path) -> Iterator[Path]:
             Path(folder, "new").rename(path)
 
 
-def java_command(main: str, *args: str, home: Path, system: Mapping[str, str] | None = None, jvm: Sequence[str] = CLIENT_JVM) -> list[str]:
+def java_command(
+    main: str,
+    *args: str,
+    home: Path,
+    system: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = CLIENT_JVM,
+    version: str = VERSION,
+) -> list[str]:
     """The command line that runs class *main* with *home* as home folder, so that no log lands in the user's."""
     properties = {"user.home": str(home), "rocketmq.home.dir": str(home), "rocketmq.client.logRoot": str(home / "logs")}
     given = [f"-D{key}={value}" for key, value in (properties | dict(system or {})).items()]
-    return ["java", *_OPENS, *jvm, *given, "-cp", class_path(), main, *args]
+    return ["java", *_OPENS, *jvm, *given, "-cp", class_path(version), main, *args]
 
 
 @dataclass(slots=True)
@@ -139,6 +147,7 @@ class Apache:
     with_broker: bool = True
     jvm: Sequence[str] = BROKER_JVM
     name_server_jvm: Sequence[str] = NAME_SERVER_JVM
+    version: str = VERSION
     address: str = field(default="", init=False)
     _own_name_server: bool = field(default=False, init=False)
     _name_server_process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -222,9 +231,13 @@ class Apache:
         self, main: str, name: str, settings: Mapping[str, str], jvm: Sequence[str], ready: Callable[[], bool]
     ) -> subprocess.Popen[bytes]:
         configuration, log = self.directory / f"{name}.conf", self.directory / f"{name}.out"
+        if self.version.startswith("4."):  # ends without a configuration of its logging
+            logging = self.directory / "home" / "conf" / f"logback_{name}.xml"
+            logging.parent.mkdir(parents=True, exist_ok=True)
+            logging.write_text("<configuration/>")
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with log.open("wb") as out:
-            command = java_command(main, "-c", str(configuration), home=self.directory / "home", jvm=jvm)
+            command = java_command(main, "-c", str(configuration), home=self.directory / "home", jvm=jvm, version=self.version)
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             wait_until(ready, process, log, f"Apache's {name}")

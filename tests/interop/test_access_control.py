@@ -1,4 +1,4 @@
-"""Our broker and name server with access control: Apache's Java client and mqadmin with credentials, and ours beside them."""
+"""Our broker and name server with access control and TLS: Apache's Java client and mqadmin with credentials, and ours beside them."""
 
 import asyncio
 import subprocess
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
 
 import ogive
 from ogive import aio
@@ -159,3 +161,34 @@ async def test_everything_holds_after_a_restart(guarded: Guarded, topic: str) ->
         await producer.send(topic, b"x")
     secrets = (guarded.broker.data / "config" / "access" / "access.json").read_text()
     assert "second-secret" in secrets  # signatures are computed with it: see docs/security.md
+
+
+def test_javas_client_over_tls(tmp_path: Path, topic: str, group: str) -> None:
+    """Both ask for certificates: theirs of ours, ours of theirs. Permissive: our own tool still comes without."""
+    authority = trustme.CA()
+    files = {name: tmp_path / f"{name}.pem" for name in ("cert", "key", "ca", "client", "client_key")}
+    server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("client@example.org")
+    for issued, cert, key in ((server, "cert", "key"), (client, "client", "client_key")):
+        files[cert].write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)  # Java reads PKCS#8 only
+        files[key].write_bytes(
+            private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+    files["ca"].write_bytes(authority.cert_pem.bytes())
+    options = ("--tls-cert", str(files["cert"]), "--tls-key", str(files["key"]), "--tls-client-ca", str(files["ca"]))
+    java = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": str(files["ca"]),
+        "tls.client.certPath": str(files["client"]),
+        "tls.client.keyPath": str(files["client_key"]),
+    }
+    with Broker(data=tmp_path / "store", options=(*options, "--tls-mode", "permissive")) as broker:
+        assert len(apache.send(broker.name_server, topic, 3, system=java)) == 3
+        with ogive.Admin(broker.name_server) as admin:
+            assert sum(row.max_offset for row in admin.offsets(topic)) == 3
+    with Broker(data=tmp_path / "store", options=options) as broker:
+        assert len(apache.consume(broker.name_server, topic, group, 3, system=java)) == 3
+        with pytest.raises(AssertionError, match=r"RemotingSendRequestException|RemotingConnectException|No route info"):
+            apache.send(broker.name_server, topic, 1)

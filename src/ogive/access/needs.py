@@ -6,7 +6,7 @@ Differs from Java
 - Java asks nothing for requests whose header class it does not know (25, 26, 28, 200, 361 and more), and nothing about a resource that the
   request leaves out. Here the row says what is needed, and a resource that is left out is one that nobody was given.
 - A retry topic is its group's: whoever reads or feeds it needs the group.
-- 33, 36 and 37 name a message by its place in the log: what counts is the topic that this message is in.
+- 33, 36, 37 and 309 name a message by its place in the log: what counts is the topic that this message is in.
 - Offsets (29 to 32) may be asked for by whoever may read the topic.
 """
 
@@ -118,6 +118,15 @@ def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     return () if name == AUTO_CREATE_TOPIC else (_on_topic(name, (PUB, SUB, GET)),)
 
 
+def _of_message_id(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
+    """An offset id ends with the place in the log, as 16 hexadecimal digits."""
+    try:
+        found = facts.topic_at(int(command.ext_fields.get("msgId", "")[-16:], 16))
+    except ValueError:
+        found = None
+    return (_on_topic(found, (SUB,)),)
+
+
 def _heartbeat(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
     for consumer in HeartbeatData.decode(_body_of(command)).consumers:
         yield Need(GROUP, consumer.group, (SUB,))
@@ -217,7 +226,8 @@ RULES: Final[dict[int, Rule]] = {
     **_rows(authenticated, C.SEND_REPLY_MESSAGE, C.SEND_REPLY_MESSAGE_V2),
     # consuming
     **_rows(_SUBSCRIBED, C.PULL_MESSAGE, C.LITE_PULL_MESSAGE, C.POP_MESSAGE, C.ACK_MESSAGE, C.PEEK_MESSAGE),
-    **_rows(_SUBSCRIBED, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO, C.POP_LITE_MESSAGE, C.CONSUME_MESSAGE_DIRECTLY),
+    **_rows(_SUBSCRIBED, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO, C.POP_LITE_MESSAGE),
+    **_rows(both(group(SUB), _of_message_id), C.CONSUME_MESSAGE_DIRECTLY),
     **_rows(_batch_ack, C.BATCH_ACK_MESSAGE, C.ACK_LITE_MESSAGE),
     **_rows(both(group(SUB, field="group"), topic_at("offset", SUB)), C.CONSUMER_SEND_MSG_BACK),
     **_rows(both(topic(SUB, GET), group(SUB, GET)), C.QUERY_CONSUMER_OFFSET),

@@ -9,6 +9,7 @@ from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
 from ogive.store.retention import RetentionConfig
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
@@ -36,6 +37,11 @@ class BrokerConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
     retention_check_s: float = 10.0  # cleanResourceInterval
+    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
+
+    # timer messages
+    timer_max_delay_s: float = 7 * 24 * 3600.0  # timerMaxDelaySec, 3 days
+    timer_max_waiting: int = 200_000
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -80,6 +86,7 @@ class BrokerConfig:
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
 
     # access
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
     credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
 
     # the rest
@@ -121,6 +128,7 @@ def ip_of(host: str) -> str:
 
 
 _POSITIVE: Final = (
+    "timer_max_delay_s", "timer_max_waiting",
     "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
     "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
     "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",

@@ -17,6 +17,7 @@ from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
+from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreError
@@ -47,6 +48,7 @@ class Context:
     slow_readers: SlowReaders
     registration: Registration
     transactions: Transactions
+    timers: Timers
     traffic: Traffic
     cold_reads: ColdReads
     retention: Retention

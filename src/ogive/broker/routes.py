@@ -18,6 +18,7 @@ from ogive.broker.handlers import (
     pull,
     query,
     queue_entries,
+    recall,
     replies,
     send,
     send_back,
@@ -63,6 +64,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
     RequestCode.END_TRANSACTION: Direct(transaction.end),
     **_table(
+        Route(headers.RecallMessageRequest, recall.handle),
         Route(headers.SendReplyMessageRequest, replies.handle),
         Route(headers.SendReplyMessageRequestV2, replies.handle),
         Route(headers.QueryConsumerOffsetRequest, offsets.query_consumer_offset),
@@ -181,7 +183,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.POP_MESSAGE, C.ACK_MESSAGE, C.BATCH_ACK_MESSAGE, C.PEEK_MESSAGE, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO,
         C.POP_ROLLBACK,
     ),
-    **_reasons("timer messages are not supported", C.RECALL_MESSAGE),
     **_reasons(
         "an operator's command that this broker does not have",
         C.QUERY_CORRECTION_OFFSET, C.UPDATE_AND_GET_GROUP_FORBIDDEN,

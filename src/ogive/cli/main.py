@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ogive import __version__
+from ogive.cli.pipeline_options import add_pipelines
 from ogive.errors import NoNameServer, OgiveError
 
 EXIT_ERROR: Final = 1
@@ -30,6 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    if getattr(options, "config", None):
+        try:
+            config_file = importlib.import_module("ogive.cli.config_file")
+            options.config_of.set_defaults(**config_file.read(options.config, options.config_of))
+        except OgiveError as exc:
+            print(f"ogive: {exc}", file=sys.stderr)
+            return EXIT_ERROR
+        options = parser.parse_args(arguments)
     if not hasattr(options, "module"):
         getattr(options, "group_parser", parser).print_help()
         return EXIT_USAGE
@@ -69,10 +78,12 @@ def build_parser() -> argparse.ArgumentParser:
     _message(commands)
     _trace(commands)
     _dead_letter(commands)
+    add_pipelines(commands, _command, _client_options)
     _bench(commands)
     _context(commands)
     _user(commands)
     _acl(commands)
+    _store(commands)
     _errors(commands)
     return parser
 
@@ -124,6 +135,12 @@ def _json_option(command: argparse.ArgumentParser) -> None:
 
 def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command = _command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
+    command.set_defaults(config_of=command, first_user=None)
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings from a TOML file, under the names of these options without --; or from Apache's broker.conf (*.conf, *.properties)",
+    )
     command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
     command.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     command.add_argument(
@@ -146,6 +163,31 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         metavar="FILE",
         default=os.environ.get("OGIVE_CREDENTIALS"),
         help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
+    )
+    command.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve /metrics (Prometheus), /health and /ready there over HTTP; 0 takes a free port",
+    )
+    command.add_argument(
+        "--metrics-host", metavar="IP", default="127.0.0.1", help="address for that; it asks nobody for credentials (default: 127.0.0.1)"
+    )
+    command.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on standard error (default: text)")
+    command.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
+    command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
+    command.add_argument(
+        "--tls-mode",
+        choices=("enforcing", "permissive"),
+        default="enforcing",
+        help="enforcing: only TLS (default); permissive: also connections without it, on the same ports",
+    )
+    command.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for certificates of these authorities")
+    command.add_argument(
+        "--tls-client-auth",
+        choices=("required", "optional"),
+        default="required",
+        help="with --tls-client-ca: whether each needs one (default: required)",
     )
     command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
@@ -199,6 +241,29 @@ def _run(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("targets", nargs="+", metavar="TARGET", help="module:listener, or a module")
     command.add_argument(
         "--wait", type=float, default=10.0, metavar="SECONDS", help="how long running calls are waited for at the end (default: 10)"
+    )
+    command.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="local: in this process (default); spark: on a Spark job's executors",
+    )
+    spark = command.add_argument_group("with --engine spark")
+    spark.add_argument("--master", default="local[*,4]", help="Spark's master (default: local[*,4], this machine, each task tried 4 times)")
+    spark.add_argument("--memory", default="1g", help="heap of Spark's driver (default: 1g)")
+    spark.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        default="ogive-checkpoint",
+        help="keeps the progress over restarts (default: ./ogive-checkpoint)",
+    )
+    spark.add_argument("--once", action="store_true", help="end when everything is consumed that was there at the start")
+    spark.add_argument(
+        "--py-files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send this module to the executors; may be given several times",
     )
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
     _client_options(command)
@@ -509,6 +574,31 @@ def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("--all", action="store_true", help="every one (at most the 10,000 oldest)")
     command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
     _client_options(command)
+
+
+def _store(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "check and repair the directory of a broker that is stopped"
+    parser = commands.add_parser("store", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    stores = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        stores,
+        "verify",
+        "store:verify",
+        "read everything in a broker's directory and say what is damaged; changes nothing",
+        "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be looked at, for example because a broker runs on it.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
+    command = _command(
+        stores,
+        "repair",
+        "store:repair",
+        "make everything again that the messages themselves do not hold: queues, index, tables from their backups",
+        "Deletes no message that can be read. Exit code 0: nothing is wrong any more; 3: messages are lost; 1: it cannot be done.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
 
 
 def _errors(commands: "Subparsers[argparse.ArgumentParser]") -> None:

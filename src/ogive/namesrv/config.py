@@ -6,6 +6,7 @@ from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class NameServerConfig:
     max_topics: int = 100_000  # a topic counts once for each broker that holds it
     max_kv_entries: int = 10_000
     stop_grace_s: float = 1.0
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:

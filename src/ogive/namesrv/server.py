@@ -19,6 +19,7 @@ from ogive.namesrv.routes import ROUTES
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
+from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.headers import decode_header
@@ -35,7 +36,14 @@ class NameServer:
         """*access*: the users who may ask, and for what; None: everybody may everything."""
         self.config = config or NameServerConfig()
         self._guard = None if access is None else Guard(access, cluster=self.config.cluster)
-        self._server = Server(self._handle, host=self.config.host, port=self.config.port, limits=self.config.server, on_open=self._opened)
+        self._server = Server(
+            self._handle,
+            host=self.config.host,
+            port=self.config.port,
+            tls=self.config.tls,
+            limits=self.config.server,
+            on_open=self._opened,
+        )
         self._context: Context | None = None
         self._numbers = itertools.count(1)
         self._owners: dict[Connection, int] = {}  # open connections, numbered as they come
@@ -74,6 +82,14 @@ class NameServer:
             await asyncio.gather(self._scan, return_exceptions=True)
             self._scan = None
         await self._server.stop(self.config.stop_grace_s)
+
+    async def reload_certificates(self) -> None:
+        """See Server.reload_certificates."""
+        await self._server.reload_certificates()
+
+    async def connect_here(self, credentials: Credentials | None = None) -> Connection:
+        """See Server.connect_here."""
+        return await self._server.connect_here(credentials)
 
     # --- connections -------------------------------------------------------------------------------------------------
 

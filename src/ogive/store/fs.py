@@ -182,6 +182,62 @@ class OsFs:
         return handle
 
 
+class ReadOnlyFs(OsFs):
+    """Files that are only read: whatever would change one is refused with the error of a read-only file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        raise _read_only()
+
+    def truncate(self, handle: int, size: int) -> None:
+        raise _read_only()
+
+    def make_dirs(self, directory: Path) -> Sequence[Path]:
+        raise _read_only()
+
+    def rename(self, source: Path, target: Path) -> None:
+        raise _read_only()
+
+    def unlink(self, path: Path) -> None:
+        raise _read_only()
+
+    def remove_dir(self, directory: Path) -> None:
+        raise _read_only()
+
+    def lock(self, path: Path) -> int:
+        """-1 where there is no such file, and so nobody who holds it."""
+        try:
+            handle = self.open(path)
+        except FileNotFoundError:
+            return -1
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _first_byte_is_locked(handle):
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked", str(path))
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+
+def _read_only() -> OSError:
+    return OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+_LOCK: Final = struct.Struct("hhqqi4x")
+
+
+def _first_byte_is_locked(handle: int) -> bool:
+    """Whether a Java process holds it; asked without taking the lock, for which the file would have to be open for writing."""
+    get_lock = getattr(fcntl, "F_OFD_GETLK", None)
+    if get_lock is None:
+        return False
+    answer = fcntl.fcntl(handle, get_lock, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
 def _lock_first_byte(handle: int) -> None:
     """The lock that a Java process takes and looks at; the flock above is invisible to it.
 

@@ -184,7 +184,8 @@ class KeyIndex:
     """All files of a store. Owner thread only; the disk is changed through IndexWrite."""
 
     def __init__(self, directory: Path, sizes: Sizes, files: Iterable[IndexFile] = ()) -> None:
-        self._directory, self._sizes = directory, sizes
+        self.sizes = sizes  # of the files to come
+        self._directory = directory
         self.files = list(files)
         self.pending: list[Keyed] = []
         self._prefixes: dict[bytes, int] = {}
@@ -246,7 +247,7 @@ class KeyIndex:
             last = self.files[-1]
             self._seal(last)
             name = max(name, f"{int(last.name) + 1:017d}")
-        self.files.append(IndexFile(self._directory / name, self._sizes))
+        self.files.append(IndexFile(self._directory / name, self.sizes))
         return self.files[-1]
 
     def _seal(self, file: IndexFile) -> None:

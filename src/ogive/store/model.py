@@ -10,6 +10,15 @@ from ogive.errors import InvalidOption, StoreError
 from ogive.model import DelayLevels
 from ogive.store.index import Sizes
 
+
+class FileSizes(NamedTuple):
+    """Of the files of a store, in bytes; of the index of *keys* in slots and items."""
+
+    segment: int
+    queue_file: int
+    keys: Sizes
+
+
 QueueKey = tuple[str, int]
 """topic, queue id"""
 

@@ -63,14 +63,17 @@ class Recovered:
     damaged: int = 0
 
 
-def recover(fs: Fs, config: StoreConfig) -> Recovered:
-    """Bring the directory into order. Raises StoreCorrupt where it would have to guess, OSError where the disk refuses."""
-    return _Recovery(fs, config).run()
+def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
+    """Bring the directory into order; *rebuild* makes all that is derived again, whatever its checksums say.
+
+    Raises StoreCorrupt where it would have to guess, OSError where the disk refuses.
+    """
+    return _Recovery(fs, config, rebuild=rebuild).run()
 
 
 class _Recovery:
-    def __init__(self, fs: Fs, config: StoreConfig) -> None:
-        self._fs, self._config = fs, config
+    def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
+        self._fs, self._config, self._rebuild_all = fs, config, rebuild
         self._commitlog = config.root / "commitlog"
         self._queue_root = config.root / "consumequeue"
         self._files = QueueFiles(fs, config.max_open_files)
@@ -158,6 +161,8 @@ class _Recovery:
         """Take over the queues whose files are as they should be; returns the others."""
         self._deleted = dict(checkpoint.deleted)
         self._store_timestamp_ms = checkpoint.store_timestamp_ms
+        if self._rebuild_all:
+            return list(checkpoint.queues)
         handles = Handles(self._fs, 1)
         lost: list[QueueState] = []
         for state in checkpoint.queues:
@@ -173,7 +178,7 @@ class _Recovery:
     def _restore_index(self, checkpoint: Checkpoint | None) -> None:
         """Take over the index files that are as they should be, and remove the others."""
         fs, directory = self._fs, self._index_directory
-        states = checkpoint.index if checkpoint is not None else None
+        states = checkpoint.index if checkpoint is not None and not self._rebuild_all else None
         files = restored_index(fs, directory, states or ())
         sizes = Sizes(states[-1].slots, states[-1].items) if states else found_index_sizes(fs, directory) or self._config.index_sizes
         self._index = KeyIndex(directory, sizes, files)

@@ -25,16 +25,18 @@ from typing import Self
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
+from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.index import IndexFiles
-from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
+from ogive.store.scrub import Scrubbed, scrub
 from ogive.store.segments import segment_path
 from ogive.store.tables import make_lasting_dirs
 from ogive.store.writer import Group, GroupWriter, MakeWriter, Outcome, Writer, WriterThread
@@ -61,8 +63,11 @@ class MessageStore:
         self.config = config
         self._fs, self._lock, self._monotonic = fs, lock, monotonic
         self._segment_bytes = recovered.segment_bytes
+        self._crc_from = recovered.crc_from
+        self._queue_file_bytes = recovered.file_entries * ENTRY_BYTES
         self._queues = recovered.queues
         self._recovered_damage = recovered.damaged
+        self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
         self._appender = Appender(
             config,
@@ -71,7 +76,7 @@ class MessageStore:
             file_entries=recovered.file_entries,
             end=recovered.end,
             store_timestamp_ms=recovered.store_timestamp_ms,
-            clock_ms=clock_ms,
+            clock_ms=self._clock.now_ms,
         )
         commitlog = self._log_directory = config.root / "commitlog"
         self._disk = Disk(fs, config.max_open_files)
@@ -230,6 +235,10 @@ class MessageStore:
         return self._segment_bytes
 
     @property
+    def file_sizes(self) -> FileSizes:
+        return FileSizes(self._segment_bytes, self._queue_file_bytes, self._index.sizes)
+
+    @property
     def full_segments(self) -> list[int]:
         """Where the segments start that nothing is written to any more, the oldest first."""
         newest = self._visible_end - self._visible_end % self._segment_bytes
@@ -277,7 +286,22 @@ class MessageStore:
         except OSError as exc:
             log.warning("files of old messages stay: %s", exc)
 
+    def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
+        """What checks the records from *position* on, about *most_bytes* of them, on any thread. Raises OSError there."""
+        return functools.partial(
+            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, position, self._visible_end, most_bytes
+        )
+
+    def report_damage(self, commitlog_offset: int, size: int) -> None:
+        """Count a damaged place of the log, and log it, unless it is known already."""
+        if commitlog_offset >= self._log.start:
+            self._log.report(commitlog_offset, size)
+
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The time that a message put now is stored at: milliseconds since 1970 that never go back, whatever is done to the clock."""
+        return self._clock.now_ms()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))

@@ -136,7 +136,7 @@ class FakeBroker:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._server = Server(self._handle, port=self.port, ssl=self._ssl)
+        self._server = Server(self._handle, port=self.port, tls=self._ssl)
         await self._server.start()
         self.port = self._server.port
 

@@ -15,7 +15,7 @@ from ogive.cli.up import broker_config, check_host
 from ogive.errors import InvalidOption
 
 
-@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"]])
+@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])
 def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == EXIT_USAGE
     assert "usage: ogive" in capsys.readouterr().out
@@ -43,6 +43,12 @@ def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest
         "message",
         "dead-letter list",
         "dead-letter send",
+        "pipeline archive",
+        "pipeline replay",
+        "pipeline redrive",
+        "pipeline mirror",
+        "pipeline trace-report",
+        "pipeline reconcile",
         "errors",
     ],
 )
