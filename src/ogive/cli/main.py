@@ -201,6 +201,9 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         default=30.0,
         help="time between two rounds of questions (default: 30)",
     )
+    command.add_argument(
+        "--transaction-check-max", metavar="N", type=int, default=15, help="questions that were asked before giving up (default: 15)"
+    )
     command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
 

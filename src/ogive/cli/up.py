@@ -186,5 +186,6 @@ def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig 
         retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
+        transaction_check_max=options.transaction_check_max,
         tls=tls,
     )
