@@ -150,6 +150,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic == HALF_TOPIC:
         ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+    elif ctx.duplicates is not None and topic == config.name and topic[0] != "%" and not reconsume_times:
+        ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
         ctx.put((message,), done)
     ctx.sends_waiting += 1
@@ -175,6 +177,14 @@ def _stored(
     head = (ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)).encode()
     size = len(head)
     connection.reply(b"%b%b%b" % ((size + 4).to_bytes(4), size.to_bytes(4), head))
+
+
+def _placed(
+    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, key: str, started: float, queue_id: int,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
+    """_stored() for a message that may have been stored before, perhaps in another queue."""
+    _stored(ctx, connection, command, topic, queue_id, key, None, started, result)
 
 
 # --- what a message may be -------------------------------------------------------------------------------------------
@@ -322,8 +332,20 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
         messages.append(draft._replace(flag=item.flag, body=item.body, properties=item.properties))
     if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, own.get(PropertyName.UNIQ_KEY), ctx.loop.time()))
+    key, started = own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
+    if ctx.duplicates is not None:
+        ctx.duplicates.put(ctx.put, messages, partial(_placed_batch, ctx, connection, command, draft, key, started))
+    else:
+        ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, key, started))
     ctx.sends_waiting += 1
+
+
+def _placed_batch(
+    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
+    """_stored_batch() for messages some of which may have been stored before."""
+    _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
 
 
 def _refuse_special_item(properties: bytes) -> None:
