@@ -21,6 +21,7 @@ from ogive.broker.groups import GroupTable
 from ogive.broker.handlers import send
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
+from ogive.broker.metrics import CONTENT_TYPE, metrics
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Dial, Registration
@@ -43,6 +44,7 @@ from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
 from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import Connection
+from ogive.transport.http import Page
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.command import RemotingCommand
@@ -300,6 +302,21 @@ class Broker:
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
+
+    def metrics_page(self) -> Page:
+        """For Prometheus."""
+        if self._ctx is None:
+            return Page(503, "this broker does not serve\n")
+        return Page(200, metrics(self._ctx), CONTENT_TYPE)
+
+    def health_page(self) -> Page:
+        """Whether the process is worth keeping: not once the store has failed."""
+        return Page(503, f"failed: {self.failed.result()}\n") if self.failed.done() else Page(200, "ok\n")
+
+    def ready_page(self) -> Page:
+        """Whether clients should come: not before the start, after a failure, or while it stops."""
+        ready = self._ctx is not None and not self._stopping and not self.failed.done()
+        return Page(200, "ready\n") if ready else Page(503, "not ready\n")
 
     async def reload_certificates(self) -> None:
         """See Server.reload_certificates."""
