@@ -58,6 +58,7 @@ _BROKER_SETTINGS = {
     "autoCreateTopicEnable": "true",
     "autoCreateSubscriptionGroup": "true",
     "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
     "flushDiskType": "SYNC_FLUSH",
     "diskMaxUsedSpaceRatio": "95",
 }

@@ -295,7 +295,14 @@ def send_result(reply: RemotingCommand, address: str, topic: str, broker_name: s
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.SendMessageResponse, reply.ext_fields)
     queue = MessageQueue(topic, broker_name, answer.queue_id)
-    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset)
+    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset, answer.recall_handle)
+
+
+async def recall_message(
+    pool: ConnectionPool, address: str, header: h.RecallMessageRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> str:
+    """Take a message back that waits for its time; returns its unique key."""
+    return decode_header(h.RecallMessageResponse, (await _ask(pool, address, header, timeout_s)).ext_fields).msg_id
 
 
 async def send_reply(

@@ -84,7 +84,7 @@ class _Memory:
         self._stored: set[str] = set()
 
     def unsent(self, rows: Sequence[Row]) -> list[Row]:
-        for topic in {row.message.topic for row in rows} - self._begins.keys():
+        for topic in {row.topic for row in rows} - self._begins.keys():
             self._begins[topic] = self._begin(topic)
             if self._repeated:
                 self._stored |= stored_keys(self._cluster, topic, self._begins[topic])
@@ -130,7 +130,7 @@ class _Sink:
             for batch in batches:
                 rows = list(form(batch, options.topic, count, attempt.partition, key_of))
                 count += len(rows)
-                topics |= {row.message.topic for row in rows}
+                topics |= {row.topic for row in rows}
                 if len(on_their_way) == _ARROW_BATCHES:
                     halves += on_their_way.popleft().result()
                 unsent = rows if memory is None else memory.unsent(rows)
