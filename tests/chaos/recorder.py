@@ -97,6 +97,9 @@ class MemoryFs:
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         return bytes(self._handles[handle].data[offset : offset + size])
 
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        return self.pread(handle, size, offset)
+
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         inode = self._handles[handle]
         write_into(inode.data, offset, bytes(data))

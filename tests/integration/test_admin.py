@@ -8,7 +8,7 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.errors import GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound
+from ogive.errors import GroupNotExist, InvalidOption, NoRoute, QueryNotFound
 from ogive.model import MessageExt, MessageQueue, dlq_topic
 from tests.peers import Flavour, RunningBroker
 
@@ -187,15 +187,8 @@ async def test_messages_are_found_by_place_time_and_the_brokers_id(admin: aio.Ad
     assert len(await admin.messages(topic, start=before, limit=1000)) == 81
 
 
-async def test_messages_are_found_by_key_where_the_broker_keeps_an_index(
-    admin: aio.Admin, producer: aio.Producer, topic: str, flavour: Flavour
-) -> None:
+async def test_messages_are_found_by_key(admin: aio.Admin, producer: aio.Producer, topic: str) -> None:
     sent = await producer.send(topic, b"x", keys=("4711", "other"))
-    if flavour == "ogive":
-        for ask in (admin.messages(topic, key="4711"), admin.message(sent.id, topic=topic)):
-            with pytest.raises(NotSupported, match="broker-a keeps no index of keys: find the message by"):
-                await ask
-        return
     async with asyncio.timeout(WAIT_S):
         while not (found := await admin.messages(topic, key="4711")):  # indexed a moment after it is stored
             await asyncio.sleep(0.1)

@@ -58,6 +58,7 @@ _BROKER_SETTINGS = {
     "autoCreateTopicEnable": "true",
     "autoCreateSubscriptionGroup": "true",
     "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
     "flushDiskType": "SYNC_FLUSH",
     "diskMaxUsedSpaceRatio": "95",
 }
@@ -74,21 +75,21 @@ def missing_prerequisite() -> str | None:
 
 
 @cache
-def class_path() -> str:
-    """All jars of Apache's release and the compiled clients of java/; made once per machine and kept in CACHE."""
-    return f"{_client_classes()}{os.pathsep}{_jars()}"
+def class_path(version: str = VERSION) -> str:
+    """All jars of a release of Apache's, made once per machine and kept in CACHE; with the compiled clients of java/ in that of VERSION."""
+    return f"{_client_classes()}{os.pathsep}{_jars()}" if version == VERSION else _jars(version)
 
 
-def _jars() -> str:
-    pom = SOURCES / "pom.xml"
-    kept = CACHE / f"jars-{_digest([pom])}"
+def _jars(version: str = VERSION) -> str:
+    pom = SOURCES / ("pom-4.xml" if version.startswith("4.") else "pom.xml")
+    kept = CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
     if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
         return kept.read_text()
     with _replacing(kept) as new:
-        goal = ["dependency:build-classpath", f"-Drocketmq.version={VERSION}", f"-Dmdep.outputFile={new}"]
+        goal = ["dependency:build-classpath", f"-Drocketmq.version={version}", f"-Dmdep.outputFile={new}"]
         done = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True, timeout=900, check=False)
         if done.returncode:
-            raise AssertionError(f"Maven cannot resolve Apache RocketMQ {VERSION}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+            raise AssertionError(f"Maven cannot resolve Apache RocketMQ {version}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return kept.read_text()
 
 
@@ -118,11 +119,18 @@ def _replacing(path: Path) -> Iterator[Path]:
             Path(folder, "new").rename(path)
 
 
-def java_command(main: str, *args: str, home: Path, system: Mapping[str, str] | None = None, jvm: Sequence[str] = CLIENT_JVM) -> list[str]:
+def java_command(
+    main: str,
+    *args: str,
+    home: Path,
+    system: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = CLIENT_JVM,
+    version: str = VERSION,
+) -> list[str]:
     """The command line that runs class *main* with *home* as home folder, so that no log lands in the user's."""
     properties = {"user.home": str(home), "rocketmq.home.dir": str(home), "rocketmq.client.logRoot": str(home / "logs")}
     given = [f"-D{key}={value}" for key, value in (properties | dict(system or {})).items()]
-    return ["java", *_OPENS, *jvm, *given, "-cp", class_path(), main, *args]
+    return ["java", *_OPENS, *jvm, *given, "-cp", class_path(version), main, *args]
 
 
 @dataclass(slots=True)
@@ -139,6 +147,7 @@ class Apache:
     with_broker: bool = True
     jvm: Sequence[str] = BROKER_JVM
     name_server_jvm: Sequence[str] = NAME_SERVER_JVM
+    version: str = VERSION
     address: str = field(default="", init=False)
     _own_name_server: bool = field(default=False, init=False)
     _name_server_process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -222,9 +231,13 @@ class Apache:
         self, main: str, name: str, settings: Mapping[str, str], jvm: Sequence[str], ready: Callable[[], bool]
     ) -> subprocess.Popen[bytes]:
         configuration, log = self.directory / f"{name}.conf", self.directory / f"{name}.out"
+        if self.version.startswith("4."):  # ends without a configuration of its logging
+            logging = self.directory / "home" / "conf" / f"logback_{name}.xml"
+            logging.parent.mkdir(parents=True, exist_ok=True)
+            logging.write_text("<configuration/>")
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with log.open("wb") as out:
-            command = java_command(main, "-c", str(configuration), home=self.directory / "home", jvm=jvm)
+            command = java_command(main, "-c", str(configuration), home=self.directory / "home", jvm=jvm, version=self.version)
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             wait_until(ready, process, log, f"Apache's {name}")
@@ -249,11 +262,19 @@ def has_route(name_server: str, topic: str, broker: str) -> bool:
         return f'"{broker}"'.encode() in answer.read(int.from_bytes(answer.read(4), "big"))
 
 
-def admin(name_server: str, *commands: str) -> list[str]:
-    """Output of each mqadmin command, all run in one JVM (about 3 s, then 0.1 to 2 s a command); "-n name server" is added."""
+def admin(
+    name_server: str, *commands: str, credentials: tuple[str, str] | None = None, system: Mapping[str, str] | None = None
+) -> list[str]:
+    """Output of each mqadmin command, all run in one JVM (about 3 s, then 0.1 to 2 s a command); "-n name server" is added.
+
+    *credentials*: access key and secret key, which mqadmin reads from its tools.yml.
+    """
     lines = "".join(f"{command} -n {name_server}\n" for command in commands)
     with tempfile.TemporaryDirectory() as home:
-        command = java_command("Admins", home=Path(home))
+        if credentials is not None:
+            Path(home, "conf").mkdir()
+            Path(home, "conf", "tools.yml").write_text("accessKey: {}\nsecretKey: {}\n".format(*credentials))
+        command = java_command("Admins", home=Path(home), system=system)
         limit_s = 60 + 10 * len(commands)
         done = subprocess.run(
             command, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=True
@@ -319,6 +340,11 @@ class JavaClient:
         """Wait for a JSON line that has *key*."""
         wait_until(lambda: any(key in line for line in self.printed().lines), self._process, self._output, f"line with {key!r}", timeout_s)
 
+    def wait_for_text(self, text: str, timeout_s: float = 60.0) -> str:
+        """Everything printed, once *text* is in it."""
+        wait_until(lambda: text in self.printed().other, self._process, self._output, f"output with {text!r}", timeout_s)
+        return self.printed().other
+
     def wait(self, timeout_s: float = 120.0) -> Run:
         """Wait until the program has ended."""
         self._process.wait(timeout_s)
@@ -346,9 +372,11 @@ def run_java(main: str, *args: str, timeout_s: float = 120.0, system: Mapping[st
         return client.wait(timeout_s)
 
 
-def send(name_server: str, topic: str, count: int, *, binary_headers: bool = False, **options: object) -> list[dict[str, Any]]:
+def send(
+    name_server: str, topic: str, count: int, *, binary_headers: bool = False, system: Mapping[str, str] | None = None, **options: object
+) -> list[dict[str, Any]]:
     """Send with the Java client; *options* are those of java/Send.java. One result per send. Raises AssertionError when one failed."""
-    system = BINARY_HEADERS if binary_headers else None
+    system = dict(system or {}) | (BINARY_HEADERS if binary_headers else {})
     with JavaClient("Send", system=system, nameServer=name_server, topic=topic, count=count, **options) as client:
         run = client.wait()
     assert run.code == 0, f"{run.lines}\n{run.other}"
@@ -356,13 +384,20 @@ def send(name_server: str, topic: str, count: int, *, binary_headers: bool = Fal
 
 
 def consume(
-    name_server: str, topic: str, group: str, deliveries: int, *, binary_headers: bool = False, **options: object
+    name_server: str,
+    topic: str,
+    group: str,
+    deliveries: int,
+    *,
+    binary_headers: bool = False,
+    system: Mapping[str, str] | None = None,
+    **options: object,
 ) -> list[dict[str, Any]]:
     """Consume with the Java client until *deliveries* came; *options* are those of java/Consume.java. One line each, as they arrived.
 
     *topic* may be several, separated by commas.
     """
-    system = QUICK_REBALANCE | (BINARY_HEADERS if binary_headers else {})
+    system = QUICK_REBALANCE | dict(system or {}) | (BINARY_HEADERS if binary_headers else {})
     with JavaClient("Consume", system=system, nameServer=name_server, topic=topic, group=group, deliveries=deliveries, **options) as client:
         run = client.wait()
     lines = [line for line in run.lines if "ready" not in line]

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -244,6 +245,17 @@ def test_bombs_of_every_kind_end_at_the_limit(kind: CompressionType) -> None:
     bomb, flags = compress(bytes(64 * 1024 * 1024), kind)
     with pytest.raises(ProtocolError, match="inflates to more than 1000 bytes"):
         decompress(bomb, flags, 1000)
+
+
+def test_a_zlib_bomb_takes_no_more_memory_than_the_limit() -> None:
+    bomb, flags = compress(bytes(64 * 1024 * 1024), "zlib")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="inflates to more than"):
+            decompress(bomb, flags, 1024 * 1024)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])

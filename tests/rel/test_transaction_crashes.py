@@ -232,5 +232,4 @@ class LeavesEarly(Transactions):
 @pytest.mark.parametrize("fault", [Forgetful, Together, LeavesEarly])
 def test_a_planted_fault_is_caught(fault: type[Transactions], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.rel.test_transaction_crashes.Transactions", fault)
-    _, found = alarms("sync")
-    assert found
+    assert any(alarms("sync", range(seed, seed + 1))[1] for seed in range(24))  # the first one is enough

@@ -17,13 +17,15 @@ STEP = {
     "wire": 2,
     "store": 3,
     "transport": 3,
-    "client": 4,
-    "broker": 4,
-    "namesrv": 4,
-    "spark": 5,
-    "testing": 5,
-    "demo": 6,
-    "cli": 7,
+    "access": 4,
+    "client": 5,
+    "broker": 5,
+    "namesrv": 5,
+    "spark": 6,
+    "testing": 6,
+    "demo": 7,
+    "pipelines": 7,
+    "cli": 8,
 }
 # Modules that stand beside the folders: the public face re-exports the client.
 FACE = {"ogive": "client", "ogive.aio": "client", "ogive.__main__": "cli", "pyspark_rocketmq": "spark"}
@@ -39,16 +41,18 @@ FORBIDDEN_IMPORTS = {
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
 EXTRAS = {  # packages outside the standard library, and the parts that may import them
     "lz4": {"wire"},
+    "msgspec": {"client"},  # where a user's own class is one of its structs
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "pyarrow": {"spark", "demo"},
-    "pyspark": {"spark", "demo"},
+    "pyspark": {"spark", "demo", "pipelines"},
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
+    "typing_extensions": {"client"},  # for type checkers only
     "uvloop": {"transport"},
     "zstandard": {"wire"},
 }
-FACING_THE_NETWORK = {"broker", "namesrv", "sql92", "store", "transport", "wire"}
+FACING_THE_NETWORK = {"access", "broker", "namesrv", "sql92", "store", "transport", "wire"}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
 DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen"}
 MAY_PRINT = {"cli", "demo"}

@@ -7,7 +7,10 @@ from typing import Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
+from ogive.store.retention import RetentionConfig
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
+from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
@@ -32,6 +35,13 @@ class BrokerConfig:
     flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
     segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+    retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
+    retention_check_s: float = 10.0  # cleanResourceInterval
+    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
+
+    # timer messages
+    timer_max_delay_s: float = 7 * 24 * 3600.0  # timerMaxDelaySec, 3 days
+    timer_max_waiting: int = 200_000
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -43,6 +53,8 @@ class BrokerConfig:
     # sends
     max_message_bytes: int = 4 * MIB  # maxMessageSize
     max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
+    duplicate_window_s: float = 0.0  # for so long a message with a known unique key is not stored again; 0: always stored
+    duplicate_max_keys: int = 200_000
     store_replies: bool = True  # storeReplyMessageEnable
 
     # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
@@ -75,6 +87,10 @@ class BrokerConfig:
     offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
     delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
 
+    # access
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
+    credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
+
     # the rest
     register_period_s: float = 30.0  # registerNameServerPeriod
     name_server_timeout_s: float = 3.0  # registerBrokerTimeoutMills, 24 s
@@ -96,6 +112,8 @@ class BrokerConfig:
                 raise InvalidOption(f"{name} must not be empty")
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
             raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
+        if self.duplicate_window_s < 0:
+            raise InvalidOption(f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
@@ -114,11 +132,12 @@ def ip_of(host: str) -> str:
 
 
 _POSITIVE: Final = (
+    "duplicate_max_keys", "timer_max_delay_s", "timer_max_waiting",
     "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
     "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
     "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",
     "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
     "max_checks_per_round",
     "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
-    "name_server_timeout_s", "stop_grace_s",
+    "name_server_timeout_s", "stop_grace_s", "retention_check_s",
 )  # fmt: skip

@@ -6,14 +6,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
+from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
+from ogive.broker.duplicates import Duplicates
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
+from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreError
@@ -44,7 +49,14 @@ class Context:
     slow_readers: SlowReaders
     registration: Registration
     transactions: Transactions
+    timers: Timers
+    duplicates: Duplicates | None
+    """None unless messages that are sent twice are to be stored once."""
     traffic: Traffic
+    cold_reads: ColdReads
+    retention: Retention
+    guard: Guard | None
+    """None: nobody is asked for credentials."""
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
     send_answer: str

@@ -2,29 +2,39 @@
 
 import inspect
 from collections.abc import Awaitable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
+from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
-from ogive.errors import OgiveError, ResponseCode
+from ogive.errors import OgiveError, ResponseCode, StoreError
+from ogive.store.disk import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header
 
 
-def dispatch(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """Carry out one request; its answer leaves now or later, and a one-way request has none."""
+def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0) -> None:
+    """Carry out one request; its answer leaves now or later, and a one-way request has none.
+
+    One that needs what only the disk has is carried out again when that has been read: handlers change nothing before they have read.
+    """
     route = ROUTES.get(command.code)
     try:
+        if ctx.guard is not None:
+            ctx.guard.check(command, connection.remote_address)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route:
-            _serve(ctx, connection, command, route)
+            _serve(ctx, connection, command, route, wait=tries >= MAX_TRIES)
         else:
             raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
     except OgiveError as exc:
         refuse(connection, command, exc)
+    except Cold as cold:
+        ctx.spawn(_again(ctx, connection, command, cold, tries + 1), f"request {command.code} of {connection.remote_address}, from disk")
 
 
 def _not_supported(code: int) -> str:
@@ -36,8 +46,19 @@ def _not_supported(code: int) -> str:
 _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_SUPPORTED.items()}
 
 
-def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> None:
-    answer = route.handle(ctx, connection, decode_header(route.header, command.ext_fields), command.body)
+async def _again(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int) -> None:
+    try:
+        await ctx.cold_reads.bring_in(cold)
+    except StoreError as exc:
+        refuse(connection, command, exc)
+    else:
+        dispatch(ctx, connection, command, tries)
+
+
+def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any], *, wait: bool) -> None:
+    header = decode_header(route.header, command.ext_fields)
+    with nullcontext() if wait else ctx.store.without_waiting():
+        answer = route.handle(ctx, connection, header, command.body)
     if isinstance(answer, RemotingCommand):
         reply(connection, command, answer)
     else:

@@ -36,7 +36,7 @@ class GroupTable:
     def __init__(self, table: JsonTable, *, auto_create: bool, now_ms: Callable[[], int], max_groups: int = 20_000) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
         self._now_ms = now_ms
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._max_groups = max_groups
         self._writer = TableWriter("groups", table, self._snapshot)
         self.changed: list[Callable[[], None]] = []
@@ -57,7 +57,7 @@ class GroupTable:
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
         """None when there is no such group and none may be made. Raises InvalidOption for a bad name or a full table."""
         found = self._groups.get(name)
-        if found is not None or not self._auto_create:
+        if found is not None or not self.auto_create:
             return found
         return self._put(SubscriptionGroupConfig(name=validate_group(name)))
 

@@ -13,12 +13,14 @@ Differs from Java
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from ogive.broker.topics import TopicTable
 from ogive.errors import OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
+from ogive.wire.acl import Credentials
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_loads, loads_object
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
@@ -39,6 +41,10 @@ FIRST_RETRY_S: Final = 1.0
 EXPIRY_MS: Final = 120_000  # Apache's default; more where the period asks for it
 
 
+Dial = Callable[[str], Awaitable[Connection]]
+"""A connection to a name server, by its address. Raises ConnectError."""
+
+
 class Registration:
     """This broker at all its name servers."""
 
@@ -53,14 +59,22 @@ class Registration:
         address: str,
         period_s: float = 30.0,
         timeout_s: float = 3.0,
+        credentials: Credentials | None = None,
+        dial: Dial | None = None,
     ) -> None:
-        """*address* is where clients reach the broker."""
+        """*address* is where clients reach the broker; *credentials* sign what name servers are asked; *dial* takes the place of TCP."""
+        self.credentials = credentials
+        self.dial = dial or self._dial
         self.cluster, self.broker_name, self.broker_id, self.address = cluster, broker_name, broker_id, address
         self.topics = topics
         self.period_s, self.timeout_s = period_s, timeout_s
         self._table: tuple[DataVersion, bytes] | None = None
         self._encoding = asyncio.Lock()
         self._peers = [_NameServer(self, name_server, first=i == 0) for i, name_server in enumerate(dict.fromkeys(name_servers))]
+
+    async def _dial(self, name_server: str) -> Connection:
+        host, port = split_address(name_server)
+        return await connect(host, port, timeout_s=self.timeout_s, credentials=self.credentials)
 
     async def start(self) -> None:
         """Return when every name server has answered once or cannot be reached; those are tried again in the background."""
@@ -224,7 +238,6 @@ class _NameServer:
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            host, port = split_address(self._address)
-            self._connection = await connect(host, port, timeout_s=self._registration.timeout_s)
+            self._connection = await self._registration.dial(self._address)
             self._connection.on_close.append(lambda _: self._wake.set())
         return self._connection

@@ -5,6 +5,7 @@ Every server of 5.x answers in JSON, whatever the encoding of the request: clien
 
 from typing import Final
 
+from ogive.access.refused import AccessRefused
 from ogive.errors import InvalidOption, OgiveError, ProtocolError, ResponseCode, StoreBusy, StoreError
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Flag
@@ -44,7 +45,7 @@ def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) 
 
 def _code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
     match error:
-        case Rejected():
+        case Rejected() | AccessRefused():
             return error.code, error.remark
         case InvalidOption():
             return ResponseCode.INVALID_PARAMETER, str(error)

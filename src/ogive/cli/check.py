@@ -6,6 +6,7 @@ import sys
 from typing import Final
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.errors import InvalidOption
 
 EXIT_OVER: Final = 3
@@ -19,7 +20,7 @@ def lag(options: argparse.Namespace) -> int:
 async def _lag(options: argparse.Namespace) -> int:
     if options.max < 0:
         raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic, members=False)
     if not rows:
         print(f"ogive: group {options.group} has no position in any queue: nothing consumed yet", file=sys.stderr)

@@ -5,6 +5,7 @@ import asyncio
 import sys
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.cli.groups import instant
 from ogive.cli.output import print_message
 from ogive.client.admin.messages import MAX_MESSAGES
@@ -17,7 +18,7 @@ def list_letters(options: argparse.Namespace) -> int:
 
 
 async def _list(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         letters = await _letters(admin, options, options.limit)
     for letter in letters:
         print_message(letter, as_json=options.json, with_id=True)
@@ -36,7 +37,7 @@ def send(options: argparse.Namespace) -> int:
 async def _send(options: argparse.Namespace) -> int:
     if bool(options.ids) == options.all:
         raise InvalidOption("say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all")
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}  # each once, however often it came back
         missing = set(options.ids) - letters.keys()
         if missing:

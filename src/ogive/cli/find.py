@@ -4,6 +4,7 @@ import argparse
 import asyncio
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.cli.output import print_message, print_message_whole
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue
@@ -20,7 +21,7 @@ async def _run(options: argparse.Namespace) -> int:
         raise InvalidOption("say which message: ID, or --topic with --key, or --topic with --queue and --offset")
     if options.id is None and options.topic is None:
         raise InvalidOption("--key and --offset are looked up in a topic: add --topic")
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         found = await _find(admin, options)
     for message in found:
         if options.json:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, print_json, print_table
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
@@ -18,7 +19,7 @@ def list_groups(options: argparse.Namespace) -> int:
 
 
 async def _list_groups(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
 
         async def row(group: GroupSummary) -> dict[str, Any]:
             online = await admin.members(group.name)
@@ -41,7 +42,7 @@ def show_group(options: argparse.Namespace) -> int:
 
 
 async def _show_group(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         group = await admin.group(options.group)
     members = [{"id": m.client_id, "address": m.address, "language": m.language, "version": m.version} for m in group.members]
     if options.json:
@@ -81,7 +82,7 @@ def create_group(options: argparse.Namespace) -> int:
 
 
 async def _create_group(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
     print(f"group {options.group} has {options.max_retries} retries")
     return 0
@@ -93,7 +94,7 @@ def delete_group(options: argparse.Namespace) -> int:
 
 async def _delete_group(options: argparse.Namespace) -> int:
     confirm(f"delete group {options.group}{' and its progress' if options.offsets else ''}?", yes=options.yes)
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         await admin.delete_group(options.group, offsets=options.offsets)
     print(f"group {options.group} is deleted; its retry and dead-letter topics stay")
     return 0
@@ -103,9 +104,14 @@ def reset_group(options: argparse.Namespace) -> int:
     return asyncio.run(_reset_group(options))
 
 
+def skip_backlog(options: argparse.Namespace) -> int:
+    options.to = "latest"
+    return asyncio.run(_reset_group(options))
+
+
 async def _reset_group(options: argparse.Namespace) -> int:
     target = place(options.to)
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
     if options.json:
         for row in plan:

@@ -5,6 +5,7 @@ import asyncio
 import sys
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_table
 from ogive.client.admin import QueueLag
 
@@ -18,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         while True:
             rows = await admin.lag(options.group, options.topic)
             if options.watch and not options.json and sys.stdout.isatty():

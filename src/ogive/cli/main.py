@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ogive import __version__
+from ogive.cli.pipeline_options import add_pipelines
 from ogive.errors import NoNameServer, OgiveError
 
 EXIT_ERROR: Final = 1
@@ -30,6 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    if getattr(options, "config", None):
+        try:
+            config_file = importlib.import_module("ogive.cli.config_file")
+            options.config_of.set_defaults(**config_file.read(options.config, options.config_of))
+        except OgiveError as exc:
+            print(f"ogive: {exc}", file=sys.stderr)
+            return EXIT_ERROR
+        options = parser.parse_args(arguments)
     if not hasattr(options, "module"):
         getattr(options, "group_parser", parser).print_help()
         return EXIT_USAGE
@@ -60,13 +69,21 @@ def build_parser() -> argparse.ArgumentParser:
     _demo(commands)
     _topic(commands)
     _group(commands)
+    _broker(commands)
     _lag(commands)
     _check(commands)
     _run(commands)
     _send(commands)
     _tail(commands)
     _message(commands)
+    _trace(commands)
     _dead_letter(commands)
+    add_pipelines(commands, _command, _client_options)
+    _bench(commands)
+    _context(commands)
+    _user(commands)
+    _acl(commands)
+    _store(commands)
     _errors(commands)
     return parser
 
@@ -89,13 +106,26 @@ def _yes_option(command: argparse.ArgumentParser) -> None:
 
 
 def _client_options(command: argparse.ArgumentParser) -> None:
-    default = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
     command.add_argument(
         "-n",
         "--name-server",
         metavar="HOST:PORT",
-        default=default,
-        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else 127.0.0.1:9876)",
+        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else those of the context in use, see "
+        "`ogive context`, else 127.0.0.1:9876)",
+    )
+    _secret_options(command)
+
+
+def _secret_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--credentials",
+        metavar="FILE",
+        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: OGIVE_CREDENTIALS from the environment)",
+    )
+    command.add_argument(
+        "--cafile",
+        metavar="FILE",
+        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
     )
 
 
@@ -105,17 +135,59 @@ def _json_option(command: argparse.ArgumentParser) -> None:
 
 def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command = _command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
+    command.set_defaults(config_of=command, first_user=None)
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings from a TOML file, under the names of these options without --; or from Apache's broker.conf (*.conf, *.properties)",
+    )
     command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
     command.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     command.add_argument(
         "--insecure-listen",
         action="store_true",
-        help="allow an address that is not loopback: everybody who reaches it can administer the broker",
+        help="allow an address that is not loopback without --acl: everybody who reaches it can administer the broker",
     )
     command.add_argument(
         "--advertised-host",
         metavar="IP",
         help="where clients reach this machine, if not at --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
+    )
+    command.add_argument(
+        "--acl",
+        action="store_true",
+        help="ask everybody for credentials; users and what they may are kept with the data (`ogive user`, `ogive acl`)",
+    )
+    command.add_argument(
+        "--credentials",
+        metavar="FILE",
+        default=os.environ.get("OGIVE_CREDENTIALS"),
+        help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
+    )
+    command.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve /metrics (Prometheus), /health and /ready there over HTTP; 0 takes a free port",
+    )
+    command.add_argument(
+        "--metrics-host", metavar="IP", default="127.0.0.1", help="address for that; it asks nobody for credentials (default: 127.0.0.1)"
+    )
+    command.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on standard error (default: text)")
+    command.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
+    command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
+    command.add_argument(
+        "--tls-mode",
+        choices=("enforcing", "permissive"),
+        default="enforcing",
+        help="enforcing: only TLS (default); permissive: also connections without it, on the same ports",
+    )
+    command.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for certificates of these authorities")
+    command.add_argument(
+        "--tls-client-auth",
+        choices=("required", "optional"),
+        default="required",
+        help="with --tls-client-ca: whether each needs one (default: required)",
     )
     command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
@@ -124,6 +196,19 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         choices=("sync", "async"),
         default="sync",
         help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
+    )
+    command.add_argument(
+        "--keep-hours", metavar="HOURS", type=float, default=72.0, help="remove messages when they are older (default: 72)"
+    )
+    command.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day when that is done, such as 4,16 (default: 4)")
+    command.add_argument(
+        "--delete-above", metavar="PERCENT", type=float, default=75.0, help="do it at any hour while the disk is fuller (default: 75)"
+    )
+    command.add_argument(
+        "--delete-young-above",
+        metavar="PERCENT",
+        type=float,
+        help="while the disk is fuller, remove the oldest messages whatever their age (default: never; then a full disk refuses sends)",
     )
     command.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
     command.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
@@ -139,6 +224,16 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         type=float,
         default=30.0,
         help="time between two rounds of questions (default: 30)",
+    )
+    command.add_argument(
+        "--transaction-check-max", metavar="N", type=int, default=15, help="questions that were asked before giving up (default: 15)"
+    )
+    command.add_argument(
+        "--duplicate-window",
+        metavar="SECONDS",
+        type=float,
+        default=0.0,
+        help="store a message whose unique key was stored in the last SECONDS only once (default: 0, every message is stored)",
     )
     command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
@@ -156,6 +251,29 @@ def _run(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("targets", nargs="+", metavar="TARGET", help="module:listener, or a module")
     command.add_argument(
         "--wait", type=float, default=10.0, metavar="SECONDS", help="how long running calls are waited for at the end (default: 10)"
+    )
+    command.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="local: in this process (default); spark: on a Spark job's executors",
+    )
+    spark = command.add_argument_group("with --engine spark")
+    spark.add_argument("--master", default="local[*,4]", help="Spark's master (default: local[*,4], this machine, each task tried 4 times)")
+    spark.add_argument("--memory", default="1g", help="heap of Spark's driver (default: 1g)")
+    spark.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        default="ogive-checkpoint",
+        help="keeps the progress over restarts (default: ./ogive-checkpoint)",
+    )
+    spark.add_argument("--once", action="store_true", help="end when everything is consumed that was there at the start")
+    spark.add_argument(
+        "--py-files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send this module to the executors; may be given several times",
     )
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
     _client_options(command)
@@ -191,7 +309,7 @@ def _topic(commands: "Subparsers[argparse.ArgumentParser]") -> None:
 
 
 def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
-    text = "list, show, create, reset and delete consumer groups"
+    text = "list, show, create, move and delete consumer groups"
     parser = commands.add_parser("group", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(group_parser=parser)
     groups = parser.add_subparsers(metavar="COMMAND")
@@ -226,12 +344,40 @@ def _group(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     _client_options(command)
     _json_option(command)
     command = _command(
+        groups,
+        "skip",
+        "groups:skip_backlog",
+        "have a group skip all messages that wait for it in a topic",
+        "The same as `reset --to latest`. --dry-run shows how many would be skipped.",
+    )
+    command.add_argument("group")
+    command.add_argument("topic")
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    _client_options(command)
+    _json_option(command)
+    command = _command(
         groups, "delete", "groups:delete_group", "delete a group that has no members online", "Its retry and dead-letter topics stay."
     )
     command.add_argument("group")
     command.add_argument("--offsets", action="store_true", help="also forget how far it has come")
     _yes_option(command)
     _client_options(command)
+
+
+def _broker(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list and show brokers"
+    parser = commands.add_parser("broker", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    brokers = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        brokers, "list", "brokers:list_brokers", "list the brokers with their rates and totals", "Exit code 1: one of them does not answer."
+    )
+    _client_options(command)
+    _json_option(command)
+    command = _command(brokers, "show", "brokers:show_broker", "show all figures of a broker")
+    command.add_argument("broker", metavar="NAME", help="its name, or HOST:PORT")
+    _client_options(command)
+    _json_option(command)
 
 
 def _lag(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -339,7 +485,7 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         "find:run",
         "show a message by its id, its key, or its place",
         "Ids are those that producers print (unique key) or brokers give (offset id). Unique keys and keys are looked up in the brokers' "
-        "index of keys, which Apache's have.",
+        "index of keys.",
     )
     command.add_argument("id", nargs="?", metavar="ID")
     command.add_argument("--topic", metavar="TOPIC", help="where to look; needed with --key and --offset")
@@ -349,6 +495,70 @@ def _message(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command.add_argument("--broker", metavar="NAME", help="on which broker, where the topic has several")
     _client_options(command)
     _json_option(command)
+
+
+def _trace(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    command = _command(
+        commands,
+        "trace",
+        "trace:run",
+        "show what happened to a message: who sent it, who consumed it, when and how",
+        "Producers and consumers write it down when tracing is switched on in them (trace=True).",
+    )
+    command.add_argument("key", metavar="ID", help="the message's id, or one of its keys")
+    command.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to")
+    _client_options(command)
+    _json_option(command)
+
+
+def _bench(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "measure how fast a cluster takes messages and gives them back"
+    parser = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    measures = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        measures, "produce", "bench:produce", "send messages and show rate and latency", "A line each second, then the total."
+    )
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where to (default: OgiveBench)")
+    command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of each body (default: 1024)")
+    command.add_argument("--in-flight", type=int, default=64, metavar="N", help="sends at the same time (default: 64)")
+    _bench_options(command)
+    command = _command(
+        measures, "consume", "bench:consume", "receive messages, the oldest first, and show the rate", "Exit code 1: none came."
+    )
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where from (default: OgiveBench)")
+    command.add_argument("--group", default="ogive-bench", metavar="GROUP", help="as whom; its place is kept (default: ogive-bench)")
+    _bench_options(command)
+
+
+def _bench_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--for", dest="duration", default="10s", metavar="TIME", help="how long, such as 30s or 2m (default: 10s)")
+    command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    _client_options(command)
+    _json_option(command)
+
+
+def _context(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "name clusters, and choose the one that commands go to"
+    parser = commands.add_parser(
+        "context",
+        help=text,
+        description=f"{text.capitalize()}. They are kept in ogive/contexts.json under XDG_CONFIG_HOME or ~/.config; OGIVE_CONTEXT names "
+        "another one for a single command.",
+    )
+    parser.set_defaults(group_parser=parser)
+    contexts = parser.add_subparsers(metavar="COMMAND")
+    command = _command(contexts, "list", "contexts:list_contexts", "list the contexts; * marks the one in use")
+    _json_option(command)
+    command = _command(contexts, "add", "contexts:add", "add a context, or change it", "The first one is used at once.")
+    command.add_argument("context", metavar="NAME")
+    command.add_argument("-n", "--name-server", required=True, metavar="HOST:PORT", help="name servers, separated by ';'")
+    _secret_options(command)
+    command.add_argument("--use", action="store_true", help="use it from now on")
+    command = _command(contexts, "use", "contexts:use", "use a context from now on")
+    command.add_argument("context", metavar="NAME")
+    command = _command(contexts, "remove", "contexts:remove", "remove a context")
+    command.add_argument("context", metavar="NAME")
 
 
 def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -376,7 +586,99 @@ def _dead_letter(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     _client_options(command)
 
 
+def _store(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "check and repair the directory of a broker that is stopped"
+    parser = commands.add_parser("store", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    stores = parser.add_subparsers(metavar="COMMAND")
+    command = _command(
+        stores,
+        "verify",
+        "store:verify",
+        "read everything in a broker's directory and say what is damaged; changes nothing",
+        "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be looked at, for example because a broker runs on it.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
+    command = _command(
+        stores,
+        "repair",
+        "store:repair",
+        "make everything again that the messages themselves do not hold: queues, index, tables from their backups",
+        "Deletes no message that can be read. Exit code 0: nothing is wrong any more; 3: messages are lost; 1: it cannot be done.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
+    _json_option(command)
+
+
 def _errors(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command = _command(commands, "errors", "codes:run", "explain a response code of brokers and name servers; without one list all")
     command.add_argument("code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST")
     _json_option(command)
+
+
+def _user(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list, create, change and delete users of a broker with access control"
+    parser = commands.add_parser("user", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    users = parser.add_subparsers(metavar="COMMAND")
+    command = _command(users, "list", "users:list_users", "list the users")
+    _client_options(command)
+    _json_option(command)
+    secret = "The password is asked for, or is the first line of standard input."
+    command = _command(users, "create", "users:create_user", "create a user", secret)
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("--super", dest="super_user", action="store_true", help="one who may do everything")
+    _client_options(command)
+    command = _command(users, "update", "users:update_user", "change a user", secret)
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("--password", action="store_true", help="give a new password")
+    kind, state = command.add_mutually_exclusive_group(), command.add_mutually_exclusive_group()
+    kind.add_argument("--super", dest="super_user", action="store_true", default=None, help="may do everything")
+    kind.add_argument("--normal", dest="super_user", action="store_false", default=None, help="may do what rules allow")
+    state.add_argument("--enable", dest="enabled", action="store_true", default=None, help="let the user in again")
+    state.add_argument("--disable", dest="enabled", action="store_false", default=None, help="let the user in no more")
+    _client_options(command)
+    command = _command(users, "delete", "users:delete_user", "delete a user with all rules")
+    command.add_argument("user", metavar="NAME")
+    _yes_option(command)
+    _client_options(command)
+
+
+def _acl(commands: "Subparsers[argparse.ArgumentParser]") -> None:
+    text = "list, make and delete rules: what users may do"
+    parser = commands.add_parser("acl", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(group_parser=parser)
+    rules = parser.add_subparsers(metavar="COMMAND")
+    command = _command(rules, "list", "users:list_rules", "list the rules")
+    command.add_argument("user", metavar="NAME", nargs="?", help="only of this user")
+    _client_options(command)
+    _json_option(command)
+    for word, what in (("allow", "let a user do something"), ("deny", "forbid a user what a wider rule allows")):
+        command = _command(
+            rules,
+            word,
+            f"users:{word}",
+            what,
+            "Of the rules that fit, the most exact decides: a name before a prefix before all of a kind. What no rule allows is denied.",
+        )
+        command.add_argument("user", metavar="NAME")
+        command.add_argument(
+            "resource", metavar="RESOURCE", help="Topic:Orders, Group:billing, a prefix such as 'Topic:Ord*', 'Cluster:*', or '*'"
+        )
+        command.add_argument(
+            "actions", metavar="ACTIONS", help="of Pub, Sub, Create, Update, Delete, Get, List, All; several joined by commas"
+        )
+        command.add_argument(
+            "--from",
+            dest="source_ips",
+            action="append",
+            default=[],
+            metavar="NETWORK",
+            help="only from this address or network; repeatable",
+        )
+        _client_options(command)
+    command = _command(rules, "delete", "users:delete_rules", "delete the rules of a user")
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("resource", metavar="RESOURCE", nargs="?", help="only that on this resource, as `ogive acl list` shows it")
+    _client_options(command)

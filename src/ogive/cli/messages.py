@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, ProtocolError
 from ogive.model import Message, SendResult
@@ -22,7 +23,7 @@ def send(options: argparse.Namespace) -> int:
 async def _send(options: argparse.Namespace) -> int:
     properties = dict(_property(text) for text in options.properties)
     delay_ms = await _delay_ms(options) if options.delay_level else None
-    async with aio.Producer(options.name_server) as producer:
+    async with aio.Producer(client=client_config(options)) as producer:
         for body in _bodies(options):
             message = Message(
                 options.topic,
@@ -51,7 +52,7 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
     """
     if options.delay_level < 0:
         raise InvalidOption(f"--delay-level {options.delay_level}: 1 is the first level, 0 means at once")
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         try:
             levels = await admin.delay_levels(options.topic)
         except (BrokerError, ProtocolError):  # settings may be secret; the message can be sent all the same
@@ -106,7 +107,7 @@ async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
-    async with aio.PullConsumer(name_server=options.name_server, tags=options.tag, start=options.start) as consumer:
+    async with aio.PullConsumer(client=client_config(options), tags=options.tag, start=options.start) as consumer:
         await consumer.assign(await consumer.queues(options.topic))
         async for batch in consumer.batches():
             for message in batch[:left]:

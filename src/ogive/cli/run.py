@@ -1,16 +1,18 @@
-"""``ogive run``: listeners in this process, until a signal comes."""
+"""``ogive run``: listeners in this process or on Spark, until a signal comes."""
 
 import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+from ogive.cli.connect import client_config
 from ogive.cli.targets import load_listeners
-from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import run as serve
 from ogive.client.listener import AnyListener
+from ogive.errors import InvalidOption
 
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
@@ -21,7 +23,10 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(  # behind the import: an application that sets up logging of its own keeps it
         level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    run_here(listeners, options)
+    if options.engine == "spark":
+        run_on_spark(listeners, options)
+    else:
+        run_here(listeners, options)
     return 0
 
 
@@ -30,4 +35,24 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
     config = ConsumerConfig(await_termination_s=options.wait)
-    serve(*listeners, config=config, client=ClientConfig(name_server=options.name_server))
+    serve(*listeners, config=config, client=client_config(options))
+
+
+def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
+    """As a Spark job whose executors are the members of their groups."""
+    try:
+        from ogive.spark.jobs import serve as serve_on_spark
+    except ModuleNotFoundError as exc:
+        raise InvalidOption(f"--engine spark needs Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
+    for one in listeners:
+        print(f"{one.name}: {one.config.topic} for group {one.config.group}, on Spark ({options.master})", flush=True)
+    totals = serve_on_spark(
+        listeners, client=client_config(options), master=options.master, memory=options.memory,
+        checkpoint=Path(options.checkpoint), py_files=options.py_files, once=options.once, wait_s=options.wait, say=_say,
+    )  # fmt: skip
+    for group, total in totals.items():
+        print(f"{group}: {total.messages:,} messages consumed in {total.batches:,} batches, {total.failed:,} failed", flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"ogive: {text}", file=sys.stderr, flush=True)

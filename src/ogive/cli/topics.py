@@ -4,6 +4,7 @@ import argparse
 import asyncio
 
 from ogive import aio
+from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, print_json, print_table
 from ogive.client.admin import TopicSummary
 from ogive.errors import NoRoute, TopicNotExist
@@ -14,7 +15,7 @@ def list_topics(options: argparse.Namespace) -> int:
 
 
 async def _list_topics(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         topics = await admin.topics(system=options.all)
         counts = [await _messages(admin, topic) for topic in topics]
     if options.json:
@@ -39,7 +40,7 @@ def create_topic(options: argparse.Namespace) -> int:
 
 
 async def _create_topic(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_topic(options.topic, queues=options.queues)
     print(f"topic {options.topic} has {options.queues} queues on each broker")
     return 0
@@ -50,7 +51,7 @@ def show_topic(options: argparse.Namespace) -> int:
 
 
 async def _show_topic(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         topic = await admin.topic(options.topic)
         offsets = await admin.offsets(options.topic)
     if options.json:
@@ -98,7 +99,7 @@ def delete_topic(options: argparse.Namespace) -> int:
 
 
 async def _delete_topic(options: argparse.Namespace) -> int:
-    async with aio.Admin(options.name_server) as admin:
+    async with aio.Admin(client=client_config(options)) as admin:
         topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
         consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)

@@ -10,25 +10,33 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from ogive.access.table import AccessTable
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
+from ogive.cli.connect import read_credentials
+from ogive.cli.logs import set_up
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.store.retention import RetentionConfig
+from ogive.transport.http import PageServer
 from ogive.transport.loop import new_event_loop
+from ogive.transport.tls import TlsConfig
+from ogive.wire.bodies.access import SUPER, User
 
 log = logging.getLogger(__name__)
 
 EXIT_STORE_FAILED: Final = 74  # EX_IOERR
-_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes. 0 after a clean stop, 74 when the store failed."""
-    logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    set_up(options.verbose, options.log_format)
     if not options.data:
         raise InvalidOption("--data is empty: the directory for messages is expected")
-    check_host(options.host, options.insecure_listen, options.advertised_host)
+    check_host(options.host, options.insecure_listen or options.acl, options.advertised_host)
+    if options.metrics_port is not None:
+        check_metrics_host(options.metrics_host, options.insecure_listen)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(serve(options))
@@ -40,6 +48,18 @@ def run(options: argparse.Namespace) -> int:
             raise OgiveError(f"{exc}; mend that, or choose another directory with --data") from None
 
 
+def check_metrics_host(host: str, insecure_listen: bool) -> None:
+    """Raises InvalidOption. Credentials do not help here: nobody is asked for them."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise InvalidOption(f"--metrics-host {host}: an IP address is expected") from None
+    if not loopback and not insecure_listen:
+        raise InvalidOption(
+            f"--metrics-host {host} is not loopback, everybody who reaches it can read the figures; add --insecure-listen if that is meant"
+        )
+
+
 def check_host(host: str, insecure_listen: bool, advertised_host: str | None = None) -> None:
     """Raises InvalidOption for an address that others reach, unless that was asked for in so many words; and for a wildcard alone."""
     try:
@@ -49,7 +69,7 @@ def check_host(host: str, insecure_listen: bool, advertised_host: str | None = N
     if not loopback and not insecure_listen:
         raise InvalidOption(
             f"--host {host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
-            "add --insecure-listen if that is meant"
+            "switch access control on with --acl, or add --insecure-listen if that is meant"
         )
     if host in ("0.0.0.0", "::") and advertised_host is None:
         raise InvalidOption(f"--host {host} is every address of this machine: say with --advertised-host at which clients reach it")
@@ -61,19 +81,42 @@ async def serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    name_server = NameServer(NameServerConfig(host=options.host, port=options.name_server_port, advertised_host=options.advertised_host))
+    access = await asyncio.to_thread(open_access, options) if options.acl else None
+    tls = tls_config(options)
+    reloads: set[asyncio.Future[None]] = set()  # kept alive here
+    name_server = NameServer(
+        NameServerConfig(
+            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster, tls=tls
+        ),
+        access=access,
+    )
     await name_server.start()
     try:
-        broker = Broker(broker_config(options, name_server.local_address))
+        credentials = None if access is None else access.internal
+        broker = Broker(
+            broker_config(options, name_server.local_address, tls),
+            access=access,
+            dial=lambda _: name_server.connect_here(credentials),
+        )
         await broker.start()
+        pages: PageServer | None = None
         try:
+            if tls is not None:
+                loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(name_server, broker))))
+            if access is not None:
+                await make_first_user(options, access)
+            pages = await _serve_pages(options, broker)
             print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
+            if pages is not None:
+                print(f"metrics http://{pages.address}/metrics", flush=True)
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
             await _until_stopped(stop, broker.failed)
         finally:
             await broker.stop()
+            if pages is not None:
+                await pages.stop()
     finally:
         await name_server.stop()
     if broker.failed.done():
@@ -82,13 +125,88 @@ async def serve(options: argparse.Namespace) -> int:
     return 0
 
 
+async def _serve_pages(options: argparse.Namespace, broker: Broker) -> PageServer | None:
+    if options.metrics_port is None:
+        return None
+    pages = PageServer(
+        {"/metrics": broker.metrics_page, "/health": broker.health_page, "/ready": broker.ready_page},
+        host=options.metrics_host,
+        port=options.metrics_port,
+    )
+    await pages.start()
+    return pages
+
+
 async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
     waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), failed]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     waiting[0].cancel()
 
 
-def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig:
+def open_access(options: argparse.Namespace) -> AccessTable:
+    """The users of this broker. Raises InvalidOption where nobody could administer it."""
+    access = AccessTable(Path(options.data) / "config" / "access")
+    if not access.has_super_user and not options.credentials and not options.first_user:
+        raise InvalidOption(
+            "--acl needs a first super user: --credentials FILE (or OGIVE_CREDENTIALS) names a file with the lines "
+            "accessKey: NAME and secretKey: SECRET"
+        )
+    return access
+
+
+async def make_first_user(options: argparse.Namespace, access: AccessTable) -> None:
+    """The user of --credentials, unless there is one of that name: then its password, kind and rules are what they became since."""
+    if options.credentials:
+        first = await asyncio.to_thread(read_credentials, options.credentials)
+    elif options.first_user:
+        first = options.first_user
+    else:
+        return
+    if first.access_key not in access.users:
+        await access.create_user(User(username=first.access_key, password=first.secret_key, user_type=SUPER))
+        log.info("super user %s is made", first.access_key)
+
+
+def retention(options: argparse.Namespace) -> RetentionConfig:
+    """How long messages are kept. Raises InvalidOption."""
+    try:
+        hours = tuple([int(hour) for hour in options.delete_at.split(",")])
+    except ValueError:
+        raise InvalidOption(f"--delete-at {options.delete_at!r}: hours are expected, such as 4 or 4,16") from None
+    return RetentionConfig(
+        keep_s=options.keep_hours * 3600,
+        hours=hours,
+        disk_share=options.delete_above / 100,
+        force_share=options.delete_young_above / 100 if options.delete_young_above is not None else 1.0,
+    )
+
+
+def tls_config(options: argparse.Namespace) -> TlsConfig | None:
+    """Raises InvalidOption."""
+    if not options.tls_cert or not options.tls_key:
+        if options.tls_cert or options.tls_key or options.tls_client_ca:
+            raise InvalidOption("TLS needs both --tls-cert and --tls-key")
+        return None
+    return TlsConfig(
+        cert=Path(options.tls_cert),
+        key=Path(options.tls_key),
+        mode=options.tls_mode,
+        client_ca=Path(options.tls_client_ca) if options.tls_client_ca else None,
+        client_auth=options.tls_client_auth if options.tls_client_ca else "none",
+    )
+
+
+async def _reload(name_server: NameServer, broker: Broker) -> None:
+    try:
+        await name_server.reload_certificates()
+        await broker.reload_certificates()
+    except InvalidOption as exc:
+        log.error("the certificates stay as they were: %s", exc)
+    else:
+        log.warning("the certificates were read again")
+
+
+def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig | None = None) -> BrokerConfig:
     """The broker's settings as the command line gives them."""
     return BrokerConfig(
         data=Path(options.data),
@@ -101,6 +219,10 @@ def broker_config(options: argparse.Namespace, name_server: str) -> BrokerConfig
         flush=options.flush,
         auto_create_topics=not options.no_auto_create_topics,
         delay_levels=options.delay_levels or DEFAULT_DELAY_LEVELS,
+        retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
+        transaction_check_max=options.transaction_check_max,
+        duplicate_window_s=options.duplicate_window,
+        tls=tls,
     )

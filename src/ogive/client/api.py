@@ -13,15 +13,19 @@ from ogive.model import TOOLS_GROUP, DelayLevels, MessageExt, MessageQueue, Pull
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.bodies import (
+    Acl,
     ClusterInfo,
     ConsumerConnection,
     HeartbeatData,
     LockBatchBody,
     OffsetWrapper,
+    SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicOffset,
     TopicRouteData,
+    User,
+    acls_loads,
     consume_stats_loads,
     consume_tps_loads,
     consumer_ids_loads,
@@ -34,6 +38,7 @@ from ogive.wire.bodies import (
     producer_connections_loads,
     topic_list_loads,
     topic_stats_loads,
+    users_loads,
 )
 from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode
@@ -290,7 +295,14 @@ def send_result(reply: RemotingCommand, address: str, topic: str, broker_name: s
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.SendMessageResponse, reply.ext_fields)
     queue = MessageQueue(topic, broker_name, answer.queue_id)
-    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset)
+    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset, answer.recall_handle)
+
+
+async def recall_message(
+    pool: ConnectionPool, address: str, header: h.RecallMessageRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> str:
+    """Take a message back that waits for its time; returns its unique key."""
+    return decode_header(h.RecallMessageResponse, (await _ask(pool, address, header, timeout_s)).ext_fields).msg_id
 
 
 async def send_reply(
@@ -532,6 +544,14 @@ async def unregister(
     await _ask(pool, address, header, timeout_s)
 
 
+async def check_client_config(
+    pool: ConnectionPool, address: str, client_id: str, group: str, subscription: SubscriptionData, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    """Whether the broker can filter like this. Raises SubscriptionInvalid, and BrokerInternalError where it filters by tags only."""
+    body = dumps({"clientId": client_id, "group": group, "subscriptionData": subscription.to_json()})
+    await _ask(pool, address, h.CheckClientConfigRequest(), timeout_s, body)
+
+
 async def consumer_ids(pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
     """Client ids of the members that this broker knows. Brokers of 4.x and 5.x answer a group without members with SYSTEM_ERROR."""
     return consumer_ids_loads((await _ask(pool, address, h.GetConsumerListRequest(consumer_group=group), timeout_s)).body)
@@ -579,3 +599,40 @@ def success(ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> R
 def refusal(code: int, remark: str) -> RemotingCommand:
     """An answer that says why a broker's request was not carried out."""
     return RemotingCommand(code, {}, flag=Flag.RESPONSE, remark=remark)
+
+
+# --- users and policies ----------------------------------------------------------------------------------------------
+
+
+async def create_user(pool: ConnectionPool, address: str, user: User, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.CreateUserRequest(username=user.username), timeout_s, dumps(user.to_json(with_password=True)))
+
+
+async def update_user(pool: ConnectionPool, address: str, user: User, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """What *user* says nothing about stays."""
+    await _ask(pool, address, h.UpdateUserRequest(username=user.username), timeout_s, dumps(user.to_json(with_password=True)))
+
+
+async def delete_user(pool: ConnectionPool, address: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    await _ask(pool, address, h.DeleteUserRequest(username=name), timeout_s)
+
+
+async def list_users(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[User]:
+    reply = await _ask(pool, address, h.ListUsersRequest(), timeout_s)
+    return users_loads(reply.body) if reply.body else []
+
+
+async def update_acl(pool: ConnectionPool, address: str, acl: Acl, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Add policies; an entry replaces the one that there is for the same resource."""
+    await _ask(pool, address, h.UpdateAclRequest(subject=acl.subject), timeout_s, dumps(acl.to_json()))
+
+
+async def delete_acl(
+    pool: ConnectionPool, address: str, subject: str, resource: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    await _ask(pool, address, h.DeleteAclRequest(subject=subject, resource=resource), timeout_s)
+
+
+async def list_acls(pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[Acl]:
+    reply = await _ask(pool, address, h.ListAclsRequest(), timeout_s)
+    return acls_loads(reply.body) if reply.body else []

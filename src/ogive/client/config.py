@@ -6,6 +6,7 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 from ogive.client.hooks import SendHook
+from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
@@ -71,12 +72,21 @@ class ClientConfig:
     name_server_period_s: float = 120.0  # fetchNameServerAddr; where name_server is the URL of a list
     ssl: tls.SSLContext | bool = False  # useTLS; True: certificates and host names are checked against the system's authorities
     credentials: Credentials | None = None  # what AclClientRPCHook signs with
+    namespace: str | None = None  # namespace, of 4.x: on the wire topics and groups carry it as a prefix, "shop%Orders"
+    namespace_v2: str | None = None  # namespaceV2, of 5.x: every request carries it in its header
 
     def __post_init__(self) -> None:
+        validate_namespace(self.namespace)
+        validate_namespace(self.namespace_v2)
         if address_source(self.name_server) is None:
             parse_name_servers(self.name_server)
         for name in ("request_timeout_s", "connect_timeout_s", "heartbeat_period_s", "route_period_s", "name_server_period_s"):
             check_time(name, getattr(self, name))
+
+    @property
+    def request_fields(self) -> dict[str, str]:
+        """What every request carries in its header. Source: NamespaceRpcHook.java, 5.3."""
+        return {} if self.namespace_v2 is None else {"ns": self.namespace_v2, "nsd": "true"}
 
     @property
     def name_servers(self) -> tuple[str, ...]:

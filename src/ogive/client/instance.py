@@ -26,6 +26,7 @@ from ogive.client import api
 from ogive.client.config import ClientConfig, tls_context
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
+from ogive.client.namespace import Namespace
 from ogive.client.replies import ReplyTable
 from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.client.stacks import stacks
@@ -87,12 +88,14 @@ class ClientInstance:
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.config = config or ClientConfig()
         self.client_id = make_client_id(self.config.instance_name)
+        self.namespace = Namespace(self.config.namespace or "")
         self.name_servers = NameServers(self.config.name_servers, self.config.name_server_source)
         self.pool = ConnectionPool(
             connect_timeout_s=self.config.connect_timeout_s,
             ssl=tls_context(self.config.ssl),
             on_request=self._on_request,
             credentials=self.config.credentials,
+            request_fields=self.config.request_fields,
             on_open=self._on_open,
         )
         self.replies = ReplyTable()
@@ -530,6 +533,10 @@ class ClientOwner:
     @property
     def started(self) -> bool:
         return self._client is not None
+
+    @property
+    def namespace(self) -> Namespace:
+        return self._shared.namespace if self._shared is not None else Namespace(self._config.namespace or "")
 
     @property
     def client(self) -> ClientInstance:

@@ -8,12 +8,14 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
+from ogive.client.consumer.filter import subscription, validate_filter
+from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
-from ogive.model import Message, parse_tags, validate_group, validate_topic
+from ogive.model import Message, MessageExt, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -129,6 +131,7 @@ class ListenerConfig:
     topic: str
     group: str  # consumerGroup
     tags: str = "*"  # "paid || refunded"
+    sql: str | None = None  # MessageSelector.bySql; "amount > 100 AND region = 'eu'", over the properties; not beside tags
     orderly: bool = False  # MessageListenerOrderly
     broadcast: bool = False  # MessageModel.BROADCASTING
     batch: int = 1  # consumeMessageBatchMaxSize; above 1 the listener gets a list
@@ -137,12 +140,13 @@ class ListenerConfig:
     max_retries: int | None = None  # maxReconsumeTimes; None: 16, and without end for an orderly listener
     start: Start = "latest"  # consumeFromWhere, consumeTimestamp
     suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
+    as_: As[Any] | None = None  # what the body is read as; the listener gets that instead of the message
     auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener answers COMMIT
 
     def __post_init__(self) -> None:
         validate_topic(self.topic)
         validate_group(self.group)
-        parse_tags(self.tags)
+        validate_filter(self.tags, self.sql)
         if self.broadcast and not self.orderly and self.max_retries is not None:
             raise InvalidOption("max_retries has no meaning with broadcast: a failed message is logged and dropped")
         if not 1 <= self.batch <= 1024:
@@ -155,6 +159,12 @@ class ListenerConfig:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+        if self.as_ is not None:
+            if self.batch > 1:
+                raise InvalidOption(
+                    "as_ is for listeners that get one message at a time: one body that cannot be read would fail the batch"
+                )
+            reader(self.as_)
         if not self.auto_commit and not self.orderly:
             raise InvalidOption("auto_commit=False is for orderly listeners: a concurrent one finishes each message by itself")
         validate_start(self.start)
@@ -167,7 +177,7 @@ class ListenerConfig:
         return UNLIMITED_RETRIES if self.orderly else DEFAULT_MAX_RETRIES
 
     def subscription(self, version: int) -> SubscriptionData:
-        return SubscriptionData.of_tags(self.topic, self.tags, version)
+        return subscription(self.topic, self.tags, self.sql, version)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,6 +199,25 @@ class Listener(Generic[P, R]):
 AnyListener = Listener[..., Any]
 
 
+def decoded(listener: AnyListener) -> AnyListener:
+    """The same listener as a function of the message: with *as_* it reads the body first, and raises BodyUnreadable where it cannot."""
+    as_, function = listener.config.as_, listener.function
+    if as_ is None:
+        return listener
+    read, both = reader(as_), takes_message(function)
+
+    def arguments(message: MessageExt) -> tuple[Any, ...]:
+        return (read(message.body), message) if both else (read(message.body),)
+
+    def plain(message: MessageExt) -> Any:
+        return function(*arguments(message))
+
+    async def on_the_loop(message: MessageExt) -> Any:
+        return await function(*arguments(message))
+
+    return replace(listener, function=on_the_loop if listener.is_async else plain)
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
     while isinstance(function, functools.partial):
@@ -201,6 +230,7 @@ def listener(
     *,
     group: str,
     tags: str = "*",
+    sql: str | None = None,
     orderly: bool = False,
     broadcast: bool = False,
     batch: int = 1,
@@ -210,21 +240,25 @@ def listener(
     start: Start = "latest",
     suspend_s: float = 1.0,
     auto_commit: bool = True,
+    as_: As[Any] | None = None,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
-    """Make a function a listener to *topic*, as a member of *group*.
+    """Make a function a listener to *topic*, as a member of *group*, to all messages, to some *tags*, or to those that *sql* is true of.
 
     A plain function is called in a thread, an ``async def`` on the loop; up to *threads* calls run at a time. With *orderly* the messages
     of a queue come one after the other, in order. With *batch* above 1 the function gets a list of up to that many messages. A call that
     runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
     group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
     offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
-    Without *auto_commit* an orderly listener's progress moves only when it answers COMMIT, for all messages of the queue since the last
-    one; ROLLBACK has them all delivered again, in order. Raises InvalidOption.
+    With *as_* the function gets the body read as that (a dataclass, a pydantic model, a msgspec struct, a function of the body), and the
+    message as well if it has a second parameter; a body that cannot be read counts as a failure. Without *auto_commit* an orderly
+    listener's progress moves only when it answers COMMIT, for all messages of the queue since the last one; ROLLBACK has them all
+    delivered again, in order. Raises InvalidOption, and InvalidExpression for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,
         group=group,
         tags=tags,
+        sql=sql,
         orderly=orderly,
         broadcast=broadcast,
         batch=batch,
@@ -234,6 +268,7 @@ def listener(
         start=start,
         suspend_s=suspend_s,
         auto_commit=auto_commit,
+        as_=as_,
     )
 
     def decorate(function: Callable[P, R]) -> Listener[P, R]:

@@ -22,6 +22,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
@@ -221,7 +222,7 @@ class Publisher:
 
     def _make_target(self, queue: MessageQueue, sent: int) -> Target:
         lane = self._lanes.get(queue.broker_name) or self._add_lane(queue.broker_name)
-        frames = SendFrames(self.config.group, queue, self.config.default_topic_queues, self._client.config.credentials)
+        frames = SendFrames(self.config.group, queue, self.config.default_topic_queues, self._client.config)
         return Target(queue, lane, frames, sent)
 
     def _add_lane(self, broker_name: str) -> Lane:
@@ -473,6 +474,8 @@ class Publisher:
         return failed
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
+        if self._client.namespace:
+            result = replace(result, queue=self._client.namespace.strip_queue(result.queue))
         self._finish(outgoing, result, None)
         if not outgoing.future.done():
             outgoing.future.set_result(result)

@@ -7,6 +7,7 @@ Source: RocketMQSerializable.java, SendMessageRequestHeaderV2.java, 5.3.
 import struct
 from typing import Final
 
+from ogive.client.config import ClientConfig
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import AUTO_CREATE_TOPIC, Message, MessageQueue, PropertyName
 from ogive.wire.acl import SIGNATURE, Credentials
@@ -34,7 +35,7 @@ class SendFrames:
 
     __slots__ = ("_batch", "_credentials", "_fixed", "_plain", "_values_after", "_values_before")
 
-    def __init__(self, group: str, queue: MessageQueue, default_topic_queues: int, credentials: Credentials | None = None) -> None:
+    def __init__(self, group: str, queue: MessageQueue, default_topic_queues: int, config: ClientConfig) -> None:
         fixed = {
             "a": group,
             "b": queue.topic,
@@ -44,13 +45,15 @@ class SendFrames:
             "j": "0",
             "k": "false",
             "n": queue.broker_name,
+            **config.request_fields,  # their names come last, in the order of names, too
         }
-        self._credentials = credentials
+        self._credentials = credentials = config.credentials
         if credentials is not None:
             fixed = credentials.fields | fixed
             # what is signed, in the order of the names: all from AccessKey to "e", then f g h i, then all from "j" on
             self._values_before = "".join([value for name, value in fixed.items() if name < "f"]).encode()
-            self._values_after = (b"0falsefalse" + queue.broker_name.encode(), b"0falsetrue" + queue.broker_name.encode())
+            last = "".join([queue.broker_name, *config.request_fields.values()]).encode()
+            self._values_after = (b"0falsefalse" + last, b"0falsetrue" + last)
         self._fixed = b"".join(_entry(name, value) for name, value in fixed.items())
         flags = _entry("f", "0") + _entry("h", "0")
         self._plain = self._fixed + _entry("m", "false") + flags
@@ -125,6 +128,10 @@ def message_property_text(message: Message) -> str:
         properties[PropertyName.SHARDING_KEY] = message.sharding_key
     if message.delay_level:
         properties[PropertyName.DELAY] = str(message.delay_level)
+    if message.deliver_at is not None:
+        properties[PropertyName.TIMER_DELIVER_MS] = str(round(message.deliver_at.timestamp() * 1000))
+    if message.delay_s is not None:
+        properties[PropertyName.TIMER_DELAY_MS] = str(round(message.delay_s * 1000))
     if not message.wait_store_ok:
         properties[PropertyName.WAIT] = "false"
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])

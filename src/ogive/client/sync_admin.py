@@ -1,9 +1,11 @@
 """The blocking facade of the admin: the same words as ``ogive.aio.Admin``. A test keeps the signatures equal."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from ogive.client import admin as aio_admin
 from ogive.client.admin.records import (
+    AccessRule,
     BrokerStatus,
     Group,
     GroupSummary,
@@ -16,6 +18,7 @@ from ogive.client.admin.records import (
     ResetTarget,
     Topic,
     TopicSummary,
+    UserRow,
 )
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
@@ -222,3 +225,37 @@ class Admin(Facade):
     def send_again(self, group: str, message: MessageExt) -> SendResult:
         """See ``ogive.aio.Admin.send_again``."""
         return self._live().call(self._admin.send_again(group, message))
+
+    # --- users and policies -------------------------------------------------------------------------------------------------
+
+    def create_user(self, name: str, password: str, *, super_user: bool = False) -> None:
+        """See ``ogive.aio.Admin.create_user``."""
+        self._live().call(self._admin.create_user(name, password, super_user=super_user))
+
+    def update_user(self, name: str, *, password: str | None = None, super_user: bool | None = None, enabled: bool | None = None) -> None:
+        """See ``ogive.aio.Admin.update_user``."""
+        self._live().call(self._admin.update_user(name, password=password, super_user=super_user, enabled=enabled))
+
+    def delete_user(self, name: str) -> None:
+        """See ``ogive.aio.Admin.delete_user``."""
+        self._live().call(self._admin.delete_user(name))
+
+    def users(self) -> list[UserRow]:
+        """See ``ogive.aio.Admin.users``."""
+        return self._live().call(self._admin.users())
+
+    def allow(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
+        """See ``ogive.aio.Admin.allow``."""
+        self._live().call(self._admin.allow(user, resource, actions, source_ips=source_ips))
+
+    def deny(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
+        """See ``ogive.aio.Admin.deny``."""
+        self._live().call(self._admin.deny(user, resource, actions, source_ips=source_ips))
+
+    def forget_rules(self, user: str, resource: str | None = None) -> None:
+        """See ``ogive.aio.Admin.forget_rules``."""
+        self._live().call(self._admin.forget_rules(user, resource))
+
+    def access_rules(self) -> list[AccessRule]:
+        """See ``ogive.aio.Admin.access_rules``."""
+        return self._live().call(self._admin.access_rules())

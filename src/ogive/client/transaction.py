@@ -117,7 +117,7 @@ class Transaction:
             log.info("transaction %s is left open: the broker asks group %s about it", half.id, self._publisher.config.group)
             return
         try:
-            header = _end_header(self._publisher.config.group, half, decision)
+            header = _end_header(self._publisher.config.group, self._client.namespace.wrap(half.queue.topic), half, decision)
             await api.end_transaction(
                 self._client.pool, self._client.broker_address(half.queue.broker_name), header, timeout_s=self._timeout_s
             )
@@ -129,7 +129,7 @@ class Transaction:
             )  # fmt: skip
 
 
-def _end_header(group: str, half: SendResult, decision: Decision) -> EndTransactionRequest:
+def _end_header(group: str, topic: str, half: SendResult, decision: Decision) -> EndTransactionRequest:
     return EndTransactionRequest(
         producer_group=group,
         tran_state_table_offset=half.queue_offset,
@@ -137,7 +137,7 @@ def _end_header(group: str, half: SendResult, decision: Decision) -> EndTransact
         commit_or_rollback=decision,
         msg_id=half.id,
         transaction_id=half.id,
-        topic=half.queue.topic,
+        topic=topic,
         broker_name=half.queue.broker_name,
     )
 
@@ -180,13 +180,13 @@ class CheckService:
 
     def _decide(self, question: _Question) -> Decision:
         try:
-            return self._judge(question, self._check(question.message))
+            return self._judge(question, self._check(self._client.namespace.strip_message(question.message)))
         except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
             return self._failed(question, exc)
 
     async def _decide_async(self, question: _Question) -> Decision:
         try:
-            answer: Any = self._check(question.message)
+            answer: Any = self._check(self._client.namespace.strip_message(question.message))
             return self._judge(question, await answer)
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()

@@ -6,6 +6,7 @@ from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,7 @@ class NameServerConfig:
     host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
     port: int = 9876  # listenPort; 0 takes a free one
     advertised_host: str | None = None  # what `address` shows, needed when host is a wildcard
+    cluster: str = "DefaultCluster"  # rocketmqClusterName has no use there; here what access control calls its own cluster
     kv_path: Path | None = None  # kvConfigPath; None keeps KV settings in memory only
     broker_expiry_s: float = 120.0  # how long a broker that gives no heartbeatTimeoutMillis lives without a sign
     scan_s: float = 5.0  # scanNotActiveBrokerInterval
@@ -23,6 +25,7 @@ class NameServerConfig:
     max_topics: int = 100_000  # a topic counts once for each broker that holds it
     max_kv_entries: int = 10_000
     stop_grace_s: float = 1.0
+    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:

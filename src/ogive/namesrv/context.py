@@ -12,9 +12,9 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header, encode_header
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Context:
-    config: NameServerConfig
+    config: NameServerConfig  # another one after UPDATE_NAMESRV_CONFIG
     routes: RouteTable
     kv: KvConfig
     now: Callable[[], float]  # seconds, monotonic

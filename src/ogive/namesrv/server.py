@@ -7,6 +7,9 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
+from ogive.access.guard import Guard
+from ogive.access.refused import AccessRefused
+from ogive.access.table import AccessTable
 from ogive.errors import OgiveError, ProtocolError
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.context import Call, Context, Refused
@@ -16,6 +19,7 @@ from ogive.namesrv.routes import ROUTES
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
+from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.headers import decode_header
@@ -28,9 +32,18 @@ _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class NameServer:
     """``await start()``, give ``address`` to brokers and clients, ``await stop()``."""
 
-    def __init__(self, config: NameServerConfig | None = None) -> None:
+    def __init__(self, config: NameServerConfig | None = None, *, access: AccessTable | None = None) -> None:
+        """*access*: the users who may ask, and for what; None: everybody may everything."""
         self.config = config or NameServerConfig()
-        self._server = Server(self._handle, host=self.config.host, port=self.config.port, limits=self.config.server, on_open=self._opened)
+        self._guard = None if access is None else Guard(access, cluster=self.config.cluster)
+        self._server = Server(
+            self._handle,
+            host=self.config.host,
+            port=self.config.port,
+            tls=self.config.tls,
+            limits=self.config.server,
+            on_open=self._opened,
+        )
         self._context: Context | None = None
         self._numbers = itertools.count(1)
         self._owners: dict[Connection, int] = {}  # open connections, numbered as they come
@@ -70,6 +83,14 @@ class NameServer:
             self._scan = None
         await self._server.stop(self.config.stop_grace_s)
 
+    async def reload_certificates(self) -> None:
+        """See Server.reload_certificates."""
+        await self._server.reload_certificates()
+
+    async def connect_here(self, credentials: Credentials | None = None) -> Connection:
+        """See Server.connect_here."""
+        return await self._server.connect_here(credentials)
+
     # --- connections -------------------------------------------------------------------------------------------------
 
     def _opened(self, connection: ServerConnection) -> None:
@@ -93,8 +114,10 @@ class NameServer:
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         try:
+            if self._guard is not None:
+                self._guard.check(command, connection.remote_address)
             answer = self._dispatch(connection, command)
-        except (Refused, RegistrationRefused, ProtocolError) as exc:
+        except (Refused, RegistrationRefused, AccessRefused, ProtocolError) as exc:
             answer = _refusal(exc)
         if isinstance(answer, RemotingCommand):
             _reply(connection, command, answer)
@@ -121,7 +144,7 @@ class NameServer:
 
 
 def _refusal(exc: OgiveError) -> RemotingCommand:
-    if isinstance(exc, Refused):
+    if isinstance(exc, Refused | AccessRefused):
         return RemotingCommand(exc.code, remark=exc.remark)
     return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(exc))
 

@@ -1,12 +1,14 @@
 """Pull answers to Arrow columns, a whole answer at a time.
 
-Python touches a record once, to find where its parts begin; every column is then made by Arrow kernels over those positions: parts are
-gathered by a bitmap filter, numbers are byte-swapped in one sweep, properties are cut at the positions of their separators.
+Python touches a record once, to find where the next one begins; its parts and every column are then found by Arrow kernels over those
+positions: parts are gathered by a bitmap filter, numbers are byte-swapped in one sweep, properties are cut at the positions of their
+separators.
 
 Behaviour
 - `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or dead-letter topic keeps its own name.
 - Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`, `properties` or a tag filter asks.
-- Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten into it first.
+- Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten into it first; what that loses of them
+  (hosts, flags) is then taken from the records one by one, if a column asks for it.
 
 Differs from Java
 - The body's checksum is not verified again: the broker does so before it serves a record after a crash, TCP does so on the way.
@@ -16,8 +18,9 @@ Differs from Java
 import functools
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,118 +28,197 @@ import pyarrow.compute as pc
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue, PropertyName
+from ogive.sql92 import Expression
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import decompress
-from ogive.wire.message import MAGIC_V1, RECORD_V4, decode_stored
+from ogive.wire.message import MAGIC_V1, RECORD_V4, StoredMessage, decode_host, decode_stored, offset_message_id
 
-_FIXED: Final = struct.Struct(">II28xI44xI")  # size, magic, sysFlag, body length of a record with IPv4 hosts
+_SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
 _FIXED_WORDS: Final = _FIXED_BYTES // 4
+_SMALLEST: Final = _FIXED_BYTES + 3  # without body, topic and properties
 _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 
 _INNER_BATCH: Final = 0xC0  # protocol 03, section 6
 _NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _INNER_BATCH
 
 # where the two 32-bit halves of a 64-bit field stand in the fixed part, in words
+_BODY_CRC_AT: Final = 2
+_FLAG_AT: Final = 4
 _QUEUE_OFFSET_AT: Final = 5
+_COMMITLOG_OFFSET_AT: Final = 7
+_SYS_FLAG_AT: Final = 9
 _BORN_AT: Final = 10
+_BORN_HOST_AT: Final = 12
 _STORED_AT: Final = 14
+_STORE_HOST_AT: Final = 16
+_RECONSUME_AT: Final = 18
 
-_ZERO: Final = pa.scalar(0, pa.int32())  # a plain Python number would widen the result to 64 bits
+# Typed once: a plain Python number widens results to 64 bits, and Arrow looks for a library of dates whenever it has to guess a type.
+_ZERO: Final = pa.scalar(0, pa.int32())
 _ONE: Final = pa.scalar(1, pa.int32())
+_FIXED_SIZE: Final = pa.scalar(_FIXED_BYTES, pa.int32())
+_ONE_64: Final = pa.scalar(1, pa.int64())
+_TWO: Final = pa.scalar(2, pa.int64())
+_TAIL: Final = pa.scalar(3, pa.int64())  # one byte of topic length, two of property length
+_BYTE: Final = pa.scalar(256, pa.int64())
+_THOUSAND: Final = pa.scalar(1000, pa.int64())
+_EMPTY: Final = pa.scalar(b"", pa.binary())
+_AFTER_VALUES: Final = pa.scalar(3, pa.uint8())  # the first byte that is no separator
+_PROPERTY_NAMES: Final = {name: pa.scalar(name, pa.string()) for name in (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQ_KEY)}
 
-_PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties"})
+_PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties", "msgId"})
 
 
 class RecordDecoder:
     """Decodes the records of pull answers into batches of *schema*.
 
     *schema* holds columns of `ogive.spark.schema`, in any order and number. With *tags* only messages that carry one of them are kept: the
-    broker's filter compares hash codes, so a few others may arrive.
+    broker's filter compares hash codes, so a few others may arrive. With *sql* only those that it matches are kept, row by row.
     """
 
-    def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
+    def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None, sql: Expression | None = None) -> None:
         self._schema = schema
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
-        self._wants_properties = tags is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
+        self._sql = sql
+        self._wants_properties = tags is not None or sql is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
 
     def decode(self, records: bytes, queue: MessageQueue) -> pa.RecordBatch:
         """The messages in *records*: stored messages of *queue*, back to back.
 
         Raises ProtocolError for damaged records, and for bodies in a compression that cannot be read.
         """
-        records, positions = _in_plain_form(records)
+        records, positions, odd = _in_plain_form(records)
         parts = _cut(pa.binary(), pa.py_buffer(records), positions)
         words = _words(_every(parts, 0, _PARTS))
         count = len(positions) // _PARTS
         properties = _Properties.of(_every(parts, 3, _PARTS)) if self._wants_properties else None
 
         make: dict[str, Callable[[], Any]] = {
-            "topic": lambda: pa.repeat(queue.topic, count),
-            "brokerName": lambda: pa.repeat(queue.broker_name, count),
+            "topic": lambda: pa.repeat(pa.scalar(queue.topic, pa.string()), count),
+            "brokerName": lambda: pa.repeat(pa.scalar(queue.broker_name, pa.string()), count),
             "queueId": lambda: pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
             "queueOffset": lambda: _int64(words, _QUEUE_OFFSET_AT),
             "body": lambda: _every(parts, 1, _PARTS),
             "bornTimestamp": lambda: _timestamps(words, _BORN_AT),
             "storeTimestamp": lambda: _timestamps(words, _STORED_AT),
+            "flag": lambda: _int32(words, _FLAG_AT),
+            "reconsumeTimes": lambda: _int32(words, _RECONSUME_AT),
+            "commitLogOffset": lambda: _int64(words, _COMMITLOG_OFFSET_AT),
+            **_lost_in_plain_form(words, odd),
         }
         if properties is not None:
+            make["msgId"] = lambda: _or_else(properties.values_of(PropertyName.UNIQ_KEY), make["offsetMsgId"])
             make["keys"] = lambda: properties.values_of(PropertyName.KEYS)
             make["tags"] = lambda: properties.values_of(PropertyName.TAGS)
             make["properties"] = lambda: properties.map_array(self._schema.field("properties").type)
         batch = pa.RecordBatch.from_arrays([make[name]() for name in self._schema.names], schema=self._schema)
-        if self._tags is None or properties is None:
+        if properties is None or (self._tags is None and self._sql is None):
             return batch
+        if self._sql is not None:
+            return batch.filter(pa.array(map(self._sql.matches, properties.dicts()), pa.bool_()))
         return batch.filter(pc.is_in(properties.values_of(PropertyName.TAGS), value_set=self._tags))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _in_plain_form(records: bytes) -> "tuple[bytes, array[int]]":
+def queue_offsets(records: bytes) -> "array[int]":
+    """Of all messages in *records*, back to back. Raises ProtocolError."""
+    plain, positions, _ = _in_plain_form(records)
+    return array("q", (int.from_bytes(plain[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8]) for at in positions[:-1:_PARTS]))
+
+
+def _in_plain_form(records: bytes) -> "tuple[bytes, array[int], list[StoredMessage] | None]":
+    """The records, the positions in them, and, where they had to be rewritten, the records as they were."""
     positions = _positions(records)
-    if positions is None:
-        records = _rewrite(records)
-        positions = _positions(records)
-        assert positions is not None  # _rewrite() writes no other form
-    return records, positions
+    if positions is not None:
+        return records, positions, None
+    odd = _stored(records)
+    records = _rewrite(odd)
+    positions = _positions(records)
+    assert positions is not None  # _rewrite() writes no other form
+    return records, positions, odd
 
 
 def _positions(records: bytes) -> "array[int] | None":
-    """Where each record's fixed part, body, topic and properties begin, and at last the end; None if a record is not in the plain form."""
-    positions: list[int] = []
-    extend, unpack = positions.extend, _FIXED.unpack_from
+    """Where each record's fixed part, body, topic and properties begin, and at last the end; None if a record is not in the plain form.
+
+    Python takes one step a record, from its start to the next one; all else is found by kernels over those starts.
+    """
+    starts = _starts(records)
+    count = len(starts) - 1
+    if count == 0:
+        return array("i", (0,))
+    fixed_cuts = array("i", bytes(8 * count + 4))  # fixed part, rest, fixed part, rest, ..., end
+    fixed_cuts[0::2] = starts
+    fixed_cuts[1::2] = array("i", _ints(pc.add(_view(pa.int32(), starts[:-1]), _FIXED_SIZE)))
+    data = pa.py_buffer(records)
+    words = _words(_every(_cut(pa.binary(), data, fixed_cuts), 0, 2))
+    if any(magic != MAGIC_V1 for magic in set(words[1::_FIXED_WORDS])) or any(
+        flag & _NOT_PLAIN for flag in set(words[_SYS_FLAG_AT::_FIXED_WORDS])
+    ):
+        return None
+    bodies = _view(pa.uint32(), words[_FIXED_WORDS - 1 :: _FIXED_WORDS]).cast(pa.int64())
+    body_starts, ends = _view(pa.int32(), fixed_cuts[1::2]).cast(pa.int64()), _view(pa.int32(), starts[1:]).cast(pa.int64())
+    body_ends = pc.add(body_starts, bodies)
+    if not pc.all(pc.less_equal(pc.add(body_ends, _TAIL), ends)).as_py():
+        raise _not_adding_up()
+    octets = pa.Array.from_buffers(pa.uint8(), len(records), [None, data])
+    properties_at = pc.add(pc.add(body_ends, _TAIL), octets.take(body_ends).cast(pa.int64()))
+    if not pc.all(pc.less_equal(properties_at, ends)).as_py():
+        raise _not_adding_up()
+    high, low = (octets.take(pc.subtract(properties_at, back)).cast(pa.int64()) for back in (_TWO, _ONE_64))
+    if not pc.add(properties_at, pc.add(pc.multiply(high, _BYTE), low)).equals(ends):
+        raise _not_adding_up()
+    positions = array("i", bytes(16 * count + 4))
+    positions[0::_PARTS] = starts
+    positions[1::_PARTS] = fixed_cuts[1::2]
+    positions[2::_PARTS] = _ints(body_ends.cast(pa.int32()))
+    positions[3::_PARTS] = _ints(properties_at.cast(pa.int32()))
+    return positions
+
+
+def _starts(records: bytes) -> "array[int]":
+    """Where each record begins, and at last the end."""
+    starts: list[int] = []
+    begin, unpack = starts.append, _SIZE.unpack_from
     at, end = 0, len(records)
     try:
         while at < end:
-            size, magic, sys_flag, body_length = unpack(records, at)
-            if magic != MAGIC_V1 or sys_flag & _NOT_PLAIN:
-                return None
-            body_at = at + _FIXED_BYTES
-            body_end = body_at + body_length
-            properties_at = body_end + 3 + records[body_end]
-            following = at + size
-            if properties_at + (records[properties_at - 2] << 8 | records[properties_at - 1]) != following:
-                raise ProtocolError("the parts of a stored message do not add up to its length")
-            extend((at, body_at, body_end, properties_at))
-            at = following
-    except (struct.error, IndexError):
+            begin(at)
+            (size,) = unpack(records, at)
+            if size < _SMALLEST:
+                raise ProtocolError(f"a stored message of {size} bytes is too short to be one")
+            at += size
+    except struct.error:
         at = end + 1
     if at != end:
         raise ProtocolError("a pull answer ends in the middle of a message")
-    positions.append(end)
-    return array("i", positions)
+    begin(end)
+    return array("i", starts)
 
 
-def _rewrite(records: bytes) -> bytes:
-    """The same messages in the plain form: inflated, without hosts and topic, which no column shows."""
-    parts: list[bytes] = []
+def _not_adding_up() -> ProtocolError:
+    return ProtocolError("the parts of a stored message do not add up to its length")
+
+
+def _stored(records: bytes) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
     at = 0
     while at < len(records):
         record = decode_stored(records, at)
-        at += record.size
         if record.sys_flag & _INNER_BATCH:
             raise ProtocolError(f"{record.topic} is a topic of batches (queue.type=BatchCQ), which cannot be read")
+        found.append(record)
+        at += record.size
+    return found
+
+
+def _rewrite(records: Iterable[StoredMessage]) -> bytes:
+    """The same messages in the plain form: inflated, without topic, hosts and flags."""
+    parts: list[bytes] = []
+    for record in records:
         body = decompress(record.body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else record.body
         fixed = RECORD_V4.pack(
             _FIXED_BYTES + len(body) + 3 + len(record.properties),
@@ -195,7 +277,52 @@ def _int64(words: "array[int]", at: int) -> Any:
 
 
 def _timestamps(words: "array[int]", at: int) -> Any:
-    return pc.multiply(_int64(words, at), 1000).cast(pa.timestamp("us", "UTC"))
+    return pc.multiply(_int64(words, at), _THOUSAND).cast(pa.timestamp("us", "UTC"))
+
+
+def _int32(words: "array[int]", at: int) -> Any:
+    return _view(pa.int32(), words[at::_FIXED_WORDS])
+
+
+def _lost_in_plain_form(words: "array[int]", odd: Sequence[StoredMessage] | None) -> dict[str, Callable[[], Any]]:
+    """The columns that the rewritten records of *odd* do not have."""
+    if odd is not None:
+        return {
+            "sysFlag": lambda: pa.array([record.sys_flag for record in odd], pa.int32()),
+            "bodyCRC": lambda: _view(pa.int32(), array("I", (record.body_crc & 0xFFFFFFFF for record in odd))),
+            "bornHost": lambda: pa.array([decode_host(record.born_host) for record in odd], pa.string()),
+            "storeHost": lambda: pa.array([decode_host(record.store_host) for record in odd], pa.string()),
+            "offsetMsgId": lambda: pa.array([offset_message_id(record.store_host, record.commitlog_offset) for record in odd], pa.string()),
+        }
+    return {
+        "sysFlag": lambda: _int32(words, _SYS_FLAG_AT),
+        "bodyCRC": lambda: _int32(words, _BODY_CRC_AT),
+        "bornHost": lambda: _hosts(words, _BORN_HOST_AT),
+        "storeHost": lambda: _hosts(words, _STORE_HOST_AT),
+        "offsetMsgId": lambda: _offset_ids(words),
+    }
+
+
+def _hosts(words: "array[int]", at: int) -> Any:
+    """``ip:port``. A topic has few different hosts, so each is written once."""
+    seen = _int64(words, at).dictionary_encode()
+    texts = pa.array([decode_host((host & 0xFFFFFFFFFFFFFFFF).to_bytes(8)) for host in seen.dictionary.to_pylist()], pa.string())
+    return texts.take(seen.indices)
+
+
+def _offset_ids(words: "array[int]") -> Any:
+    """Store host and commit log offset in upper-case hex."""
+    count = len(words) // _FIXED_WORDS
+    quads = array("I", bytes(16 * count))
+    for place, at in enumerate((_STORE_HOST_AT, _STORE_HOST_AT + 1, _COMMITLOG_OFFSET_AT, _COMMITLOG_OFFSET_AT + 1)):
+        quads[place::4] = words[at::_FIXED_WORDS]
+    quads.byteswap()
+    text = quads.tobytes().hex().upper().encode()
+    return _cut(pa.string(), pa.py_buffer(text), array("i", range(0, 32 * count + 1, 32)))
+
+
+def _or_else(values: Any, other: Callable[[], Any]) -> Any:
+    return values if values.null_count == 0 else pc.coalesce(values, other())
 
 
 def _numbers(count: int) -> Any:
@@ -242,9 +369,15 @@ class _Properties:
     def map_array(self, map_type: Any) -> Any:
         return pa.MapArray.from_arrays(self.row_ends, self.names, self.values, map_type)
 
+    def dicts(self) -> Iterator[dict[str, str]]:
+        """Row by row."""
+        names, values, ends = self.names.to_pylist(), self.values.to_pylist(), self.row_ends.to_pylist()
+        for start, end in pairwise(ends):
+            yield dict(zip(names[start:end], values[start:end], strict=True))
+
     def values_of(self, name: str) -> Any:
         """One property of every row, null where there is none."""
-        found = pc.indices_nonzero(pc.equal(self.names, name))
+        found = pc.indices_nonzero(pc.equal(self.names, _PROPERTY_NAMES[name]))
         rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(found)
         every_row = _numbers(len(self.row_ends) - 1)
         values = self.values.take(found)
@@ -253,7 +386,7 @@ class _Properties:
 
 def _terminate(raw: Any) -> Any:
     """*raw* with a separator 2 at the end of every row that has properties; 4.9 brokers leave the last one off."""
-    open_ended = pc.and_not(pc.not_equal(raw, b""), pc.ends_with(raw, b"\x02"))
+    open_ended = pc.and_not(pc.not_equal(raw, _EMPTY), pc.ends_with(raw, b"\x02"))
     if not pc.any(open_ended, min_count=0).as_py():
         return raw
     return pc.if_else(open_ended, pc.binary_join_element_wise(raw, b"\x02", b""), raw)
@@ -266,7 +399,7 @@ def _cut_properties(raw: Any) -> _Properties | None:
     """
     data = _data(raw)
     octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
-    separators = pc.indices_nonzero(pc.less(octets, pa.scalar(3, pa.uint8()))).cast(pa.int32())
+    separators = pc.indices_nonzero(pc.less(octets, _AFTER_VALUES)).cast(pa.int32())
     count = len(separators) // 2
     if octets.take(separators).buffers()[1].to_pybytes()[: len(separators)] != b"\x01\x02" * count:
         return None

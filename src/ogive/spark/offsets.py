@@ -1,4 +1,4 @@
-"""Positions in queues: as Spark's checkpoint keeps them, and as `startingOffsets` and `endingOffsets` mean them. Pure."""
+"""Positions in queues: as Spark's checkpoint keeps them, and as the options of start and end mean them. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ogive.errors import InvalidOption
 from ogive.model import MessageQueue
-from ogive.spark.options import EARLIEST, LATEST, Bound, QueueOffsets
+from ogive.spark.bounds import EARLIEST, LATEST, AtTime, AtTimes, Behind, Bound, QueueNumbers
 from ogive.wire.bodies import TopicOffset
 
 VERSION: Final = 1
@@ -18,10 +18,9 @@ Spans = Mapping[MessageQueue, TopicOffset]
 # --- in the checkpoint -----------------------------------------------------------------------------------------------
 
 
-def fingerprint(topics: Iterable[str], tags: Iterable[str] | None) -> str:
-    """What a checkpoint belongs to. With other topics or tags its offsets would silently mean something else."""
-    text = "\0".join(sorted(topics)) + "\0\0" + ("*" if tags is None else "\0".join(sorted(tags)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def fingerprint(selection: str, subscription: str) -> str:
+    """What a checkpoint belongs to. With other topics or another filter its offsets would silently mean something else."""
+    return hashlib.sha256(f"{selection}\0\0{subscription}".encode()).hexdigest()[:16]
 
 
 def to_offset(positions: Positions, owner: str) -> dict[str, Any]:
@@ -38,7 +37,10 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
         raise InvalidOption(f"the checkpoint holds offsets of version {offset.get('v')}, this release reads version {VERSION}")
     if offset.get("f") != owner:
         topics = ", ".join(sorted(offset.get("q", {})))
-        raise InvalidOption(f"the checkpoint belongs to a query with other topics or tags (topics: {topics}); use a new checkpointLocation")
+        raise InvalidOption(
+            f"the checkpoint belongs to a query with other topics, queues or another filter (its topics: {topics}); use a new "
+            "checkpointLocation"
+        )
     return {
         MessageQueue(topic, broker_name, int(queue_id)): position
         for topic, brokers in offset["q"].items()
@@ -50,29 +52,48 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
 # --- in options ------------------------------------------------------------------------------------------------------
 
 
-def resolve(name: str, bound: Bound, spans: Spans, committed: Positions) -> dict[MessageQueue, int]:
+def times_wanted(name: str, bound: Bound | None, spans: Spans) -> dict[MessageQueue, int]:
+    """The times, in ms, whose offsets a broker must find for *bound*; empty for one that names no times. Raises InvalidOption."""
+    if isinstance(bound, AtTime):
+        return dict.fromkeys(spans, bound.ms)
+    return _numbers_for(name, bound.ms, spans) if isinstance(bound, AtTimes) else {}
+
+
+def resolve(
+    name: str, bound: Bound, spans: Spans, committed: Positions, found: Positions | None = None, *, beyond: bool = False
+) -> dict[MessageQueue, int]:
     """The position that option *name* means in every queue of *spans*. A group without an offset in a queue starts with the first message.
 
+    *found* are the offsets of `times_wanted`. With *beyond* offsets may lie behind the end of their queue: a stream gets there later.
     Raises InvalidOption where JSON offsets do not fit the queues.
     """
     if isinstance(bound, dict):
-        return _resolve_json(name, bound, spans)
+        return _resolve_json(name, bound, spans, beyond=beyond)
+    if isinstance(bound, AtTime | AtTimes):
+        return {queue: min(max((found or {})[queue], span.min_offset), span.max_offset) for queue, span in spans.items()}
+    if isinstance(bound, Behind):
+        return {queue: max(span.min_offset, span.max_offset - bound.count) for queue, span in spans.items()}
     if bound == "group":
         return {queue: committed.get(queue, span.min_offset) for queue, span in spans.items()}
     return {queue: _at(EARLIEST if bound == "earliest" else LATEST, span) for queue, span in spans.items()}
 
 
-def _resolve_json(name: str, given: QueueOffsets, spans: Spans) -> dict[MessageQueue, int]:
-    wanted = {queue: offset for topic, brokers in given.items() for queue, offset in _queues(name, topic, brokers, spans)}
-    missing, unknown = sorted(spans.keys() - wanted.keys()), sorted(wanted.keys() - spans.keys())
-    if missing:
-        raise InvalidOption(f"{name} says nothing about queue {missing[0]}: every queue needs an offset, -2 for earliest, -1 for latest")
-    if unknown:
-        raise InvalidOption(f"{name} names queue {unknown[0]}, which does not exist")
+def _resolve_json(name: str, given: QueueNumbers, spans: Spans, *, beyond: bool) -> dict[MessageQueue, int]:
+    wanted = _numbers_for(name, given, spans)
     for queue, offset in wanted.items():
-        if offset > spans[queue].max_offset:
+        if offset > spans[queue].max_offset and not beyond:
             raise InvalidOption(f"{name} says {offset} for queue {queue}, which ends at {spans[queue].max_offset}")
     return {queue: _at(offset, spans[queue]) for queue, offset in wanted.items()}
+
+
+def _numbers_for(name: str, given: QueueNumbers, spans: Spans) -> dict[MessageQueue, int]:
+    wanted = {queue: number for topic, brokers in given.items() for queue, number in _queues(name, topic, brokers, spans)}
+    missing, unknown = sorted(spans.keys() - wanted.keys()), sorted(wanted.keys() - spans.keys())
+    if missing:
+        raise InvalidOption(f"{name} says nothing about queue {missing[0]}: every queue needs an entry, as offsets -2 earliest, -1 latest")
+    if unknown:
+        raise InvalidOption(f"{name} names queue {unknown[0]}, which does not exist")
+    return wanted
 
 
 def _queues(name: str, topic: str, brokers: dict[str, dict[int, int]], spans: Spans) -> Iterable[tuple[MessageQueue, int]]:

@@ -3,149 +3,308 @@
 import difflib
 import json
 import os
+import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from ogive.client.config import DEFAULT_NAME_SERVER, parse_name_servers
 from ogive.errors import InvalidOption
 from ogive.model import parse_tags, validate_group, validate_topic
-
-EARLIEST: Final = -2  # in offsets given as JSON, as in rocketmq-spark and Kafka
-LATEST: Final = -1
-
-QueueOffsets = dict[str, dict[str, dict[int, int]]]
-"""topic -> broker name ("" where the user left it out) -> queue id -> offset, EARLIEST or LATEST"""
-
-Bound = Literal["earliest", "latest", "group"] | QueueOffsets
+from ogive.spark import access
+from ogive.spark.access import Access
+from ogive.spark.bounds import AtTime, Bound, offsets_bound, parse_duration_s, time_bound, times_bound
+from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
+DEFAULT_POLL_TIMEOUT_S: Final = 30.0
 
-_COMMON: Final = ("nameServer",)
 _SOURCE: Final = (
-    *_COMMON,
+    *access.NAMES,
     "subscribe",
+    "subscribePattern",
+    "assign",
+    "queues",
     "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
     "maxPartitions",
+    "maxRecordsPerPartition",
     "preserveOrder",
     "consumerGroup",
     "commitOffsets",
+    "offsetCommitInterval",
     "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "pollTimeoutMs",
     "tags",
+    "sqlFilter",
     "includeProperties",
+    "includeMetadata",
 )
-_SINK: Final = (*_COMMON, "topic", "producerGroup", "maxInFlight")
-_ALIASES: Final = {"rocketmq.namesrv": "nameserver", "nameserveraddress": "nameserver"}
+_SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})  # writeStream hands its own options to the sink
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
+
+Queues = dict[str, dict[str, frozenset[int]]]
+"""topic -> broker name ("" where the user left it out) -> queue ids"""
+
+Delivery = Literal["atLeastOnce", "idempotent", "transactional"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which queues a read covers: those of *topics*, of every topic that matches *pattern*, or the *assigned* ones; of them *queue_ids*."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Queues | None = None
+    queue_ids: frozenset[int] | None = None
+
+    @property
+    def identity(self) -> str:
+        """What a checkpoint belongs to, apart from the filter."""
+        parts = ["\0".join(self.topics)]
+        if self.pattern is not None:
+            parts.append(f"pattern {self.pattern}")
+        if self.assigned is not None:
+            named = {topic: {broker: sorted(ids) for broker, ids in brokers.items()} for topic, brokers in self.assigned.items()}
+            parts.append(f"assign {json.dumps(named, sort_keys=True)}")
+        if self.queue_ids is not None:
+            parts.append(f"queues {sorted(self.queue_ids)}")
+        return "\0\0".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """Options of a read. Counts are messages, partitions are Spark's."""
 
-    name_servers: tuple[str, ...]
-    topics: tuple[str, ...]
-    starting_offsets: Bound | None = None  # None: earliest for a batch, latest for a stream
-    ending_offsets: Bound | None = None  # None: latest; batches only
+    access: Access
+    selection: Selection
+    starting: Bound | None = None  # None: earliest for a batch, latest for a stream
+    starting_strategy: Literal["error", "latest"] = "latest"  # where a queue has no message since the starting time
+    ending: Bound | None = None  # None: latest for a batch, none for a stream
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS_PER_TRIGGER
+    min_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    max_trigger_delay_s: float = 900.0
+    min_partitions: int = 1
     max_partitions: int
+    max_records_per_partition: int | None = None
     preserve_order: bool = True
     consumer_group: str | None = None
     commit_offsets: bool = True
+    offset_commit_interval_s: float = 0.0
     fail_on_data_loss: bool = True
+    fetch_retries: int | None = None  # None: as many as fit into poll_timeout_s
+    fetch_retry_interval_s: float | None = None  # None: growing
+    poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_S
     tags: frozenset[str] | None = None
+    sql_filter: str | None = None
     include_properties: bool = True
+    include_metadata: bool = False
 
     @property
     def subscription(self) -> str:
-        """The tag expression that the broker gets."""
-        return "*" if self.tags is None else " || ".join(sorted(self.tags))
+        """The filter expression that the broker gets: of tags, or SQL92."""
+        return self.sql_filter or ("*" if self.tags is None else " || ".join(sorted(self.tags)))
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Raises InvalidOption, which names the option and what it should be."""
-        given = _known(options, _SOURCE, _ALIASES | _TOPIC_ALIASES)
-        group = given.pop("consumergroup", None)
+        given = _Given(options, _SOURCE, access.ALIASES | _TOPIC_ALIASES)
+        now_ms = time.time_ns() // 1_000_000
         parsed = cls(
-            name_servers=_name_servers(given),
-            topics=_topics(given.pop("subscribe", "")),
-            starting_offsets=_take(given, "startingOffsets", _bound, None),
-            ending_offsets=_take(given, "endingOffsets", _bound, None),
-            max_offsets_per_trigger=_take(given, "maxOffsetsPerTrigger", _count, DEFAULT_MAX_OFFSETS_PER_TRIGGER),
-            max_partitions=_take(given, "maxPartitions", _count, os.cpu_count() or 1),
-            preserve_order=_take(given, "preserveOrder", _flag, True),
-            consumer_group=None if group is None else validate_group(group),
-            commit_offsets=_take(given, "commitOffsets", _flag, True),
-            fail_on_data_loss=_take(given, "failOnDataLoss", _flag, True),
-            tags=_take(given, "tags", _tags, None),
-            include_properties=_take(given, "includeProperties", _flag, True),
+            access=Access.parse(given.texts, given.flag),
+            selection=_selection(given),
+            starting=_bound(given, "starting", now_ms),
+            starting_strategy=given.take("startingOffsetsByTimestampStrategy", _strategy, "latest"),
+            ending=_bound(given, "ending", now_ms),
+            max_offsets_per_trigger=given.take("maxOffsetsPerTrigger", _count, DEFAULT_MAX_OFFSETS_PER_TRIGGER),
+            min_offsets_per_trigger=given.take("minOffsetsPerTrigger", _count, None),
+            max_bytes_per_trigger=given.take("maxBytesPerTrigger", _bytes, None),
+            max_trigger_delay_s=given.take("maxTriggerDelay", parse_duration_s, 900.0),
+            min_partitions=given.take("minPartitions", _count, 1),
+            max_partitions=given.take("maxPartitions", _count, os.cpu_count() or 1),
+            max_records_per_partition=given.take("maxRecordsPerPartition", _count, None),
+            preserve_order=given.flag("preserveOrder", not given.any("minPartitions", "maxRecordsPerPartition")),
+            consumer_group=given.take("consumerGroup", lambda _, text: validate_group(text), None),
+            commit_offsets=given.flag("commitOffsets", True),
+            offset_commit_interval_s=given.take("offsetCommitInterval", parse_duration_s, 0.0),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+            fetch_retries=given.take("fetchOffset.numRetries", _number, None),
+            fetch_retry_interval_s=given.take("fetchOffset.retryIntervalMs", _seconds_of_ms, None),
+            poll_timeout_s=given.take("pollTimeoutMs", _seconds_of_ms, DEFAULT_POLL_TIMEOUT_S),
+            tags=given.take("tags", _tags, None),
+            sql_filter=given.take("sqlFilter", _sql, None),
+            include_properties=given.flag("includeProperties", True),
+            include_metadata=given.flag("includeMetadata", False),
         )
-        if parsed.starting_offsets == "group" and group is None:
-            raise InvalidOption("startingOffsets=group needs the option consumerGroup")
-        if parsed.ending_offsets in ("earliest", "group"):
-            raise InvalidOption(f"endingOffsets={parsed.ending_offsets}: expected latest, or JSON like {_JSON_FORM}")
+        parsed._check(given)
         return parsed
+
+    def _check(self, given: "_Given") -> None:
+        """What no option alone shows. Raises InvalidOption."""
+        if self.starting == "group" and self.consumer_group is None:
+            raise InvalidOption("startingOffsets=group needs the option consumerGroup")
+        if self.ending in ("earliest", "group"):
+            raise InvalidOption(f"endingOffsets={self.ending}: a read ends at latest, latest-1000, offsets as JSON, or a time")
+        if self.tags is not None and self.sql_filter is not None:
+            raise InvalidOption("tags and sqlFilter are given: one filter at a time (in SQL92 a tag is the property TAGS: TAGS = 'paid')")
+        if self.min_offsets_per_trigger is not None and self.min_offsets_per_trigger > self.max_offsets_per_trigger:
+            raise InvalidOption(
+                f"minOffsetsPerTrigger is {self.min_offsets_per_trigger}, more than maxOffsetsPerTrigger, which is "
+                f"{self.max_offsets_per_trigger}"
+            )
+        if self.min_partitions > self.max_partitions and given.any("maxPartitions"):
+            raise InvalidOption(f"minPartitions is {self.min_partitions}, more than maxPartitions, which is {self.max_partitions}")
+        if self.preserve_order and given.any("minPartitions", "maxRecordsPerPartition"):
+            raise InvalidOption("preserveOrder=true keeps every queue in one partition: leave out minPartitions and maxRecordsPerPartition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """Options of a write."""
 
-    name_servers: tuple[str, ...]
+    access: Access
     topic: str | None = None  # None: the column says it
     producer_group: str = "SPARK_SINK"
     max_in_flight: int = 64
+    delivery: Delivery = "atLeastOnce"
+    transaction_timeout_s: float = 3600.0
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Raises InvalidOption, which names the option and what it should be."""
-        given = _known(options, _SINK, _ALIASES | {"path": "topic"})
+        given = _Given(options, _SINK, access.ALIASES | {"path": "topic"})
         return cls(
-            name_servers=_name_servers(given),
-            topic=_take(given, "topic", lambda _, text: validate_topic(text), None),
-            producer_group=_take(given, "producerGroup", lambda _, text: validate_group(text), "SPARK_SINK"),
-            max_in_flight=_take(given, "maxInFlight", _count, 64),
+            access=Access.parse(given.texts, given.flag),
+            topic=given.take("topic", lambda _, text: validate_topic(text), None),
+            producer_group=given.take("producerGroup", lambda _, text: validate_group(text), "SPARK_SINK"),
+            max_in_flight=given.take("maxInFlight", _count, 64),
+            delivery=given.take("delivery", _delivery, "atLeastOnce"),
+            transaction_timeout_s=given.take("transactionTimeout", parse_duration_s, 3600.0),
         )
 
 
-def _known(options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[str, str]) -> dict[str, str]:
+class _Given:
     """The options in lower case, aliases resolved. A name that nobody knows would silently change nothing, so it is refused."""
-    known = {name.lower(): name for name in names}
-    given: dict[str, str] = {}
-    for name, text in options.items():
-        key = aliases.get(name.lower(), name.lower())
-        if given.get(key, text) != text:
-            raise InvalidOption(f"option {name!r} says {text!r}, but {known[key]} is {given[key]!r} already")
-        if key in known:
-            given[key] = text
-        elif key not in _SPARKS_OWN:
-            near = difflib.get_close_matches(key, known, 1, 0.5)
-            hint = f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}"
-            raise InvalidOption(f"unknown option {name!r}: {hint}")
-    return given
+
+    def __init__(self, options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in names}
+        self.texts: dict[str, str] = {}
+        for name, text in options.items():
+            key = aliases.get(name.lower(), name.lower())
+            if self.texts.get(key, text) != text:
+                raise InvalidOption(f"option {name!r} says {text!r}, but {known[key]} is {self.texts[key]!r} already")
+            if key in known:
+                self.texts[key] = text
+            elif key not in _SPARKS_OWN:
+                near = difflib.get_close_matches(key, known, 1, 0.5)
+                hint = f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}"
+                raise InvalidOption(f"unknown option {name!r}: {hint}")
+
+    def any(self, *names: str) -> bool:
+        return any(name.lower() in self.texts for name in names)
+
+    def take(self, name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
+        text = self.texts.get(name.lower())
+        return default if text is None else parse(name, text)
+
+    def flag(self, name: str, default: bool) -> bool:
+        flag: bool = self.take(name, _flag, default)
+        return flag
 
 
-def _take(given: dict[str, str], name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
-    text = given.get(name.lower())
-    return default if text is None else parse(name, text)
+# --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def _name_servers(given: Mapping[str, str]) -> tuple[str, ...]:
-    return parse_name_servers(given.get("nameserver", DEFAULT_NAME_SERVER))
+def _selection(given: _Given) -> Selection:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.any(name)]
+    if not ways:
+        raise InvalidOption("the option subscribe is missing: a topic, or several separated by commas (or subscribePattern, or assign)")
+    if len(ways) > 1:
+        raise InvalidOption(f"{ways[0]} and {ways[1]} are given: one of subscribe, subscribePattern and assign says what is read")
+    assigned: Queues | None = given.take("assign", _assigned, None)
+    return Selection(
+        topics=tuple(sorted(assigned)) if assigned is not None else given.take("subscribe", _topics, ()),
+        pattern=given.take("subscribePattern", _pattern, None),
+        assigned=assigned,
+        queue_ids=given.take("queues", _queue_ids, None),
+    )
 
 
-def _topics(text: str) -> tuple[str, ...]:
+def _topics(_: str, text: str) -> tuple[str, ...]:
     topics = sorted({part.strip() for part in text.split(",") if part.strip()})
     if not topics:
         raise InvalidOption("the option subscribe is missing: a topic, or several separated by commas")
     return tuple(validate_topic(topic) for topic in topics)
 
 
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as exc:
+        raise InvalidOption(f"{name}={text!r} is no regular expression: {exc}") from None
+    return text
+
+
+def _assigned(name: str, text: str) -> Queues:
+    try:
+        topics = json.loads(text)
+        if not topics:
+            raise ValueError("nothing is assigned")
+        return {validate_topic(topic): _queues_of(queues) for topic, queues in topics.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidOption(f'{name}={text!r}: expected JSON like {{"Orders": [0, 1]}} or {{"Orders": {{"broker-a": [0, 1]}}}}') from None
+
+
+def _queues_of(value: Any) -> dict[str, frozenset[int]]:
+    brokers = {"": value} if isinstance(value, list) else value
+    found = {broker: frozenset(ids) for broker, ids in brokers.items()}
+    if not all(ids and all(type(queue_id) is int and queue_id >= 0 for queue_id in ids) for ids in found.values()):
+        raise ValueError("queue ids are whole numbers from 0")
+    return found
+
+
+def _queue_ids(name: str, text: str) -> frozenset[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise InvalidOption(f"{name}={text!r}: expected queue ids separated by commas")
+    return frozenset(map(int, words))
+
+
+def _bound(given: _Given, side: str, now_ms: int) -> Bound | None:
+    """As in Kafka's source: the one time, else the times, else the offsets."""
+    single: AtTime | None = given.take(f"{side}Timestamp", lambda name, text: time_bound(name, text, now_ms), None)
+    if single is not None:
+        return single
+    bound: Bound | None = given.take(f"{side}OffsetsByTimestamp", lambda name, text: times_bound(name, text, now_ms), None)
+    return bound if bound is not None else given.take(f"{side}Offsets", offsets_bound, None)
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
 def _tags(_: str, text: str) -> frozenset[str] | None:
     return frozenset(parse_tags(text)) or None
+
+
+def _sql(name: str, text: str) -> str:
+    try:
+        return compile_expression(text).text
+    except InvalidOption as exc:
+        raise InvalidOption(f"{name}={text!r}: {exc}") from None
 
 
 def _count(name: str, text: str) -> int:
@@ -154,37 +313,42 @@ def _count(name: str, text: str) -> int:
     return int(text)
 
 
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise InvalidOption(f"{name}={text!r}: expected a whole number")
+    return int(text)
+
+
+def _seconds_of_ms(name: str, text: str) -> float:
+    return _count(name, text) / 1000
+
+
+_BYTES: Final = re.compile(r"(\d{1,15})\s*([kmg]?)(?:i?b)?")
+
+
+def _bytes(name: str, text: str) -> int:
+    found = _BYTES.fullmatch(text.strip().lower())
+    if found is None or not int(found[1]):
+        raise InvalidOption(f"{name}={text!r}: expected bytes, as 1048576, 64m or 1g")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+
+
 def _flag(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise InvalidOption(f"{name}={text!r}: expected true or false")
     return text.strip().lower() == "true"
 
 
-# --- offsets ---------------------------------------------------------------------------------------------------------
-
-_WORDS: Final[Mapping[str, Literal["earliest", "latest", "group"]]] = {"earliest": "earliest", "latest": "latest", "group": "group"}
-_JSON_FORM: Final = '{"Orders": {"broker-a": {"0": 23, "1": -2}}} (-2 earliest, -1 latest)'
-
-
-def _bound(name: str, text: str) -> Bound:
-    word = _WORDS.get(text.strip().lower())
-    if word is not None:
-        return word
-    try:
-        topics = json.loads(text)
-        return {topic: _brokers(queues) for topic, queues in topics.items()}
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidOption(f"{name}={text!r}: expected earliest, latest, group, or JSON like {_JSON_FORM}") from None
+def _strategy(name: str, text: str) -> str:
+    word = text.strip().lower()
+    if word not in ("error", "latest"):
+        raise InvalidOption(f"{name}={text!r}: expected error or latest")
+    return word
 
 
-def _brokers(value: dict[str, Any]) -> dict[str, dict[int, int]]:
-    """Broker name -> queues; Kafka's form, which has no brokers, becomes the one broker named ""."""
-    if value and all(isinstance(offset, int) for offset in value.values()):
-        value = {"": value}
-    return {broker: {int(queue_id): _offset(offset) for queue_id, offset in queues.items()} for broker, queues in value.items()}
-
-
-def _offset(value: Any) -> int:
-    if type(value) is not int or value < EARLIEST:
-        raise ValueError(f"{value!r} is no offset")
-    return value
+def _delivery(name: str, text: str) -> str:
+    known = {choice.lower(): choice for choice in get_args(Delivery)}
+    choice = known.get(text.strip().lower().replace("-", ""))
+    if choice is None:
+        raise InvalidOption(f"{name}={text!r}: expected {', '.join(known.values())}")
+    return str(choice)

@@ -4,14 +4,18 @@ Behaviour
 - Positions are stored when the batch that ends there is durable in Spark's checkpoint: never ahead of it.
 - One store is on its way at a time; while it is, only the newest position waits.
 - Nothing here raises or blocks the query: a failure is logged, the next position repairs it.
+- No more often than the interval that is asked for; what comes in between waits.
 - When Spark ends the process (SIGTERM is all it ever says) what waits is stored first, for at most FLUSH_S.
 """
 
 import concurrent.futures
 import logging
+import math
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import FrameType
 from typing import Final
@@ -28,9 +32,12 @@ FLUSH_S: Final = 2.0
 class Progress:
     """Positions of one consumer group on their way to the brokers. Used by one thread."""
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: Cluster, group: str, interval_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._group = group
+        self._interval_s = interval_s
+        self._clock = clock
+        self._told_at = -math.inf
         self._stored: Positions = {}
         self._waiting: Positions | None = None
         self._running: Future[None] | None = None
@@ -46,7 +53,7 @@ class Progress:
         for _ in range(2):  # the one on its way, then the one that waits
             if self._running is not None:
                 concurrent.futures.wait((self._running,), timeout_s)
-            self._go_on()
+            self._go_on(at_once=True)
 
     def flush_on_sigterm(self) -> None:
         """Make SIGTERM flush, then end the process as before. Only the main thread can; elsewhere nothing is changed."""
@@ -61,13 +68,14 @@ class Progress:
 
         signal.signal(signal.SIGTERM, flush_and_end)
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, at_once: bool = False) -> None:
         if self._running is not None:
             if not self._running.done():
                 return
             self._report(self._running)
             self._running = None
-        if self._waiting is not None:
+        if self._waiting is not None and (at_once or self._clock() - self._told_at >= self._interval_s):
+            self._told_at = self._clock()
             self._running = self._cluster.start_commit(self._group, self._waiting)
             self._waiting = None
 

@@ -29,17 +29,20 @@ class QueueRange:
         return self.end - self.start
 
 
-def pack(ranges: Iterable[QueueRange], max_partitions: int, *, preserve_order: bool) -> list[list[QueueRange]]:
-    """At most *max_partitions* groups of about equal size, each sorted by queue; empty ranges vanish.
+def pack(
+    ranges: Iterable[QueueRange], max_partitions: int, *, preserve_order: bool, min_partitions: int = 1, max_rows: int | None = None
+) -> list[list[QueueRange]]:
+    """Groups of about equal size, each sorted by queue; empty ranges vanish. At most *max_partitions*, unless *max_rows* needs more.
 
-    With *preserve_order* a range stays whole, so the rows of a queue come in order from one partition; else longer ones are split.
+    With *preserve_order* a range stays whole, so the rows of a queue come in order from one partition; else long ones are split: there are
+    *min_partitions* groups where there are so many rows, and none has more than *max_rows*.
     """
-    wanted = [item for item in ranges if item.start < item.end]
+    wanted = sorted(item for item in ranges if item.start < item.end)
     total = sum(len(item) for item in wanted)
-    count = min(max_partitions, -(-total // ROWS_PER_PARTITION))
-    if not preserve_order and count > 1:
-        share = -(-total // count)
-        wanted = [piece for item in wanted for piece in _split(item, share)]
+    count = max(min(max_partitions, -(-total // ROWS_PER_PARTITION)), min(min_partitions, total))
+    if not preserve_order:
+        count = max(count, -(-total // (max_rows or total))) if total else 0
+        return _cut(wanted, total, count)
     groups: list[list[QueueRange]] = [[] for _ in range(min(count, len(wanted)))]
     sizes = [(0, number) for number in range(len(groups))]
     for item in sorted(wanted, key=lambda item: (-len(item), item)):
@@ -49,9 +52,20 @@ def pack(ranges: Iterable[QueueRange], max_partitions: int, *, preserve_order: b
     return [sorted(group) for group in groups]
 
 
-def _split(item: QueueRange, share: int) -> Iterator[QueueRange]:
-    for start in range(item.start, item.end, share):
-        yield QueueRange(item.queue, start, min(start + share, item.end))
+def _cut(ranges: Sequence[QueueRange], total: int, count: int) -> list[list[QueueRange]]:
+    """All rows in a line, cut into *count* parts that differ by one row at most."""
+    ends = [total * number // count for number in range(1, count + 1)]
+    groups: list[list[QueueRange]] = [[] for _ in ends]
+    at = number = 0
+    for item in ranges:
+        start = item.start
+        while start < item.end:
+            end = min(item.end, start + ends[number] - at)
+            groups[number].append(QueueRange(item.queue, start, end))
+            at, start = at + end - start, end
+            if at == ends[number]:
+                number += 1
+    return groups
 
 
 def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_rows: int | None) -> dict[MessageQueue, int]:
@@ -72,6 +86,20 @@ def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int],
         end[queue] = start.get(queue, 0) + rows
         left -= rows
     return end
+
+
+def admit_bytes(
+    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], record_bytes: Mapping[MessageQueue, float], max_bytes: int
+) -> dict[MessageQueue, int]:
+    """The part of *end* that is about *max_bytes* away, each queue its share; *record_bytes* says how long its messages are about.
+
+    A queue with a backlog gets at least one row.
+    """
+    behind = {queue: position - start.get(queue, 0) for queue, position in end.items() if position > start.get(queue, 0)}
+    total = sum(rows * record_bytes.get(queue, 0.0) for queue, rows in behind.items())
+    if total <= max_bytes:
+        return dict(end)
+    return {**end, **{queue: start.get(queue, 0) + max(1, int(rows * max_bytes / total)) for queue, rows in behind.items()}}
 
 
 class Chunks:

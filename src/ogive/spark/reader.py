@@ -9,13 +9,17 @@ Behaviour
 Differs from Spark's Kafka source
 - One trigger reads a bounded number of messages by default.
 - A new queue is read from its first message, also when the stream started with latest.
+- Starting and ending times need no message behind them: a queue without one starts or ends at its end (startingOffsetsByTimestampStrategy).
+- A stream may have an end: it stops there, and new queues are read up to it.
 - A stream that starts with latest stores that position in its consumer group, if it has one, and starts there again when its first batch
   failed: Spark asks a Python source for its initial offset a second time, and later messages would move it.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,13 +29,15 @@ from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.spark.decode import RecordDecoder
-from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, resolve, to_offset
+from ogive.spark.bounds import AtTime, AtTimes, Bound
+from ogive.spark.decode import RecordDecoder, queue_offsets
+from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, resolve, times_wanted, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
-from ogive.spark.ranges import QueueRange, admit, pack
-from ogive.spark.rpc import SETTLE_S, Cluster, cluster, shrunk
+from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
+from ogive.spark.rpc import SETTLE_S, Cluster, Filter, Patience, cluster, data_loss, removed, shrunk
 from ogive.spark.schema import arrow_schema
+from ogive.sql92 import compile_expression
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +64,36 @@ class _Reading:
 
     @property
     def _cluster(self) -> Cluster:
-        return cluster(self._options.name_servers)
+        return cluster(self._options.access)
+
+    def _spans(self) -> Spans:
+        options = self._options
+        return self._cluster.selected(
+            options.selection, Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s)
+        )
+
+    def _resolve(self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False) -> dict[MessageQueue, int]:
+        """What *bound*, the start or the end as *side* says, means in every queue."""
+        name = side + ("OffsetsByTimestamp" if isinstance(bound, AtTimes) else "Timestamp" if isinstance(bound, AtTime) else "Offsets")
+        times = times_wanted(name, bound, spans)
+        found = self._cluster.search(times) if times else {}
+        if side == "starting" and self._options.starting_strategy == "error":
+            for queue in sorted(found):
+                if found[queue] >= spans[queue].max_offset:
+                    raise InvalidOption(f"{name}: queue {queue} has no message since then (startingOffsetsByTimestampStrategy=error)")
+        committed = self._committed(spans) if bound == "group" else {}
+        return resolve(name, bound, spans, committed, found, beyond=beyond)
 
     def _plan(self, start: Positions, end: Positions) -> list[InputPartition]:
         ranges = (QueueRange(queue, start[queue], end[queue]) for queue in end)
-        groups = pack(ranges, self._options.max_partitions, preserve_order=self._options.preserve_order)
+        options = self._options
+        groups = pack(
+            ranges,
+            options.max_partitions,
+            preserve_order=options.preserve_order,
+            min_partitions=options.min_partitions,
+            max_rows=options.max_records_per_partition,
+        )
         return [Ranges(tuple(group)) for group in groups]
 
     def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
@@ -76,33 +107,47 @@ class _Reading:
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         ranges: tuple[QueueRange, ...] = partition.value or ()  # Spark makes a partition of None where a plan is empty
-        decoder = RecordDecoder(arrow_schema(self._schema), self._options.tags)
+        options = self._options
+        sql = None if options.sql_filter is None else compile_expression(options.sql_filter)
+        decoder = RecordDecoder(arrow_schema(self._schema), options.tags, sql)
+        wanted = Filter(options.subscription, "TAG" if sql is None else "SQL92")
         answers = self._cluster.read(
             ranges,
             group=self._options.consumer_group or TOOLS_GROUP,
-            subscription=self._options.subscription,
+            wanted=wanted,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            patience=Patience(self._options.poll_timeout_s),
         )
-        for queue, records in _joined(answers):
-            batch = decoder.decode(records, queue)
+        for covered, records in _joined(answers):
+            batch = decoder.decode(records, covered.queue)
+            if wanted.takes_all and batch.num_rows != len(covered):
+                self._look_for_holes(covered, records)
             if batch.num_rows:
                 yield batch
 
+    def _look_for_holes(self, covered: QueueRange, records: bytes) -> None:
+        """An answer without a filter must hold every message of its offsets."""
+        lost = [
+            QueueRange(covered.queue, a + 1, b) for a, b in pairwise([covered.start - 1, *queue_offsets(records), covered.end]) if b > a + 1
+        ]
+        for gone in lost:
+            self._lost(data_loss(gone))
 
-def _joined(answers: Iterator[tuple[MessageQueue, bytes]]) -> Iterator[tuple[MessageQueue, bytes]]:
+
+def _joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
     """Answers of one queue joined up to BATCH_BYTES: Apache's brokers give 32 messages at a time."""
     parts: list[bytes] = []
     size = 0
-    current: MessageQueue | None = None
-    for queue, records in answers:
-        if current is not None and (queue != current or size + len(records) > BATCH_BYTES):
-            yield current, parts[0] if len(parts) == 1 else b"".join(parts)
-            parts, size = [], 0
-        current = queue
+    joined: QueueRange | None = None
+    for covered, records in answers:
+        if joined is not None and (covered.queue != joined.queue or covered.start != joined.end or size + len(records) > BATCH_BYTES):
+            yield joined, parts[0] if len(parts) == 1 else b"".join(parts)
+            parts, size, joined = [], 0, None
+        joined = covered if joined is None else QueueRange(joined.queue, joined.start, covered.end)
         parts.append(records)
         size += len(records)
-    if current is not None:
-        yield current, b"".join(parts)
+    if joined is not None:
+        yield joined, b"".join(parts)
 
 
 class BatchReader(_Reading, DataSourceReader):
@@ -110,10 +155,11 @@ class BatchReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        spans = self._cluster.spans(options.topics)
-        committed = self._committed(spans) if options.starting_offsets == "group" else {}
-        start = resolve("startingOffsets", options.starting_offsets or "earliest", spans, committed)
-        end = resolve("endingOffsets", options.ending_offsets or "latest", spans, {})
+        if options.min_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
+            log.warning("minOffsetsPerTrigger and maxBytesPerTrigger are for streams: a batch reads all that its bounds say")
+        spans = self._spans()
+        start = self._resolve("starting", options.starting or "earliest", spans)
+        end = self._resolve("ending", options.ending or "latest", spans)
         for queue in sorted(spans):
             self._check(queue, start[queue], end[queue], spans[queue].max_offset)
         return self._plan(start, end)
@@ -122,8 +168,8 @@ class BatchReader(_Reading, DataSourceReader):
         """A range that is empty because something is wrong must not pass for one that is read."""
         if start > queue_end:  # only a group's offset can be: JSON is checked against the queues
             self._lost(shrunk(queue, queue_end, start))
-        elif start > end and isinstance(self._options.starting_offsets, dict):
-            raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind endingOffsets, which says {end}")
+        elif start > end and isinstance(self._options.starting, dict):
+            raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
@@ -134,15 +180,18 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        if options.ending_offsets is not None:
-            raise InvalidOption("endingOffsets is for batches; a stream ends when it is stopped, or with trigger(availableNow=True)")
-        self._owner = fingerprint(options.topics, options.tags)
+        self._owner = fingerprint(
+            options.selection.identity, options.subscription if options.sql_filter is None else f"sql {options.subscription}"
+        )
         self._initial: dict[str, Any] | None = None
         self._target: Positions | None = None  # where trigger(availableNow=True) ends
+        self._stop_at: Positions | None = None  # where the option of an end says
         self._first: Positions = {}
         self._latest: Positions = {}
         self._looked_at = 0.0
+        self._advanced_at = -math.inf
         self._idle_s = 0.0
+        self._missing: set[MessageQueue] = set()
         self._progress: Progress | None = None
 
     # --- on the driver -----------------------------------------------------------------------------------------------
@@ -164,8 +213,16 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         begin = from_offset(start, self._owner)
         self._store(begin)
         end = self._wait_for_news(begin) if self._target is None else self._up_to_target(begin, self._target)
-        known = {queue: self._first.get(queue, 0) for queue in end} | begin
-        return to_offset(admit(known, end, _max_rows(limit)), self._owner)
+        known = self._known(begin, end)
+        if self._holds_back(known, end):
+            return start
+        admitted = admit(known, end, _max_rows(limit))
+        if self._options.max_bytes_per_trigger is not None:
+            behind = {queue: known[queue] for queue in admitted if admitted[queue] > known[queue]}
+            admitted = admit_bytes(known, admitted, self._cluster.record_bytes(behind), self._options.max_bytes_per_trigger)
+        if admitted != begin:
+            self._advanced_at = time.monotonic()
+        return to_offset(admitted, self._owner)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the lag that Spark shows in a query's progress."""
@@ -174,7 +231,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         if finish.keys() - begin.keys():
-            spans = self._cluster.spans(self._options.topics)
+            spans = self._spans()
             begin = {queue: spans[queue].min_offset if queue in spans else 0 for queue in finish} | begin
         return self._plan(begin, finish)
 
@@ -186,13 +243,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._progress.flush()
 
     def _first_positions(self) -> Positions:
-        bound = self._options.starting_offsets or "latest"
-        spans = self._cluster.spans(self._options.topics)
+        bound = self._options.starting or "latest"
+        spans = self._spans()
+        positions = self._resolve("starting", bound, spans)
         if bound == "latest":
-            positions = {**resolve("startingOffsets", bound, spans, {}), **self._committed(spans)}
+            positions = {**positions, **self._committed(spans)}
             self._store_now(positions)
-            return positions
-        return resolve("startingOffsets", bound, spans, self._committed(spans) if bound == "group" else {})
+        return positions
 
     def _wait_for_news(self, begin: Positions) -> Positions:
         """Where the queues end. Spark asks 75 times a second while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
@@ -200,9 +257,21 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         end, shorter = self._look(begin)
         if shorter:
             end = self._settled(begin)
-        news = end != begin
+        news = end != begin and not self._holds_back(self._known(begin, end), end)
         self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
         return end
+
+    def _known(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
+        """*begin*, and where queues start that are new since."""
+        return {**{queue: self._first.get(queue, 0) for queue in end}, **begin}
+
+    def _holds_back(self, begin: Positions, end: Positions) -> bool:
+        """Whether to wait for minOffsetsPerTrigger; trigger(availableNow=True) would never end so."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or time.monotonic() - self._advanced_at >= self._options.max_trigger_delay_s:
+            return False
+        ahead = {queue: end[queue] - begin.get(queue, 0) for queue in end}
+        return min(ahead.values(), default=0) >= 0 and sum(ahead.values()) < least  # below 0: messages are lost, which must be told
 
     def _up_to_target(self, begin: Positions, target: Positions) -> Positions:
         """The target, except where *begin* is past it: because the queue grew in between, or because it lost messages."""
@@ -214,16 +283,47 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
         """Where the queues end, and what of *begin* lies behind that. A queue that is gone stays where it was."""
-        spans = self._cluster.spans(self._options.topics)
+        begin = begin or {}
+        spans = self._spans()
         self._looked_at = time.monotonic()
         self._first = {queue: span.min_offset for queue, span in spans.items()}
         self._latest = {queue: span.max_offset for queue, span in spans.items()}
         shorter = [
             QueueRange(queue, self._latest[queue], position)
-            for queue, position in (begin or {}).items()
+            for queue, position in begin.items()
             if self._latest.get(queue, position) < position
         ]
-        return {**(begin or {}), **self._latest}, shorter
+        self._report_missing(begin, spans)
+        return {**begin, **self._bounded(begin, spans)}, shorter
+
+    def _report_missing(self, begin: Positions, spans: Spans) -> None:
+        """Queues that were read and are not there: their broker is away, or they were taken from the topic."""
+        missing = begin.keys() - spans.keys()
+        brokers = {(queue.topic, queue.broker_name) for queue in spans}
+        for queue in sorted(missing - self._missing):
+            if (queue.topic, queue.broker_name) not in brokers:
+                log.warning("queue %s is in no route: its broker is away, or it moved; it was read up to offset %d", queue, begin[queue])
+            elif (end := self._cluster.end_of(queue)) > begin[queue]:
+                self._lost(removed(QueueRange(queue, begin[queue], end)))
+            else:
+                log.info("queue %s is not a queue of its topic any more; it was read to its end", queue)
+        self._missing = set(missing)
+
+    def _bounded(self, begin: Positions, spans: Spans) -> Positions:
+        """Where the queues end, or the query is to end in them. What was read stays read."""
+        bound = self._options.ending
+        if bound is None:
+            return self._latest
+        if isinstance(bound, AtTime | AtTimes):  # messages before that time may still come, and new queues
+            stop = self._resolve("ending", bound, spans)
+        else:
+            if self._stop_at is None:
+                self._stop_at = self._resolve("ending", bound, spans, beyond=True)
+            stop = dict(self._stop_at)
+        return {
+            queue: latest if latest < begin.get(queue, 0) else max(begin.get(queue, 0), min(latest, stop.get(queue, self._first[queue])))
+            for queue, latest in self._latest.items()
+        }
 
     def _settled(self, begin: Positions) -> Positions:
         """A queue is shorter than what was read of it: a broker that starts shows its queues bit by bit, so look again for a while."""
@@ -242,7 +342,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.consumer_group is None or not self._options.commit_offsets:
             return
         if self._progress is None:
-            self._progress = Progress(self._cluster, self._options.consumer_group)
+            self._progress = Progress(self._cluster, self._options.consumer_group, self._options.offset_commit_interval_s)
             self._progress.flush_on_sigterm()
         self._progress.advance(positions)
 

@@ -8,29 +8,44 @@ import asyncio
 import functools
 import logging
 import os
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
 
 from ogive.client import api
 from ogive.client.portal import Portal, portal
-from ogive.client.routes import MASTER_ID, broker_addresses, subscribe_queues
+from ogive.client.routes import MASTER_ID, auto_create_route, broker_addresses, publish_queues, subscribe_queues
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
     DataLoss,
     GroupNotExist,
+    InvalidOption,
     NoNameServer,
     NoRoute,
+    OgiveError,
     ServiceNotAvailable,
     TopicNotExist,
     TransportError,
 )
-from ogive.model import TOOLS_GROUP, MessageQueue, PullStatus
+from ogive.model import (
+    AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TOOLS_GROUP,
+    MessageQueue,
+    PullStatus,
+    reply_topic,
+)
+from ogive.spark.access import Access
+from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S, Selection
 from ogive.spark.ranges import Chunks, QueueRange
-from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import TopicOffset, TopicRouteData
+from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 
@@ -41,7 +56,7 @@ T = TypeVar("T")
 ROUTE_AGE_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 5.0
 PULL_TIMEOUT_S: Final = 20.0
-RETRY_WINDOW_S: Final = 30.0
+RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
 """How long one call is tried again while its broker is away. Longer outages end the task; Spark then tries the task again."""
 
 IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
@@ -49,33 +64,65 @@ MAX_IN_FLIGHT: Final = 32  # chunks, each of at most CHUNK_BYTES and one answer
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by bit
 
-_Fetched = tuple[list[bytes], int]  # answers, and the offset behind the last one
+NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
+
+_SAMPLE: Final = 32  # messages that say how long those of a queue are
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the broker sends of a queue: an expression of tags, which it compares by hash code, or of SQL92."""
+
+    expression: str = "*"
+    kind: Literal["TAG", "SQL92"] = "TAG"
+
+    @property
+    def takes_all(self) -> bool:
+        return self.expression == "*"
+
+
+EVERYTHING: Final = Filter()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing."""
+
+    window_s: float = RETRY_WINDOW_S
+    retries: int | None = None
+    pause_s: float | None = None
+
+
+USUAL: Final = Patience()
+
+_Fetched = tuple[list[tuple[QueueRange, bytes]], int]  # answers with the offsets that they cover, and the offset behind the last one
 
 
 class BrokerAway(NoRoute):
     """The topic has a route, but without the broker of a queue that is to be read: a broker that restarts is missing for a while."""
 
 
-_PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
+PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
 
 
-def cluster(name_servers: tuple[str, ...]) -> "Cluster":
-    """This process's connections to the cluster behind *name_servers*."""
-    return _cluster_of(os.getpid(), name_servers)
+def cluster(access: Access | tuple[str, ...]) -> "Cluster":
+    """This process's connections to a cluster. Name servers alone stand for an access without credentials and TLS."""
+    return _cluster_of(os.getpid(), access if isinstance(access, Access) else Access(name_servers=access))
 
 
 @functools.cache
-def _cluster_of(_pid: int, name_servers: tuple[str, ...]) -> "Cluster":
-    return Cluster(name_servers, portal())
+def _cluster_of(_pid: int, access: Access) -> "Cluster":
+    return Cluster(access, portal())
 
 
 class Cluster:
     """Calls that block the calling thread. Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help."""
 
-    def __init__(self, name_servers: tuple[str, ...], portal: Portal) -> None:
-        self._name_servers = name_servers
+    def __init__(self, access: Access, portal: Portal) -> None:
+        self._name_servers = access.name_servers
         self._portal = portal
-        self._pool = ConnectionPool()
+        self.pool = access.pool()
+        self._topics: tuple[list[str], float] | None = None
         self._routes: dict[str, tuple[TopicRouteData, float]] = {}
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
@@ -85,7 +132,34 @@ class Cluster:
 
     def spans(self, topics: Iterable[str]) -> dict[MessageQueue, TopicOffset]:
         """First and next offset of every queue of *topics*. Raises NoRoute for a topic that does not exist."""
-        return self._portal.call(self._spans(tuple(topics)))
+        return self._portal.call(self._spans(tuple(topics), USUAL))
+
+    def selected(self, selection: Selection, patience: Patience = USUAL) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset of the queues of *selection*. Raises NoRoute, and InvalidOption where it names what does not exist."""
+        return self._portal.call(self._selected(selection, patience))
+
+    def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The first offset that was stored at that time or later, for each queue; its end where there is none."""
+        return self._portal.call(self._each(times_ms, lambda queue, address: self._search(address, queue, times_ms[queue])))
+
+    def end_of(self, queue: MessageQueue) -> int:
+        """Where *queue* ends, also of one that its topic does not have any more, as far as its broker still knows."""
+
+        async def ask(queue: MessageQueue, address: str) -> int:
+            return await api.max_offset(self.pool, address, queue, timeout_s=CALL_TIMEOUT_S)
+
+        return self._portal.call(self._each((queue,), ask))[queue]
+
+    def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
+        """How long stored messages are from there on, by a few of each queue; nothing for a queue that has none there."""
+
+        async def look(queue: MessageQueue, address: str) -> float | None:
+            answer = await self._pull(TOOLS_GROUP, QueueRange(queue, positions[queue], positions[queue] + _SAMPLE), EVERYTHING)
+            count = record_count(answer.body) if answer.status is PullStatus.FOUND else 0
+            return len(answer.body) / count if count else None
+
+        found = self._portal.call(self._each(positions, look))
+        return {queue: size for queue, size in found.items() if size is not None}
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Where *group* stands, for the queues in which it has an offset."""
@@ -95,18 +169,141 @@ class Cluster:
         """Store *offsets* as the group's, without waiting."""
         return self._start(self._commit(group, dict(offsets)))
 
-    async def _spans(self, topics: Sequence[str]) -> dict[MessageQueue, TopicOffset]:
+    # --- a group's marks ---------------------------------------------------------------------------------------------
+
+    def marks(self, group: str, topic: str) -> dict[str, int]:
+        """The number that each broker keeps as *group*'s offset in queue 0 of *topic*; nothing of one that has none or is away."""
+        return self._portal.call(self._marks(group, topic))
+
+    def mark(self, group: str, topic: str, number: int) -> None:
+        """Have every broker keep *number* so. *topic* is made where it is missing. Raises OgiveError where no broker can be told."""
+        self._portal.call(self._mark(group, topic, number))
+
+    async def _masters(self) -> dict[str, str]:
+        """Name -> address. Raises NoNameServer, NoRoute for a cluster without brokers."""
+        info = await self._ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+        masters = {name: broker.addresses[MASTER_ID] for name, broker in info.brokers.items() if MASTER_ID in broker.addresses}
+        if not masters:
+            raise BrokerAway(f"{'; '.join(self._name_servers)} knows no broker")
+        return masters
+
+    async def _marks(self, group: str, topic: str) -> dict[str, int]:
+        async def ask(name: str, address: str) -> int | None:
+            try:
+                queue = MessageQueue(topic, name, 0)
+                return await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
+            except (GroupNotExist, TopicNotExist):
+                return None
+            except PASSING as exc:
+                log.warning("broker %s does not say where group %s stands: %s", name, group, exc)
+                return None
+
+        masters = await self._insist(topic, self._masters)
+        answers = await asyncio.gather(*(ask(name, address) for name, address in masters.items()))
+        return {name: number for name, number in zip(masters, answers, strict=True) if number is not None}
+
+    async def _mark(self, group: str, topic: str, number: int) -> None:
+        async def tell(name: str, address: str) -> None:
+            try:
+                await api.update_consumer_offset(self.pool, address, group, MessageQueue(topic, name, 0), number, timeout_s=CALL_TIMEOUT_S)
+            except (GroupNotExist, TopicNotExist):
+                await api.create_topic(self.pool, address, TopicConfig(name=topic, read_queues=1, write_queues=1))
+                await api.create_group(self.pool, address, SubscriptionGroupConfig(name=group))
+                await api.update_consumer_offset(self.pool, address, group, MessageQueue(topic, name, 0), number, timeout_s=CALL_TIMEOUT_S)
+
+        async def tell_all() -> None:
+            masters = await self._masters()
+            outcomes = await asyncio.gather(*(tell(name, address) for name, address in masters.items()), return_exceptions=True)
+            failures = [outcome for outcome in outcomes if outcome is not None]
+            for failure in failures:
+                if not isinstance(failure, OgiveError) or len(failures) == len(masters):
+                    raise failure
+                log.warning("a broker was not told of progress: %s", failure)
+
+        await self._insist(topic, tell_all)
+
+    # --- where to write ----------------------------------------------------------------------------------------------
+
+    async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues to send to; for a topic that its first message will create, those that it will get. Raises NoRoute."""
+        try:
+            queues = publish_queues(topic, await self._route(topic))
+        except NoRoute:
+            if topic.startswith("%"):
+                raise
+            try:
+                template = await self._route(AUTO_CREATE_TOPIC)
+            except NoRoute:
+                template = TopicRouteData(queues=(), brokers=())
+            queues = publish_queues(topic, auto_create_route(template, NEW_TOPIC_QUEUES))
+            if not queues:
+                raise
+        if not queues:
+            raise BrokerAway(f"topic {topic!r} has no queue that can be written: its broker is away, or its permission forbids it")
+        return queues
+
+    async def master_of(self, queue: MessageQueue) -> str:
+        """The address to write to. Raises BrokerAway."""
+        try:
+            route = await self._route(queue.topic)
+        except NoRoute:
+            route = await self._route(AUTO_CREATE_TOPIC)
+        address = broker_addresses((route,)).get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            self._expire(queue.topic)
+            raise BrokerAway(f"queue {queue} has no master in the route of its topic")
+        return address
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for it again at its next use."""
+        self._expire(topic)
+
+    # --- the work behind the calls -----------------------------------------------------------------------------------
+
+    async def _each(self, queues: Iterable[MessageQueue], call: Callable[[MessageQueue, str], Awaitable[T]]) -> dict[MessageQueue, T]:
+        """*call* with each queue and the address of its broker."""
+
+        async def one(queue: MessageQueue) -> T:
+            return await call(queue, await self._address(queue))
+
+        wanted = tuple(queues)
+        answers = await asyncio.gather(*(self._insist(queue.topic, functools.partial(one, queue)) for queue in wanted))
+        return dict(zip(wanted, answers, strict=True))
+
+    async def _search(self, address: str, queue: MessageQueue, time_ms: int) -> int:
+        return await api.search_offset(self.pool, address, queue, time_ms, timeout_s=CALL_TIMEOUT_S)
+
+    async def _selected(self, selection: Selection, patience: Patience) -> dict[MessageQueue, TopicOffset]:
+        topics: Sequence[str] = selection.topics
+        if selection.pattern is not None:
+            topics = matching(selection.pattern, await self._insist("", self._all_topics, patience))
+        spans = await self._spans(topics, patience)
+        chosen = {queue: span for queue, span in spans.items() if selection.queue_ids is None or queue.queue_id in selection.queue_ids}
+        return chosen if selection.assigned is None else {queue: chosen[queue] for queue in assigned(selection.assigned, chosen)}
+
+    async def _all_topics(self) -> list[str]:
+        """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S old."""
+        now = asyncio.get_running_loop().time()
+        if self._topics is None or now - self._topics[1] >= ROUTE_AGE_S:
+            topics = await self._ask_one(lambda address: api.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+            info = await self._ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+            own = SYSTEM_TOPICS | info.brokers.keys() | info.clusters.keys() | {reply_topic(name) for name in info.clusters}
+            users = [topic for topic in topics if topic not in own and not topic.lower().startswith(SYSTEM_TOPIC_PREFIX)]
+            self._topics = users, now
+        return self._topics[0]
+
+    async def _spans(self, topics: Sequence[str], patience: Patience) -> dict[MessageQueue, TopicOffset]:
         found: dict[MessageQueue, TopicOffset] = {}
-        for part in await asyncio.gather(*(self._spans_of(topic) for topic in topics)):
+        for part in await asyncio.gather(*(self._spans_of(topic, patience) for topic in topics)):
             found |= part
         return found
 
-    async def _spans_of(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+    async def _spans_of(self, topic: str, patience: Patience) -> dict[MessageQueue, TopicOffset]:
         async def ask() -> dict[MessageQueue, TopicOffset]:
             route = await self._route(topic)
             addresses = broker_addresses((route,))
             tables = await asyncio.gather(
-                *(api.topic_stats(self._pool, _master(addresses[name]), topic, timeout_s=CALL_TIMEOUT_S) for name in addresses)
+                *(api.topic_stats(self.pool, _master(addresses[name]), topic, timeout_s=CALL_TIMEOUT_S) for name in addresses)
             )
             known = {queue: span for table in tables for queue, span in table.items()}
             # a queue that was never written may be missing in a broker's table
@@ -115,13 +312,13 @@ class Cluster:
                 for queue in subscribe_queues(topic, route)
             }
 
-        return await self._insist(topic, ask)
+        return await self._insist(topic, ask, patience)
 
     async def _committed(self, group: str, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         async def ask(queue: MessageQueue) -> int | None:
             try:
                 address = await self._address(queue)
-                return await api.query_consumer_offset(self._pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
+                return await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
             except GroupNotExist:
                 return None
 
@@ -132,24 +329,31 @@ class Cluster:
         for queue, offset in offsets.items():
             address = await self._address(queue)
             try:
-                await api.update_consumer_offset(self._pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+                await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
             except GroupNotExist:
                 # a pull makes a broker create the group, where it creates groups at all
-                await self._pull(group, QueueRange(queue, offset, offset + 1), "*")
-                await api.update_consumer_offset(self._pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+                await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
+                await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def read(
-        self, ranges: Sequence[QueueRange], *, group: str = TOOLS_GROUP, subscription: str = "*", fail_on_data_loss: bool = True
-    ) -> Iterator[tuple[MessageQueue, bytes]]:
+        self,
+        ranges: Sequence[QueueRange],
+        *,
+        group: str = TOOLS_GROUP,
+        wanted: Filter = EVERYTHING,
+        fail_on_data_loss: bool = True,
+        patience: Patience = USUAL,
+    ) -> Iterator[tuple[QueueRange, bytes]]:
         """The stored messages of *ranges*, an answer at a time: range by range, each in offset order, nothing outside of the ranges.
 
-        Many pulls are on their way at once, IN_FLIGHT_BYTES and MAX_IN_FLIGHT bound them. *subscription* is a tag expression that the
-        broker applies by hash code. Raises DataLoss where messages of a range are gone, or logs it and goes on.
+        Each answer comes with the offsets that it covers. Many pulls are on their way at once, IN_FLIGHT_BYTES and MAX_IN_FLIGHT bound
+        them. Raises DataLoss where messages of a range are gone, or logs it and goes on; that an answer is without holes is for the caller
+        to check, who decodes it.
         """
         chunks = Chunks(ranges)
-        reading = _Reading(self, chunks, group, subscription, fail_on_data_loss)
+        reading = _Reading(self, chunks, group, wanted, fail_on_data_loss, patience)
         window: deque[tuple[QueueRange, Future[_Fetched]]] = deque()
         depth, largest = 4, 0
         try:
@@ -159,19 +363,18 @@ class Cluster:
                 if not window:
                     return
                 chunk, answer = window.popleft()
-                bodies, at = answer.result()
-                largest = max(largest, sum(map(len, bodies)))
+                answers, at = answer.result()
+                largest = max(largest, sum(len(body) for _, body in answers))
                 depth = max(2, min(MAX_IN_FLIGHT, IN_FLIGHT_BYTES // max(1, largest)))
                 if at < chunk.end:  # large messages: the rest comes before the next chunk
                     rest = QueueRange(chunk.queue, at, chunk.end)
                     window.appendleft((rest, self._start(reading.fetch(rest))))
-                for body in bodies:
-                    yield chunk.queue, body
+                yield from answers
         finally:
             for _, answer in window:
                 answer.cancel()
 
-    async def _pull(self, group: str, wanted: QueueRange, subscription: str) -> api.RawPull:
+    async def _pull(self, group: str, wanted: QueueRange, filtered: Filter) -> api.RawPull:
         header = PullMessageRequest(
             consumer_group=group,
             topic=wanted.queue.topic,
@@ -180,14 +383,14 @@ class Cluster:
             max_msg_nums=len(wanted),
             sys_flag=PullSysFlag.SUBSCRIPTION,
             commit_offset=0,
-            subscription=subscription,
-            expression_type="TAG",
+            subscription=filtered.expression,
+            expression_type=filtered.kind,
         )
-        return await api.pull_raw(self._pool, await self._address(wanted.queue), header, timeout_s=PULL_TIMEOUT_S)
+        return await api.pull_raw(self.pool, await self._address(wanted.queue), header, timeout_s=PULL_TIMEOUT_S)
 
-    async def pull(self, group: str, wanted: QueueRange, subscription: str) -> api.RawPull:
+    async def pull(self, group: str, wanted: QueueRange, filtered: Filter, patience: Patience = USUAL) -> api.RawPull:
         """One pull of up to len(wanted) messages, on the cluster's loop."""
-        return await self._insist(wanted.queue.topic, lambda: self._pull(group, wanted, subscription))
+        return await self._insist(wanted.queue.topic, lambda: self._pull(group, wanted, filtered), patience)
 
     # --- routes ------------------------------------------------------------------------------------------------------
 
@@ -219,71 +422,78 @@ class Cluster:
             self._routes[topic] = (known[0], -ROUTE_AGE_S)
 
     async def _ask_name_servers(self, topic: str) -> TopicRouteData:
+        async def ask(address: str) -> TopicRouteData:
+            try:
+                return await api.get_route(self.pool, address, topic, timeout_s=CALL_TIMEOUT_S)
+            except TopicNotExist:
+                raise NoRoute(f"topic {topic!r} has no route on {address}: it does not exist, or its broker is down") from None
+
+        return await self._ask_one(ask)
+
+    async def _ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """The answer of the first name server that gives one. Raises NoNameServer."""
         failures: list[str] = []
         for address in self._name_servers:
             try:
-                return await api.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
+                return await ask(address)
             except TransportError as exc:
                 failures.append(str(exc))
-            except TopicNotExist:
-                raise NoRoute(f"topic {topic!r} has no route on {address}: it does not exist, or its broker is down") from None
         raise NoNameServer("; ".join(failures))
 
-    async def _insist(self, topic: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _insist(self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL) -> T:
         """*call*, again while its failure may pass."""
         clock = asyncio.get_running_loop()
-        deadline = clock.time() + RETRY_WINDOW_S
-        pause = 0.05
+        deadline = clock.time() + patience.window_s
+        pause = 0.05 if patience.pause_s is None else patience.pause_s
+        tries = 0
         while True:
             try:
                 return await call()
-            except _PASSING as exc:
-                if clock.time() + pause > deadline:
+            except PASSING as exc:
+                if clock.time() + pause > deadline or tries == patience.retries:
                     raise
                 log.warning("trying again in %.2f s: %s", pause, exc)
                 self._expire(topic)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, 2.0)
+            tries += 1
+            pause = min(2 * pause, 2.0) if patience.pause_s is None else pause
 
 
 class _Reading:
     """One call of Cluster.read."""
 
-    def __init__(self, cluster: Cluster, chunks: Chunks, group: str, subscription: str, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, chunks: Chunks, group: str, filtered: Filter, fail_on_data_loss: bool, patience: Patience = USUAL
+    ) -> None:
         self._cluster = cluster
         self._chunks = chunks
         self._group = group
-        self._subscription = subscription
+        self._filter = filtered
         self._fail_on_data_loss = fail_on_data_loss
+        self._patience = patience
 
     async def fetch(self, chunk: QueueRange) -> _Fetched:
         """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are reached before."""
-        bodies: list[bytes] = []
+        answers: list[tuple[QueueRange, bytes]] = []
         at, size = chunk.start, 0
         while at < chunk.end and size < CHUNK_BYTES:
             wanted = QueueRange(chunk.queue, at, chunk.end)
-            answer = await self._cluster.pull(self._group, wanted, self._subscription)
+            answer = await self._cluster.pull(self._group, wanted, self._filter, self._patience)
             following = min(max(answer.next_offset, at), chunk.end)
             if at == chunk.start:
                 self._chunks.learn(len(wanted), following - at)
             if answer.status is PullStatus.FOUND and following > at:
                 body = until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
-                self._check_first(wanted, body)
-                bodies.append(body)
+                answers.append((QueueRange(chunk.queue, at, following), body))
                 size += len(body)
-            elif answer.status is PullStatus.NO_MATCHED_MSG and self._subscription != "*" and following > at:
-                pass  # the broker looked at these and none had the tag
+            elif answer.status is PullStatus.NO_MATCHED_MSG and not self._filter.takes_all and following > at:
+                pass  # the broker looked at these and the filter took none
             elif following > at:
                 self._lost(QueueRange(chunk.queue, at, following))
             else:
                 following = await self._settle(wanted)
             at = following
-        return bodies, at
-
-    def _check_first(self, wanted: QueueRange, body: bytes) -> None:
-        """Without a filter the first message must be the one that was asked for."""
-        if self._subscription == "*" and (first := queue_offset(body)) > wanted.start:
-            self._lost(QueueRange(wanted.queue, wanted.start, first))
+        return answers, at
 
     async def _settle(self, wanted: QueueRange) -> int:
         """The queue ends before *wanted*, although it was longer when the read was planned: give a starting broker a moment.
@@ -294,7 +504,7 @@ class _Reading:
         deadline = clock.time() + SETTLE_S
         while clock.time() < deadline:
             await asyncio.sleep(0.1)
-            answer = await self._cluster.pull(self._group, wanted, self._subscription)
+            answer = await self._cluster.pull(self._group, wanted, self._filter, self._patience)
             if answer.next_offset > wanted.start:
                 return wanted.start
         self._lost(wanted)
@@ -320,9 +530,44 @@ def data_loss(gone: QueueRange) -> DataLoss:
     )
 
 
-def queue_offset(body: bytes) -> int:
-    """Of the first record."""
-    return int.from_bytes(body[20:28])
+def removed(gone: QueueRange) -> DataLoss:
+    return DataLoss(
+        f"{gone.queue} is not a queue of its topic any more, and its offsets {gone.start} to {gone.end - 1} were not read. Give the topic "
+        "its queue back to read them; with failOnDataLoss=false reading goes on without them."
+    )
+
+
+def matching(pattern: str, topics: Iterable[str]) -> list[str]:
+    """The topics whose whole name matches *pattern*, sorted. Retry and dead-letter topics only where the pattern itself begins with %."""
+    whole = re.compile(pattern)
+    special = (RETRY_PREFIX, DLQ_PREFIX)
+    return sorted(topic for topic in topics if whole.fullmatch(topic) and (pattern.startswith("%") or not topic.startswith(special)))
+
+
+def assigned(queues: Mapping[str, Mapping[str, Iterable[int]]], known: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """The *known* queues that the option assign names. Raises InvalidOption where one does not exist."""
+    of_topic: dict[str, dict[str, set[int]]] = {}
+    for queue in known:
+        of_topic.setdefault(queue.topic, {}).setdefault(queue.broker_name, set()).add(queue.queue_id)
+    found: list[MessageQueue] = []
+    for topic, brokers in queues.items():
+        for broker, ids in brokers.items():
+            names = list(of_topic.get(topic, {})) if not broker else [broker]
+            for queue_id in sorted(ids):
+                there = [MessageQueue(topic, name, queue_id) for name in names if queue_id in of_topic.get(topic, {}).get(name, set())]
+                if not there:
+                    raise InvalidOption(f"assign names queue {topic}/{broker or '*'}/{queue_id}, which does not exist")
+                found += there
+    return found
+
+
+def record_count(body: bytes) -> int:
+    """How many stored messages *body* holds."""
+    at = count = 0
+    while at < len(body):
+        at += max(1, int.from_bytes(body[at : at + 4]))
+        count += 1
+    return count
 
 
 def until(body: bytes, end: int) -> bytes:
@@ -338,4 +583,4 @@ def _master(addresses: Mapping[int, str]) -> str:
     return addresses.get(MASTER_ID) or addresses[min(addresses)]
 
 
-__all__ = ["SETTLE_S", "Cluster", "cluster", "data_loss", "shrunk"]
+__all__ = ["EVERYTHING", "PASSING", "SETTLE_S", "Cluster", "Filter", "Patience", "cluster", "data_loss", "removed", "shrunk"]

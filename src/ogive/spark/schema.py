@@ -34,16 +34,37 @@ MESSAGE_COLUMNS: Final = StructType(
         StructField("storeTimestamp", TimestampType()),
     ]
 )
-"""All columns of the source. `keys` are separated by spaces, as the protocol carries them."""
+"""The usual columns of the source. `keys` are separated by spaces, as the protocol carries them."""
+
+METADATA_COLUMNS: Final = StructType(
+    [
+        StructField("msgId", StringType()),
+        StructField("offsetMsgId", StringType()),
+        StructField("commitLogOffset", LongType()),
+        StructField("reconsumeTimes", IntegerType()),
+        StructField("bornHost", StringType()),
+        StructField("storeHost", StringType()),
+        StructField("flag", IntegerType()),
+        StructField("sysFlag", IntegerType()),
+        StructField("bodyCRC", IntegerType()),
+    ]
+)
+"""What else a stored message says: with includeMetadata, or where a schema names it. `msgId` is the client's key, else `offsetMsgId`."""
 
 
-def source_schema(*, include_properties: bool) -> StructType:
-    return StructType([column for column in MESSAGE_COLUMNS if include_properties or column.name != "properties"])
+def source_schema(*, include_properties: bool, include_metadata: bool = False) -> StructType:
+    columns = [column for column in MESSAGE_COLUMNS if include_properties or column.name != "properties"]
+    return StructType([*columns, *METADATA_COLUMNS] if include_metadata else columns)
+
+
+def only(schema: StructType, *names: str) -> StructType:
+    """Those columns of *schema*."""
+    return StructType([column for column in schema if column.name in names])
 
 
 def check_source_schema(schema: StructType) -> None:
     """Raises InvalidOption unless *schema*, which the user gave, is made of columns that the source has."""
-    columns = {column.name: column.dataType for column in MESSAGE_COLUMNS}
+    columns = {column.name: column.dataType for column in [*MESSAGE_COLUMNS, *METADATA_COLUMNS]}
     _check_once(schema)
     for column in schema:
         if column.name not in columns:
@@ -73,6 +94,10 @@ _SINK_COLUMNS: Final = {
     "properties": (MapType(StringType(), StringType()),),
     "shardingKey": _TEXT,
     "delayTimeLevel": (IntegerType(), LongType(), ShortType()),
+    "deliverAt": (TimestampType(), LongType()),
+    "brokerName": _TEXT,
+    "queueId": (IntegerType(), LongType(), ShortType()),
+    "uniqueKey": _TEXT,
 }
 
 

@@ -1,55 +1,106 @@
-"""Rows to messages.
+"""Spark's side of writing: batch and stream sinks, in three ways of delivery.
 
 Behaviour
-- At least once: a task ends when every row of it is acknowledged by a broker. Spark repeats a failed task or batch as a whole, and what the
-  first attempt had sent stays sent.
-- Rows travel as batches, one request for many messages; a row with a delay level travels alone, because brokers do not delay batches.
-- Rows with one `shardingKey` go to one queue, those of one partition in their order. The queue is the one that other clients choose.
-- Names in `properties` that RocketMQ reserves are left out: a map that came out of a topic has them, they tell of the message's first life.
+- A task ends when every row of it is acknowledged by a broker. Spark repeats a failed task or batch as a whole.
+- A row has the same unique key in every attempt.
+- `atLeastOnce`: what a failed attempt had sent stays sent, and is sent again; who reads can tell by the key.
+- `idempotent`: what an earlier attempt has stored is not sent again; see attempts.py.
+- `transactional`: rows are half messages until the batch is committed; what a failed attempt had sent is never delivered. The
+  keys tell which rows were delivered before a crash inside the commit.
 - An error says which row it was about, counted from 0 in its partition, or between which rows.
 """
 
 import asyncio
 import concurrent.futures
-import functools
 import logging
-import os
-from collections.abc import Iterator, Sequence
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.portal import portal
-from ogive.client.producer import Producer
-from ogive.errors import MessageIllegal, NoRoute, OgiveError, SendFailed, SendTimeout
-from ogive.model import RESERVED_PROPERTIES, Message, MessageQueue
+from ogive.errors import IllegalStateError, InvalidOption, OgiveError
+from ogive.spark.attempts import SEEN, BatchLog, ends, stored_keys
+from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
-from ogive.wire.message import java_hash
+from ogive.spark.rows import Row, form, numbered_keys
+from ogive.spark.rpc import Cluster, cluster
+from ogive.spark.sending import Half, Recall, Sending, end_transactions
+from ogive.wire.codes import Decision
 
 log = logging.getLogger(__name__)
 
-SEND_TIMEOUT_S: Final = 30.0
-"""The whole budget of one request, retries included. Longer outages end the task; Spark then tries the task again."""
+_ARROW_BATCHES: Final = 4  # on their way at a time; Spark makes them of 10,000 rows
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task reports: all of its rows are stored."""
+    """What a task reports: all of its rows are stored, those of a transaction as *halves*."""
 
     rows: int
+    topics: tuple[str, ...] = ()
+    query_id: str | None = None
+    halves: tuple[Half, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One message, and which row of its partition it was."""
+class Attempt:
+    """Which try of which task writes."""
 
-    number: int
-    message: Message
+    partition: int = 0
+    number: int = 0
+    query_id: str | None = None  # of a stream, as are:
+    run_id: str = ""
+    batch_id: int = 0
+
+    @classmethod
+    def current(cls) -> "Attempt":
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+        query_id, batch_id = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+        return cls(
+            context.partitionId(),
+            context.attemptNumber(),
+            query_id,
+            context.getLocalProperty("spark.jobGroup.id") or "",
+            int(batch_id) if batch_id is not None else 0,
+        )
+
+
+class _Memory:
+    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic."""
+
+    def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool) -> None:
+        self._cluster, self._begin, self._repeated = cluster, begin, repeated
+        self._begins: dict[str, Positions] = {}
+        self._stored: set[str] = set()
+
+    def unsent(self, rows: Sequence[Row]) -> list[Row]:
+        for topic in {row.topic for row in rows} - self._begins.keys():
+            self._begins[topic] = self._begin(topic)
+            if self._repeated:
+                self._stored |= stored_keys(self._cluster, topic, self._begins[topic])
+        return [row for row in rows if row.key not in self._stored]
+
+    async def recall(self) -> set[str]:
+        return await _recall(self._cluster, self._begins)
+
+
+async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]:
+    """The unique keys of what is stored since *begins*. Reading blocks, so it has a thread."""
+
+    def look() -> set[str]:
+        return set[str]().union(*(stored_keys(cluster, topic, since) for topic, since in begins.items()))
+
+    return await asyncio.to_thread(look)
 
 
 class _Sink:
@@ -58,192 +109,127 @@ class _Sink:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Sent:
-        context = TaskContext.get()
-        partition = context.partitionId() if context is not None else 0
-        producer = _producer(self._options)
-        count = 0
-        on_its_way: Future[None] | None = None
+    @property
+    def _cluster(self) -> Cluster:
+        return cluster(self._options.access)
+
+    def _send(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, origin: Sequence[object], memory: _Memory | None) -> Sent:
+        options, loop = self._options, portal().loop
+        sending = Sending(
+            self._cluster,
+            options.producer_group,
+            attempt.partition,
+            max_in_flight=options.max_in_flight,
+            recall=memory.recall if memory is not None and options.delivery == "idempotent" else None,
+            immunity_s=options.transaction_timeout_s if options.delivery == "transactional" else None,
+        )
+        key_of = numbered_keys(*origin, attempt.partition)
+        count, topics, halves = 0, set[str](), list[Half]()
+        on_their_way: deque[Future[list[Half]]] = deque()
         try:
             for batch in batches:
-                rows = list(form(batch, self._options.topic, count, partition))
+                rows = list(form(batch, options.topic, count, attempt.partition, key_of))
                 count += len(rows)
-                if on_its_way is not None:
-                    on_its_way.result()  # one batch at a time, so that a queue keeps the order of rows
-                on_its_way = asyncio.run_coroutine_threadsafe(_send(producer, rows, partition), portal().loop)
+                topics |= {row.topic for row in rows}
+                if len(on_their_way) == _ARROW_BATCHES:
+                    halves += on_their_way.popleft().result()
+                unsent = rows if memory is None else memory.unsent(rows)
+                on_their_way.append(asyncio.run_coroutine_threadsafe(sending.send(unsent), loop))
         finally:  # also of a task that fails: what it still sends must not come between the rows of the next attempt
-            if on_its_way is not None:
-                concurrent.futures.wait((on_its_way,))
-        if on_its_way is not None:
-            on_its_way.result()
-        return Sent(count)
+            concurrent.futures.wait(on_their_way)
+        for ended in on_their_way:
+            halves += ended.result()
+        return Sent(count, tuple(sorted(topics)), attempt.query_id, tuple(halves))
+
+    def _end(self, messages: Sequence[WriterCommitMessage | None], decision: Decision, recall: Recall | None = None) -> None:
+        """End the transactions of all tasks that are known."""
+        options = self._options
+        halves = [half for message in messages if isinstance(message, Sent) for half in message.halves]
+        if halves:
+            ending = end_transactions(
+                self._cluster, options.producer_group, halves, decision, max_in_flight=options.max_in_flight, recall=recall
+            )
+            portal().call(ending)
+
+    def _roll_back(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        try:
+            self._end(messages, Decision.ROLLBACK)
+        except OgiveError as exc:  # the brokers drop by themselves what nobody ends
+            log.warning("half messages of a failed write are left to the brokers: %s", exc)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
     """`df.write.format("rocketmq").mode("append")`"""
 
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(options)
+        self._write_id = uuid.uuid4().hex
+        self._begins: dict[str, Positions] = {}
+        if options.delivery != "atLeastOnce":
+            if options.topic is None:
+                raise InvalidOption(
+                    f"delivery={options.delivery} of a batch needs the option topic: a column does not say it before the rows"
+                )
+            self._begins[options.topic] = ends(self._cluster, options.topic)
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        return self._write(iterator)
+        attempt, memory = Attempt.current(), None
+        if self._begins:
+            memory = _Memory(self._cluster, self._begins.__getitem__, repeated=attempt.number > 0)
+        return self._send(iterator, attempt, (self._write_id,), memory)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, self._begins))
         log.info("%d messages are sent", _total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.warning("the write failed; messages of the tasks that had ended, and some of others, stay sent")
+        self._roll_back(messages)
+        log.warning("the write failed; %s", _LEFT[self._options.delivery])
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("rocketmq")`"""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        return self._write(iterator)
+        attempt = Attempt.current()
+        if attempt.query_id is None:
+            raise IllegalStateError("Spark does not say which query writes: its local property sql.streaming.queryId is missing")
+        origin = attempt.query_id, attempt.batch_id
+        if self._options.delivery == "atLeastOnce":
+            return self._send(iterator, attempt, origin, None)
+        batches = BatchLog(self._cluster, attempt.query_id)
+        repeated = SEEN.may_repeat(attempt.query_id, attempt.run_id, attempt.batch_id) or attempt.number > 0
+        if repeated and batches.next_batch() > attempt.batch_id:
+            log.warning("batch %d of query %s is written already: Spark repeats it, and it is skipped", attempt.batch_id, attempt.query_id)
+            for _ in iterator:
+                pass
+            return Sent(0, (), attempt.query_id)
+        memory = _Memory(self._cluster, batches.begin, repeated=repeated)
+        return self._send(iterator, attempt, origin, memory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        sent = [message for message in messages if isinstance(message, Sent)]
+        query_id = next((message.query_id for message in sent), None)
+        if self._options.delivery != "atLeastOnce" and query_id is not None:
+            batches = BatchLog(self._cluster, query_id)
+            topics = tuple(sorted({topic for message in sent for topic in message.topics}))
+            if self._options.delivery == "transactional":
+                begins = {topic: batches.begin(topic) for topic in topics}
+                self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, begins))
+            batches.finish(batchId, topics)
         log.info("batch %d: %d messages are sent", batchId, _total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        log.warning("batch %d failed; messages of the tasks that had ended, and some of others, stay sent", batchId)
+        self._roll_back(messages)
+        log.warning("batch %d failed; %s", batchId, _LEFT[self._options.delivery])
+
+
+_LEFT: Final = {
+    "atLeastOnce": "messages of the tasks that had ended, and some of others, stay sent",
+    "idempotent": "what is sent stays sent, and is not sent again when the batch is repeated",
+    "transactional": "messages that were not committed yet are never delivered",
+}
 
 
 def _total(messages: list[WriterCommitMessage | None]) -> int:
     return sum(message.rows for message in messages if isinstance(message, Sent))
-
-
-# --- forming ---------------------------------------------------------------------------------------------------------
-
-
-def form(batch: pa.RecordBatch, topic: str | None, first: int, partition: int) -> Iterator[Row]:
-    """The rows of *batch* as messages; *topic* overrides the column. Raises SendFailed that names the row which cannot be sent."""
-    names = batch.schema.names
-    nothing: list[Any] = [None] * batch.num_rows
-
-    def column(name: str) -> list[Any]:
-        values: list[Any] = batch.column(name).to_pylist() if name in names else nothing
-        return values
-
-    topics = [topic] * batch.num_rows if topic is not None else column("topic")
-    columns = (column(name) for name in ("body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel"))
-    for number, (name, body, tag, keys, properties, sharding_key, delay) in enumerate(zip(topics, *columns, strict=True), first):
-        try:
-            message = Message(
-                _present("topic", name),
-                _bytes(body),
-                tag=tag,
-                keys=_keys(keys),
-                properties=_own(properties) if properties else {},
-                sharding_key=sharding_key,
-                delay_level=_level(delay),
-            )
-        except (OgiveError, TypeError, ValueError) as exc:
-            why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
-            raise SendFailed(f"row {number} of partition {partition} cannot be sent: {why}") from exc
-        yield Row(number, message)
-
-
-def _present(name: str, value: Any) -> Any:
-    if value is None:
-        raise ValueError(f"its {name} is null")
-    return value
-
-
-def _bytes(body: str | bytes | None) -> bytes:
-    return body.encode() if isinstance(body, str) else bytes(_present("body", body))
-
-
-def _keys(keys: str | list[str | None] | None) -> tuple[str, ...]:
-    """As a column of text, where spaces separate keys as they do on the wire, or as one of arrays."""
-    if keys is None:
-        return ()
-    if isinstance(keys, str):
-        return tuple(keys.split())
-    return tuple(_present("array of keys", key) for key in keys)
-
-
-_MAX_LEVEL: Final = 0x7FFFFFFF  # Java's brokers read an int; above their last level they take that
-
-
-def _level(delay: int | None) -> int:
-    if delay is not None and not 0 <= delay <= _MAX_LEVEL:
-        raise ValueError(f"its delay level {delay} is outside 0 to {_MAX_LEVEL}")
-    return delay or 0
-
-
-def _own(properties: list[tuple[str, str | None]]) -> dict[str, str]:
-    return {name: value for name, value in properties if value is not None and name not in RESERVED_PROPERTIES}
-
-
-# --- sending ---------------------------------------------------------------------------------------------------------
-
-
-def _producer(options: SinkOptions) -> Producer:
-    """This process's producer, used again by every task and batch."""
-    return _producer_of(os.getpid(), options.name_servers, options.producer_group, options.max_in_flight)
-
-
-@functools.cache
-def _producer_of(_pid: int, name_servers: tuple[str, ...], group: str, max_in_flight: int) -> Producer:
-    async def start() -> Producer:
-        producer = Producer(
-            config=ProducerConfig(group=group, send_timeout_s=SEND_TIMEOUT_S, max_in_flight=max_in_flight),
-            client=ClientConfig(name_server=";".join(name_servers)),
-        )
-        await producer.start()
-        return producer
-
-    return portal().call(start())
-
-
-async def _send(producer: Producer, rows: Sequence[Row], partition: int) -> None:
-    """Returns when all are stored; when some are not, after all have their outcome, raises for the first of them."""
-    queues = {topic: await _queues(producer, topic) for topic in {row.message.topic for row in rows}}
-    groups: dict[tuple[str, MessageQueue | None], list[Row]] = {}
-    alone: list[Row] = []
-    for row in rows:
-        if row.message.delay_level:
-            alone.append(row)
-        else:
-            queue = _queue_of(row.message, queues[row.message.topic])
-            groups.setdefault((row.message.topic, queue), []).append(row)
-    work = [_send_group(producer, topic, queue, group, partition) for (topic, queue), group in groups.items()]
-    room = asyncio.Semaphore(producer.config.max_in_flight)
-    work += [_send_alone(producer, row, partition, room) for row in alone]
-    for outcome in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-
-
-async def _queues(producer: Producer, topic: str) -> tuple[MessageQueue, ...]:
-    """Empty for a topic that its first message will create."""
-    try:
-        return await producer.client.publish_queues(topic)
-    except NoRoute:
-        return ()
-
-
-def _queue_of(message: Message, queues: Sequence[MessageQueue]) -> MessageQueue | None:
-    """The queue that every client chooses for the message's sharding key."""
-    if message.sharding_key is None or not queues:
-        return None
-    return queues[abs(java_hash(message.sharding_key)) % len(queues)]
-
-
-async def _send_group(producer: Producer, topic: str, queue: MessageQueue | None, rows: Sequence[Row], partition: int) -> None:
-    try:
-        await producer.send_batch(topic, [row.message for row in rows], queue=queue)
-    except OgiveError as exc:
-        span = f"row {rows[0].number}" if len(rows) == 1 else f"one or more of the rows {rows[0].number} to {rows[-1].number}"
-        raise _failure(exc, f"{span} of partition {partition} for topic {topic}") from exc
-
-
-async def _send_alone(producer: Producer, row: Row, partition: int, room: asyncio.Semaphore) -> None:
-    """*room* lets in as many as the producer sends at once: a row that waits in line must not use up the time of its request."""
-    try:
-        async with room:
-            await producer.send(row.message)
-    except OgiveError as exc:
-        raise _failure(exc, f"row {row.number} of partition {partition} for topic {row.message.topic}") from exc
-
-
-def _failure(cause: OgiveError, what: str) -> OgiveError:
-    kind = SendTimeout if cause.outcome_unknown else SendFailed
-    return kind(f"{what}: {cause}")

@@ -12,7 +12,8 @@ from ogive.spark.sink import BatchSink, StreamSink
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    return source_schema(include_properties=SourceOptions.parse(options).include_properties)
+    parsed = SourceOptions.parse(options)
+    return source_schema(include_properties=parsed.include_properties, include_metadata=parsed.include_metadata)
 
 
 def batch_reader(options: Mapping[str, str], columns: StructType) -> BatchReader:

@@ -9,6 +9,7 @@ from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.store.consumequeue import ENTRY, ConsumeQueue
+from ogive.store.index import Keyed
 from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
 from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, MAX_CRC_PROPERTIES, build_record, delay_level, strip_crc, tag_hash
 from ogive.store.writer import Group
@@ -17,6 +18,7 @@ from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
 
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
 _COMMIT: Final = SysFlag.TRANSACTION_COMMIT
+_ROLLBACK: Final = SysFlag.TRANSACTION_ROLLBACK
 
 
 def now_ms() -> int:
@@ -58,6 +60,8 @@ class Appender:
             properties, size = self._sized(message, queue)
             group = self._room(size)
             placed = [self._build(message, queue, properties, size, queue.next_offset, self.end)]
+            if message[4] & _TRANSACTION != _ROLLBACK:
+                group.keyed.append((queue.topic_bytes, properties, self.end, self.store_timestamp_ms))
         else:
             group, placed = self._build_batch(messages)
         position, stored_ms = self.end, self.store_timestamp_ms
@@ -131,10 +135,14 @@ class Appender:
         position = self.end
         offsets = {queue: queue.next_offset for queue in queues}
         placed: list[tuple[ConsumeQueue, bytes, bytes]] = []
+        keyed: list[Keyed] = []
         for message, queue, (properties, size) in zip(messages, queues, sized, strict=True):
             placed.append(self._build(message, queue, properties, size, offsets[queue], position))
+            if message.sys_flag & _TRANSACTION != _ROLLBACK:
+                keyed.append((queue.topic_bytes, properties, position, self.store_timestamp_ms))
             offsets[queue] += 1 if placed[-1][1] else 0
             position += size
+        group.keyed += keyed  # not one by one: a message that fits no record refuses the whole batch
         return group, placed
 
     def _build(

@@ -5,6 +5,7 @@ and carries checksums of their entries. So a start trusts no derived file: it ch
 a usable list it reads the whole log, which also happens for a directory that comes from Apache's broker.
 """
 
+import dataclasses
 import json
 import os
 import struct
@@ -17,6 +18,7 @@ from typing import Final
 from ogive.errors import StoreCorrupt
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import Fs
+from ogive.store.index import IndexState
 from ogive.store.model import QueueKey
 from ogive.store.record import NEVER
 from ogive.store.tables import read_file, replace_file, write_synced
@@ -50,14 +52,24 @@ class Checkpoint:
     queues: tuple[QueueState, ...] = ()
     deleted: dict[str, int] = field(default_factory=dict)  # topic -> commit-log offset: its records before that are gone
     crc_from: int = NEVER  # commit-log offset from which every record carries its own checksum
+    log_start: int = 0  # of the oldest segment; queues were not looked at for a later one
+    index: tuple[IndexState, ...] | None = None  # None: of a release that had no index
 
 
-def take(position: int, store_timestamp_ms: int, queues: Iterable[ConsumeQueue], deleted: dict[str, int], crc_from: int) -> Checkpoint:
-    """The state of *queues*, all of whose entries were handed to the writer."""
+def take(
+    position: int,
+    store_timestamp_ms: int,
+    queues: Iterable[ConsumeQueue],
+    deleted: dict[str, int],
+    crc_from: int,
+    index: tuple[IndexState, ...],
+    log_start: int,
+) -> Checkpoint:
+    """The state of *queues* and *index*, all of whose entries were handed to the writer."""
     states = tuple(
         [QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs)) for q in sorted(queues, key=lambda q: q.key)]
     )
-    return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from)
+    return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from, log_start, index)
 
 
 def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
@@ -68,7 +80,9 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
             "position": checkpoint.position,
             "storeTimestamp": checkpoint.store_timestamp_ms,
             "crcFrom": checkpoint.crc_from,
+            "logStart": checkpoint.log_start,
             "deleted": checkpoint.deleted,
+            "index": [dataclasses.astuple(state) for state in checkpoint.index or ()],
             "queues": rows,
         },
         separators=(",", ":"),
@@ -108,7 +122,9 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         queues = tuple(
             [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]
         )
-        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"])
+        index = tuple([IndexState(*row) for row in fields["index"]]) if "index" in fields else None
+        log_start = fields.get("logStart", 0)
+        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"], log_start, index)
     except (ValueError, KeyError, TypeError):
         return None
 

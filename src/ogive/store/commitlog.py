@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import StoreError
+from ogive.store.disk import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.record import Record, read_record
-from ogive.store.segments import Handles, segment_path
+from ogive.store.segments import segment_path
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ _ZERO_STEP: Final = 1024 * 1024
 _ZEROS: Final = bytes(_ZERO_STEP)
 _MAX_GAP: Final = 16 * 1024  # cold records this near each other come with one pread
 _MAX_SPAN: Final = 1024 * 1024
+_MAX_BROUGHT_IN: Final = 4 * 1024 * 1024
 
 
 class LogWriter:
@@ -120,14 +122,13 @@ class HotLog:
 class LogReader:
     """Reads records: the newest from memory, others by pread, near ones together. What comes from disk is checked."""
 
-    def __init__(self, fs: Fs, directory: Path, segment_bytes: int, *, start: int, crc_from: int, hot_bytes: int, max_open: int) -> None:
-        self._directory, self._segment_bytes, self._fs = directory, segment_bytes, fs
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, start: int, crc_from: int, hot_bytes: int) -> None:
+        self._directory, self._segment_bytes, self._disk = directory, segment_bytes, disk
         self.start = start  # of the oldest segment
         self.hot = HotLog(hot_bytes)
         self.damaged = 0
         self._crc_from = crc_from
         self._reported: set[int] = set()
-        self._handles = Handles(fs, max_open)
 
     def collect(
         self, wanted: Sequence[tuple[int, int, int]], belongs: Callable[[Record, int], bool]
@@ -175,18 +176,14 @@ class LogReader:
         return data[at : at + record.size] if record is not None else None
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of one segment; fewer at its end, none where no segment is. Raises StoreError when the disk cannot be read."""
+        """Bytes of one segment; fewer at its end, none where no segment is. Raises StoreError when the disk cannot be read, and Cold."""
         start = offset - offset % self._segment_bytes
         try:
-            handle = self._handles.get(segment_path(self._directory, start))
-            return self._fs.pread(handle, min(size, start + self._segment_bytes - offset), offset - start)
+            return self._disk.read(segment_path(self._directory, start), min(size, start + self._segment_bytes - offset), offset - start)
         except FileNotFoundError:
             return b""
         except OSError as exc:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
-
-    def close(self) -> None:
-        self._handles.close()
 
     def _cold(
         self, wanted: Sequence[tuple[int, int, int]], i: int, parts: list[bytes | memoryview], belongs: Callable[[Record, int], bool]
@@ -202,7 +199,12 @@ class LogReader:
                 break
             stop = offset + size
             j += 1
-        data = self.read(base, stop - base)
+        try:
+            data = self.read(base, stop - base)
+        except Cold as cold:  # all that this answer needs from here on comes with one wait
+            last_wanted = max([offset + size for offset, size, _ in wanted[i:] if offset < segment_end], default=stop)
+            cold.size = max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN))
+            raise
         view = memoryview(data)
         count = total = 0
         first = last = 0  # the run of neighbours that becomes one part
@@ -210,7 +212,7 @@ class LogReader:
             at = offset - base
             record = read_record(data, at, offset, self._crc_from)
             if record is None or record.size != size or not belongs(record, queue_offset):
-                self._report(offset, size)
+                self.report(offset, size)
                 continue
             count += 1
             total += size
@@ -223,7 +225,8 @@ class LogReader:
             parts.append(view[first:last])
         return j, count, total
 
-    def _report(self, offset: int, size: int) -> None:
+    def report(self, offset: int, size: int) -> None:
+        """Count a damaged record, and log it, once."""
         if offset not in self._reported and len(self._reported) < 10_000:
             self._reported.add(offset)
             self.damaged += 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.model import SCHEDULE_TOPIC
+from ogive.store.disk import Disk
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
 from ogive.store.record import fixed_bytes, topic_field
@@ -94,6 +95,16 @@ class ConsumeQueue:
         self.handed = self.max_offset
         return write
 
+    def drop_files(self) -> list[Path]:
+        """Forget the files that hold nothing from min_offset on; what to remove. Never the newest, which tells where the queue goes on."""
+        gone = []
+        newest = max(0, self.max_offset - 1) // self.file_entries
+        while self.first_file < min(self.min_offset // self.file_entries, newest, self.written // self.file_entries):
+            gone.append(segment_path(self.directory, self.first_file * self.file_entries * ENTRY_BYTES))
+            self.first_file += 1
+            del self.crcs[:1]
+        return gone
+
     def drop_written(self, most: int) -> int:
         """Forget up to *most* of the oldest entries in memory that the files hold; how many."""
         drop = min(most, self.written - self.tail_start)
@@ -109,8 +120,15 @@ class ConsumeQueue:
         return bytes(self.tail[at : at + count * ENTRY_BYTES])
 
 
+def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> bytes:
+    """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError, OSError, Cold."""
+    at = index % queue.file_entries
+    path = segment_path(queue.directory, (index - at) * ENTRY_BYTES)
+    return disk.read(path, min(count, queue.file_entries - at) * ENTRY_BYTES, at * ENTRY_BYTES)
+
+
 class QueueFiles:
-    """The files of all consume queues, through a bounded number of handles; one instance for each thread that uses them."""
+    """Changes the files of all consume queues, through a bounded number of handles."""
 
     def __init__(self, fs: Fs, max_open: int) -> None:
         self._fs = fs
@@ -128,12 +146,6 @@ class QueueFiles:
                     handle = self._handles.get(path)
                 self._fs.pwrite(handle, piece, at * ENTRY_BYTES)
 
-    def read(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
-        """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError."""
-        at = index % queue.file_entries
-        handle = self._handles.get(segment_path(queue.directory, (index - at) * ENTRY_BYTES))
-        return self._fs.pread(handle, min(count, queue.file_entries - at) * ENTRY_BYTES, at * ENTRY_BYTES)
-
     def cut(self, queue: ConsumeQueue) -> None:
         """Make sure that the last file holds zeros behind the written entries."""
         at = queue.written % queue.file_entries
@@ -142,6 +154,10 @@ class QueueFiles:
         handle = self._handles.get(segment_path(queue.directory, (queue.written - at) * ENTRY_BYTES))
         self._fs.truncate(handle, at * ENTRY_BYTES)
         self._fs.truncate(handle, queue.file_entries * ENTRY_BYTES)
+
+    def unlink(self, path: Path) -> None:
+        self._handles.forget(path)
+        self._fs.unlink(path)
 
     def remove(self, directory: Path) -> None:
         """A queue's directory with everything in it."""

@@ -1,19 +1,21 @@
 """When consume-queue entries go to their files, which stay in memory, and when a checkpoint is due. Owner thread, except *files*."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, QueueWrite
+from ogive.store.index import IndexFiles, IndexWrite, KeyIndex
 from ogive.store.model import QueueKey, StoreConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Entries for the files, and what to write down once they are there. Carrying it out twice does no harm."""
+    """Entries and keys for the files, and what to write down once they are there. Carrying it out twice does no harm."""
 
     writes: tuple[tuple[ConsumeQueue, QueueWrite], ...]
+    keys: tuple[IndexWrite, ...]
     checkpoint: Checkpoint | None
 
 
@@ -24,13 +26,17 @@ class QueueFlusher:
         self,
         config: StoreConfig,
         files: QueueFiles,
+        index_files: IndexFiles,
         queues: dict[QueueKey, ConsumeQueue],
+        index: KeyIndex,
         position: int,
         deleted: dict[str, int],
         crc_from: int,
+        log_start: Callable[[], int],
     ) -> None:
         self._config, self._queues = config, queues
-        self.files = files  # the writer thread's
+        self._index, self._log_start = index, log_start
+        self.files, self.index_files = files, index_files  # the writer thread's
         self._deleted, self._crc_from = deleted, crc_from
         self._dirty: dict[ConsumeQueue, None] = {}
         self._flushed_at = self._checkpoint_at = position  # commit-log offsets
@@ -45,7 +51,8 @@ class QueueFlusher:
 
     def begin(self, position: int, store_timestamp_ms: int, *, checkpoint: bool = False) -> bool:
         """Collect everything that no file holds as *current*; False if a flush is on its way, and this one must wait."""
-        self._checkpoint_wanted |= checkpoint or position - self._checkpoint_at >= self._config.checkpoint_bytes
+        self._index.build()
+        self._checkpoint_wanted |= checkpoint or self._index.has_full or position - self._checkpoint_at >= self._config.checkpoint_bytes
         if self.current is not None:
             return False
         self.current = self._collect(position, store_timestamp_ms)
@@ -58,6 +65,7 @@ class QueueFlusher:
                 queue.written = max(queue.written, write.end)
                 self._in_memory.pop(queue, None)
                 self._in_memory[queue] = None
+            self._index.written(self.current.keys)
             self._drop_excess()
         self.current = None
         return self._checkpoint_wanted
@@ -72,18 +80,22 @@ class QueueFlusher:
         self._deleted[topic] = position
         if self.current is not None:
             kept = tuple([(queue, write) for queue, write in self.current.writes if queue.key[0] != topic])
-            self.current = Flush(kept, self.current.checkpoint)
+            self.current = Flush(kept, self.current.keys, self.current.checkpoint)
 
     def _collect(self, position: int, store_timestamp_ms: int) -> Flush:
         alive = [queue for queue in self._dirty if self._queues.get(queue.key) is queue]
         writes = tuple([(queue, write) for queue in alive if (write := queue.take_write()) is not None])
         self._dirty.clear()
         self._flushed_at = position
+        keys = self._index.collect(checkpoint=self._checkpoint_wanted)
         if not self._checkpoint_wanted:
-            return Flush(writes, None)
+            return Flush(writes, keys, None)
         self._checkpoint_wanted = False
         self._checkpoint_at = position
-        return Flush(writes, checkpoints.take(position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from))
+        checkpoint = checkpoints.take(
+            position, store_timestamp_ms, self._queues.values(), self._deleted, self._crc_from, self._index.states(), self._log_start()
+        )
+        return Flush(writes, keys, checkpoint)
 
     def _drop_excess(self) -> None:
         excess = sum([queue.max_offset - queue.tail_start for queue in self._in_memory]) - self._config.hot_entries

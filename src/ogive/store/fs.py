@@ -16,6 +16,9 @@ Data = bytes | bytearray | memoryview
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that say "not now" and lose nothing; any other error of a write or sync is final."""
 
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
 _REASONS: Final = {
     errno.ENOENT: "it is not there and cannot be made",
     errno.EEXIST: "{path} is a file where a directory is needed",
@@ -45,6 +48,12 @@ class Fs(Protocol):
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """As many bytes as there are, at most *size*."""
+
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        """pread() of what is in the operating system's memory; None if the disk would have to be waited for.
+
+        Where the system cannot tell, as on some file systems and outside Linux, it is pread().
+        """
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         """All of *data*, or an OSError with an unknown part of it written."""
@@ -81,6 +90,8 @@ class Fs(Protocol):
 class OsFs:
     """The operating system's files."""
 
+    _knows_what_waits = hasattr(os, "RWF_NOWAIT")
+
     def open(self, path: Path, *, create: bool = False) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o644)
 
@@ -92,6 +103,26 @@ class OsFs:
         while len(data) < size and (more := os.pread(handle, size - len(data), offset + len(data))):
             data += more
         return data
+
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        if not self._knows_what_waits:
+            return self.pread(handle, size, offset)
+        buffer = bytearray(size)
+        done = 0
+        while done < size:
+            try:
+                count = os.preadv(handle, [memoryview(buffer)[done:]], offset + done, _NOWAIT)
+            except OSError as exc:
+                if exc.errno == errno.EAGAIN:
+                    return None
+                if exc.errno in _NO_ANSWER:
+                    self._knows_what_waits = False
+                    return self.pread(handle, size, offset)
+                raise
+            if count == 0:
+                break
+            done += count
+        return bytes(buffer) if done == size else bytes(buffer[:done])
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         written = os.pwrite(handle, data, offset)
@@ -149,6 +180,62 @@ class OsFs:
             os.close(handle)
             raise
         return handle
+
+
+class ReadOnlyFs(OsFs):
+    """Files that are only read: whatever would change one is refused with the error of a read-only file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        raise _read_only()
+
+    def truncate(self, handle: int, size: int) -> None:
+        raise _read_only()
+
+    def make_dirs(self, directory: Path) -> Sequence[Path]:
+        raise _read_only()
+
+    def rename(self, source: Path, target: Path) -> None:
+        raise _read_only()
+
+    def unlink(self, path: Path) -> None:
+        raise _read_only()
+
+    def remove_dir(self, directory: Path) -> None:
+        raise _read_only()
+
+    def lock(self, path: Path) -> int:
+        """-1 where there is no such file, and so nobody who holds it."""
+        try:
+            handle = self.open(path)
+        except FileNotFoundError:
+            return -1
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _first_byte_is_locked(handle):
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked", str(path))
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+
+def _read_only() -> OSError:
+    return OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+_LOCK: Final = struct.Struct("hhqqi4x")
+
+
+def _first_byte_is_locked(handle: int) -> bool:
+    """Whether a Java process holds it; asked without taking the lock, for which the file would have to be open for writing."""
+    get_lock = getattr(fcntl, "F_OFD_GETLK", None)
+    if get_lock is None:
+        return False
+    answer = fcntl.fcntl(handle, get_lock, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def _lock_first_byte(handle: int) -> None:

@@ -89,6 +89,10 @@ class LogScan:
     def close(self) -> None:
         self._handles.close()
 
+    def whole(self, position: int) -> Generator[Scanned, None, int]:
+        """Valid records up to the first thing that is none; returns its offset."""
+        return self._run(position)
+
     def _run(self, position: int) -> Generator[Scanned, None, int]:
         """Valid records up to the first thing that is none; returns its offset."""
         block, base, crc_from = self._block, self._block_at, self._crc_from

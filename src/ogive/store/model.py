@@ -8,6 +8,16 @@ from typing import Final, Literal, NamedTuple
 
 from ogive.errors import InvalidOption, StoreError
 from ogive.model import DelayLevels
+from ogive.store.index import Sizes
+
+
+class FileSizes(NamedTuple):
+    """Of the files of a store, in bytes; of the index of *keys* in slots and items."""
+
+    segment: int
+    queue_file: int
+    keys: Sizes
+
 
 QueueKey = tuple[str, int]
 """topic, queue id"""
@@ -25,6 +35,7 @@ class StoreConfig:
     flush: Literal["sync", "async"] = "sync"  # flushDiskType
     segment_bytes: int = 64 * 1024 * 1024  # mappedFileSizeCommitLog, 1 GiB
     consume_queue_file_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue, 300,000 entries
+    index_slots: int = 250_000  # maxHashSlotNum, 5,000,000; four keys to a slot: two messages, with a key of their own each
     record_crc: bool = True  # enabledAppendPropCRC, false; 20 bytes a record
     delay_levels: DelayLevels = field(default_factory=DelayLevels.parse)  # messageDelayLevel
     max_group_bytes: int = 1024 * 1024  # one write and one sync carry at most about this much
@@ -39,6 +50,10 @@ class StoreConfig:
     max_open_files: int = 256
 
     @property
+    def index_sizes(self) -> Sizes:
+        return Sizes(self.index_slots, 4 * self.index_slots)  # maxIndexNum, 20,000,000
+
+    @property
     def unsynced_limit(self) -> int:
         """flush=async: never more than this between the last sync and the end of the log."""
         return max(self.async_window_bytes, 2 * self.max_group_bytes + MAX_RECORD_BYTES)
@@ -48,6 +63,8 @@ class StoreConfig:
             raise InvalidOption(f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed")
         if self.consume_queue_file_bytes < 20 or self.consume_queue_file_bytes % 20:
             raise InvalidOption(f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an entry) is needed")
+        if not 0 < self.index_slots <= 50_000_000:
+            raise InvalidOption(f"index_slots={self.index_slots}: 1 to 50000000 are possible")
 
 
 class NewMessage(NamedTuple):

@@ -5,7 +5,8 @@ from typing import Final
 
 from ogive.errors import StoreError
 from ogive.store.commitlog import LogReader
-from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER_SIZE, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER, FILLER_SIZE, ConsumeQueue, read_entries
+from ogive.store.disk import Disk
 from ogive.store.model import GetResult, GetStatus, QueueKey
 from ogive.store.record import Record, store_timestamp
 
@@ -15,10 +16,10 @@ _MAX_BYTES: Final = 128 * 1024 * 1024  # of one answer, whatever was asked for
 
 
 class QueueReader:
-    """Answers about queues. Owner thread only."""
+    """Answers about queues. Owner thread only. Everything here raises Cold while *disk* does not wait."""
 
-    def __init__(self, log: LogReader, files: QueueFiles, queues: dict[QueueKey, ConsumeQueue]) -> None:
-        self._log, self._files, self._queues = log, files, queues
+    def __init__(self, log: LogReader, disk: Disk, queues: dict[QueueKey, ConsumeQueue]) -> None:
+        self._log, self._disk, self._queues = log, disk, queues
 
     def get(self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None) -> GetResult:
         queue = self._queues.get((topic, queue_id))
@@ -50,7 +51,7 @@ class QueueReader:
         if found is not None:
             return found
         try:
-            return self._files.read(queue, offset, min(count, queue.written - offset))
+            return read_entries(self._disk, queue, offset, min(count, queue.written - offset))
         except FileNotFoundError:
             return b""
         except OSError as exc:
@@ -82,9 +83,9 @@ class QueueReader:
                 high = middle
         return max(queue.min_offset, low - 1) if upper else low
 
-    def close(self) -> None:
-        self._files.close()
-        self._log.close()
+    def first_at(self, queue: ConsumeQueue, commitlog_start: int) -> int:
+        """The lowest offset whose record stands at *commitlog_start* or behind it; max_offset if none does."""
+        return first_at(queue.min_offset, queue.max_offset, commitlog_start, lambda offset: self.entries(queue, offset, 1))
 
     def _select(
         self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
@@ -111,6 +112,23 @@ class QueueReader:
                 total += size
                 offset += 1
         return wanted, offset, gone
+
+
+def first_at(low: int, high: int, commitlog_start: int, entry: Callable[[int], bytes]) -> int:
+    """The first of the offsets low .. high whose entry points at *commitlog_start* or behind it. Offsets without a record count like those
+    that follow them."""
+    top = high
+    while low < high:
+        probe = middle = (low + high) // 2
+        raw = entry(probe)
+        while probe + 1 < top and (not raw or raw == FILLER):
+            probe += 1
+            raw = entry(probe)
+        if raw and raw != FILLER and ENTRY.unpack(raw)[0] >= commitlog_start:
+            high = middle
+        else:
+            low = probe + 1
+    return min(low, top)
 
 
 def belongs_to(queue: ConsumeQueue) -> Callable[[Record, int], bool]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ogive.store.model import NewMessage
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import HEAD, MAGIC_V1, MAGIC_V2, MAX_PROPERTIES_BYTES, RECORD_V4, TAIL, java_hash, raw_property
+from ogive.wire.message import HEAD, MAGIC_V1, MAGIC_V2, MAX_PROPERTIES_BYTES, RECORD_V4, TAIL, decode_stored, java_hash, raw_property
 
 BLANK: Final = struct.Struct(">II")
 """room left, MAGIC_BLANK"""
@@ -167,6 +167,15 @@ def store_timestamp(record: bytes | memoryview) -> int:
     """The store timestamp of a record's first bytes (76 are enough)."""
     at = 68 if record[39] & SysFlag.BORN_HOST_V6 else 56
     return int.from_bytes(record[at : at + 8])
+
+
+def has_key(record: bytes, topic: str, key: str) -> bool:
+    """Whether a whole record is of *topic* and has *key* as its unique key or among its keys."""
+    found = decode_stored(record)
+    if found.topic != topic:
+        return False
+    wanted = key.encode("utf-8", "replace")
+    return raw_property(found.properties, b"UNIQ_KEY") == wanted or wanted in (raw_property(found.properties, b"KEYS") or b"").split(b" ")
 
 
 def tag_hash(properties: bytes) -> int:

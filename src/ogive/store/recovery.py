@@ -14,6 +14,7 @@ Differs from Java
 - Java trusts the consume queues of a clean stop unseen.
 """
 
+import functools
 import itertools
 import logging
 import zlib
@@ -25,10 +26,15 @@ from typing import Final
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint, QueueState
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, read_entries
+from ogive.store.disk import Disk
 from ogive.store.fs import Fs
+from ogive.store.index import IndexFiles, KeyIndex, Sizes, index_names
+from ogive.store.index import found_sizes as found_index_sizes
+from ogive.store.index import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
+from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, found_sizes, segment_path
 from ogive.wire.codes import SysFlag
@@ -38,6 +44,7 @@ log = logging.getLogger(__name__)
 FLUSH_ENTRIES: Final = 16 * 1024
 _MIN_RECORD_BYTES: Final = 91
 _QUEUES_LOOKED_AT: Final = 16
+_QUEUE_DIGITS: Final = 10
 
 
 @dataclass(slots=True)
@@ -52,23 +59,31 @@ class Recovered:
     deleted: dict[str, int]
     crc_from: int
     file_entries: int  # of a consume-queue file
+    index: KeyIndex
     damaged: int = 0
 
 
-def recover(fs: Fs, config: StoreConfig) -> Recovered:
-    """Bring the directory into order. Raises StoreCorrupt where it would have to guess, OSError where the disk refuses."""
-    return _Recovery(fs, config).run()
+def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
+    """Bring the directory into order; *rebuild* makes all that is derived again, whatever its checksums say.
+
+    Raises StoreCorrupt where it would have to guess, OSError where the disk refuses.
+    """
+    return _Recovery(fs, config, rebuild=rebuild).run()
 
 
 class _Recovery:
-    def __init__(self, fs: Fs, config: StoreConfig) -> None:
-        self._fs, self._config = fs, config
+    def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
+        self._fs, self._config, self._rebuild_all = fs, config, rebuild
         self._commitlog = config.root / "commitlog"
         self._queue_root = config.root / "consumequeue"
         self._files = QueueFiles(fs, config.max_open_files)
         self._file_entries = 0  # of a consume-queue file
         self._found = find_segments(fs, self._commitlog, config.segment_bytes)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._index_directory = config.root / "index"
+        self._index = KeyIndex(self._index_directory, config.index_sizes)
+        self._index_files = IndexFiles(fs)
+        self._index_from = 0  # commit-log offset from which on keys are missing
         self._unwritten = 0  # entries dispatched since the last flush
         self._deleted: dict[str, int] = {}
         self._store_timestamp_ms = 0
@@ -86,25 +101,37 @@ class _Recovery:
         try:
             result = LogEnd(scan.start)
             lost = self._restore(checkpoint) if checkpoint is not None else []
-            if lost and checkpoint is not None:
+            self._restore_index(checkpoint)
+            keys_lost = checkpoint is not None and self._index_from < checkpoint.position
+            if checkpoint is not None and (lost or keys_lost):
                 self._rebuild(scan, checkpoint, lost, result)
             position = checkpoint.position if checkpoint is not None else scan.start
             if clean and checkpoint is not None and scan.is_end(position):
                 result.offset = position
             else:
                 self._read_on(scan, position, checkpoint, result)
+            if checkpoint is None:
+                self._keep_offsets()
             self._flush()
+            moved = checkpoint is not None and checkpoint.log_start < start and self._correct_min_offsets(start)
             for queue in self._queues.values():
                 queue.next_offset = queue.max_offset
             crc_from = self._crc_from(checkpoint, result.offset)
             if lost or result.offset != position or not clean:
                 self._clear(result.offset, clean)
-            if lost or result.offset != position or not clean or checkpoint is None or checkpoint.crc_from != crc_from:
-                state = checkpoints.take(result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from)
+            changed = lost or keys_lost or moved or result.offset != position or checkpoint is None or checkpoint.crc_from != crc_from
+            if changed or not clean:
+                writes = self._index.collect(checkpoint=True)
+                self._index_files.write(writes)
+                self._index.written(writes)
+                state = checkpoints.take(
+                    result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states(), start
+                )
                 checkpoints.save(fs, root, state)
         finally:
             scan.close()
             self._files.close()
+            self._index_files.close()
         if result.damaged or self._skipped:
             log.error(
                 "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
@@ -119,6 +146,7 @@ class _Recovery:
             self._deleted,
             crc_from,
             self._file_entries,
+            self._index,
             result.damaged + self._skipped,
         )
 
@@ -133,6 +161,8 @@ class _Recovery:
         """Take over the queues whose files are as they should be; returns the others."""
         self._deleted = dict(checkpoint.deleted)
         self._store_timestamp_ms = checkpoint.store_timestamp_ms
+        if self._rebuild_all:
+            return list(checkpoint.queues)
         handles = Handles(self._fs, 1)
         lost: list[QueueState] = []
         for state in checkpoint.queues:
@@ -145,11 +175,31 @@ class _Recovery:
         handles.close()
         return lost
 
+    def _restore_index(self, checkpoint: Checkpoint | None) -> None:
+        """Take over the index files that are as they should be, and remove the others."""
+        fs, directory = self._fs, self._index_directory
+        states = checkpoint.index if checkpoint is not None and not self._rebuild_all else None
+        files = restored_index(fs, directory, states or ())
+        sizes = Sizes(states[-1].slots, states[-1].items) if states else found_index_sizes(fs, directory) or self._config.index_sizes
+        self._index = KeyIndex(directory, sizes, files)
+        if states is None:
+            self._index_from = self._found.starts[0] if self._found.starts else 0
+        else:
+            assert checkpoint is not None
+            self._index_from = states[len(files)].begin_offset if len(files) < len(states) else checkpoint.position
+        kept = {file.name for file in files}
+        for name in index_names(fs, directory):
+            if name not in kept:
+                self._index_files.remove(directory / name)
+
     def _rebuild(self, scan: LogScan, checkpoint: Checkpoint, lost: list[QueueState], result: LogEnd) -> None:
-        """Make the queues in *lost* again from the log before the checkpoint."""
-        log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
+        """Make the queues in *lost*, and missing keys, again from the log before the checkpoint."""
+        if lost:
+            log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
+        if self._index_from < checkpoint.position:
+            log.warning("the index of keys is made again from the commit log, from offset %d on", self._index_from)
         self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}
-        for scanned in scan.records(scan.start, result):
+        for scanned in scan.records(scan.start if lost else max(scan.start, self._index_from), result):
             if scanned[0] >= checkpoint.position:
                 break
             self._dispatch(scanned)
@@ -174,6 +224,9 @@ class _Recovery:
         if stored_ms > self._store_timestamp_ms:
             self._store_timestamp_ms = stored_ms
         kind = sys_flag & SysFlag.TRANSACTION_MASK
+        if offset >= self._index_from and kind != SysFlag.TRANSACTION_ROLLBACK:
+            self._index.add(((topic, buffer[properties_at : at + size], offset, stored_ms),))
+            self._unwritten += 1
         if kind != 0 and kind != SysFlag.TRANSACTION_COMMIT:
             return
         key = (topic, queue_id)
@@ -187,7 +240,7 @@ class _Recovery:
         properties = buffer[properties_at : at + size]
         queue.append(ENTRY.pack(offset, size, self._tags_code(topic, properties, stored_ms)))
         self._unwritten += 1
-        if self._unwritten >= FLUSH_ENTRIES:
+        if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
 
     def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
@@ -231,7 +284,30 @@ class _Recovery:
                 self._files.write([write])
                 queue.written = queue.handed
                 queue.drop_written(FLUSH_ENTRIES)
+        keys = self._index.collect(checkpoint=False)
+        self._index_files.write(keys)
+        self._index.written(keys)
         self._unwritten = 0
+
+    def _keep_offsets(self) -> None:
+        """Queues of which the log holds nothing any more go on where their files say: an offset that was given out stays given out."""
+        for topic in self._fs.list(self._queue_root):
+            for name in self._fs.list(self._queue_root / topic):
+                if name.isdecimal() and len(name) < _QUEUE_DIGITS and (topic.encode(), int(name)) not in self._queues:
+                    end = end_of_files(self._fs, self._queue_root / topic / name, self._file_entries)
+                    if end:
+                        self._new_queue((topic, int(name)), end)
+
+    def _correct_min_offsets(self, start: int) -> bool:
+        """A crash came between the removal of segments and the checkpoint that says so."""
+        disk = Disk(self._fs, self._config.max_open_files)
+        moved = False
+        for queue in self._queues.values():
+            first = first_at(queue.min_offset, queue.max_offset, start, functools.partial(_entry, disk, queue))
+            moved |= first != queue.min_offset
+            queue.min_offset = first
+        disk.close()
+        return moved
 
     def _clear(self, end: int, clean: bool) -> None:
         """Leave nothing behind the ends of the log and the queues."""
@@ -246,6 +322,31 @@ class _Recovery:
 
     def _directory(self, key: QueueKey) -> Path:
         return self._queue_root / key[0] / str(key[1])
+
+
+def _entry(disk: Disk, queue: ConsumeQueue, offset: int) -> bytes:
+    try:
+        return queue.in_memory(offset, 1) or read_entries(disk, queue, offset, 1)
+    except FileNotFoundError:
+        return b""
+
+
+def end_of_files(fs: Fs, directory: Path, file_entries: int) -> int:
+    """One past the last entry that the files of a queue hold."""
+    names = [name for name in fs.list(directory) if len(name) == 20 and name.isdecimal()]
+    if not names:
+        return 0
+    handle = fs.open(directory / names[-1])
+    try:
+        raw = fs.pread(handle, file_entries * ENTRY_BYTES, 0)
+    finally:
+        fs.close(handle)
+    used = 0
+    for offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+        if size <= 0 or offset < 0:
+            break
+        used += 1
+    return int(names[-1]) // ENTRY_BYTES + used
 
 
 def check_queue(fs: Fs, handles: Handles, directory: Path, file_entries: int, state: QueueState) -> bool:

@@ -10,33 +10,41 @@ Behaviour
 
 Differs from Java
 - No memory-mapped writes, so an I/O error is an error. No message is visible before it is durable.
-- Consume queues are written behind, by the writer thread, and checked at the start. No index files yet.
+- Consume queues are written behind, by the writer thread, and checked at the start.
 """
 
 import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
 from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
+from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
+from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
-from ogive.store.model import Entry, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.index import IndexFiles
+from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
+from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
+from ogive.store.scrub import Scrubbed, scrub
+from ogive.store.segments import segment_path
 from ogive.store.tables import make_lasting_dirs
 from ogive.store.writer import Group, GroupWriter, MakeWriter, Outcome, Writer, WriterThread
 
 log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
+_QUEUES_AT_ONCE = 200
 _LOCK_TEXT = b"lock"
 
 
@@ -55,8 +63,11 @@ class MessageStore:
         self.config = config
         self._fs, self._lock, self._monotonic = fs, lock, monotonic
         self._segment_bytes = recovered.segment_bytes
+        self._crc_from = recovered.crc_from
+        self._queue_file_bytes = recovered.file_entries * ENTRY_BYTES
         self._queues = recovered.queues
         self._recovered_damage = recovered.damaged
+        self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
         self._appender = Appender(
             config,
@@ -65,22 +76,32 @@ class MessageStore:
             file_entries=recovered.file_entries,
             end=recovered.end,
             store_timestamp_ms=recovered.store_timestamp_ms,
-            clock_ms=clock_ms,
+            clock_ms=self._clock.now_ms,
         )
-        commitlog = config.root / "commitlog"
+        commitlog = self._log_directory = config.root / "commitlog"
+        self._disk = Disk(fs, config.max_open_files)
         self._log = LogReader(
-            fs,
+            self._disk,
             commitlog,
             recovered.segment_bytes,
             start=recovered.start,
             crc_from=recovered.crc_from,
             hot_bytes=config.hot_log_bytes,
-            max_open=config.max_open_files,
         )
-        self._reader = QueueReader(self._log, QueueFiles(fs, config.max_open_files), recovered.queues)
+        self._reader = QueueReader(self._log, self._disk, recovered.queues)
+        self._index = recovered.index
+        self._deleted = recovered.deleted
         self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end)
         self._flusher = QueueFlusher(
-            config, QueueFiles(fs, config.max_open_files), recovered.queues, recovered.end, recovered.deleted, recovered.crc_from
+            config,
+            QueueFiles(fs, config.max_open_files),
+            IndexFiles(fs),
+            recovered.queues,
+            recovered.index,
+            recovered.end,
+            recovered.deleted,
+            recovered.crc_from,
+            lambda: self._log.start,
         )
         self._work = GroupWriter(
             self._log_writer,
@@ -116,7 +137,7 @@ class MessageStore:
         fs = fs or OsFs()
         lock = _lock(fs, config.root)
         try:
-            for name in ("commitlog", "consumequeue", "config"):
+            for name in ("commitlog", "consumequeue", "index", "config"):
                 make_lasting_dirs(fs, config.root / name)
             recovered = recover(fs, config)
             checkpoints.mark_running(fs, config.root)
@@ -149,7 +170,8 @@ class MessageStore:
             self._flush_last()
         self._log_writer.close()
         self._flusher.files.close()
-        self._reader.close()
+        self._flusher.index_files.close()
+        self._disk.close()
         self._fs.close(self._lock)
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -206,7 +228,80 @@ class MessageStore:
             self._writer.post(functools.partial(self._remove, directories))
             self._flush(checkpoint=True)
 
+    # --- retention ---------------------------------------------------------------------------------------------------
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
+
+    @property
+    def file_sizes(self) -> FileSizes:
+        return FileSizes(self._segment_bytes, self._queue_file_bytes, self._index.sizes)
+
+    @property
+    def full_segments(self) -> list[int]:
+        """Where the segments start that nothing is written to any more, the oldest first."""
+        newest = self._visible_end - self._visible_end % self._segment_bytes
+        return list(range(self._log.start, newest, self._segment_bytes))
+
+    def expire(self, until: int) -> Iterator[None]:
+        """Remove the segments before *until*, and what speaks only of them: queue files and index files.
+
+        Carried out as it is iterated: between two steps others may run. Queues keep their offsets; the lowest ones move up.
+        """
+        until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
+        start = self._log.start
+        if until <= start or not self._is_running():
+            return
+        gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
+        self._log.start = until  # nobody reads before it from here on
+        for number, queue in enumerate(list(self._queues.values())):
+            if self._queues.get(queue.key) is queue:
+                queue.min_offset = self._reader.first_at(queue, until)
+                gone += queue.drop_files()
+            if number % _QUEUES_AT_ONCE == 0:
+                yield
+        for topic in [topic for topic, before in self._deleted.items() if before <= until]:
+            del self._deleted[topic]
+        index_files = self._index.expire(until)
+        if not self._is_running() or self._writer is None:
+            return
+        for path in (*gone, *index_files):
+            self._disk.forget(path)
+        self._flush(checkpoint=True)
+        self._writer.post(functools.partial(self._unlink, gone, index_files))
+
+    def _is_running(self) -> bool:
+        return self.failed is None and self._writer is not None and not self._closed
+
+    def _unlink(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
+        """Writer thread. A crash in the middle leaves files that the next start does not miss, or removes again."""
+        try:
+            for path in files:
+                self._flusher.files.unlink(path)
+            for path in index_files:
+                self._flusher.index_files.remove(path)
+            for directory in {path.parent for path in (*files, *index_files)}:
+                self._fs.fsync_dir(directory)
+        except OSError as exc:
+            log.warning("files of old messages stay: %s", exc)
+
+    def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
+        """What checks the records from *position* on, about *most_bytes* of them, on any thread. Raises OSError there."""
+        return functools.partial(
+            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, position, self._visible_end, most_bytes
+        )
+
+    def report_damage(self, commitlog_offset: int, size: int) -> None:
+        """Count a damaged place of the log, and log it, unless it is known already."""
+        if commitlog_offset >= self._log.start:
+            self._log.report(commitlog_offset, size)
+
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The time that a message put now is stored at: milliseconds since 1970 that never go back, whatever is done to the clock."""
+        return self._clock.now_ms()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -218,10 +313,27 @@ class MessageStore:
         return queue.max_offset if queue is not None else 0
 
     def get(
-        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+        *,
+        wait: bool = True,
     ) -> GetResult:
-        """Messages from *offset* on, at least one if there is any, else why not. *tag_codes*: Java hashes of the wanted tags."""
-        return self._reader.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
+        """Messages from *offset* on, at least one if there is any, else why not. *tag_codes*: Java hashes of the wanted tags.
+
+        Raises StoreError; with wait=False Cold, see without_waiting().
+        """
+        if wait:
+            return self._reader.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
+        self._disk.waits = False
+        try:
+            return self._reader.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
+        finally:
+            self._disk.waits = True
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """Visible consume-queue entries from *offset* on, at most *count*; fillers have size 2147483647."""
@@ -245,6 +357,51 @@ class MessageStore:
         """The first offset stored at or after *timestamp_ms* (max_offset if none); *upper*: the last at or before (min_offset if none)."""
         queue = self._queues.get((topic, queue_id))
         return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
+
+    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]:
+        """The visible records of *topic* that have *key* among theirs, or as unique key, stored from *begin_ms* to *end_ms*; newest first.
+
+        Now and then None, so that the caller may let others run; and, while reads do not wait, Cold: once it is brought in, go on.
+        """
+        seen: set[int] = set()
+        deleted_before = self._deleted.get(topic, 0)
+        for found in self._index.find(self._disk, topic, key, begin_ms, end_ms):
+            if not isinstance(found, int):
+                yield found
+            elif found not in seen and found >= max(deleted_before, self._log.start):
+                seen.add(found)
+                record = yield from self._looked_up(found)
+                if record is not None and has_key(record, topic, key) and begin_ms <= store_timestamp(record) <= end_ms:
+                    yield record
+
+    def _looked_up(self, commitlog_offset: int) -> Generator[Cold, None, bytes | None]:
+        while True:
+            try:
+                return self.record_at(commitlog_offset)
+            except Cold as cold:
+                yield cold
+
+    @property
+    def indexed_up_to(self) -> tuple[int, int]:
+        """Store time and commit-log offset of the newest message in the index of keys; zeros where it is empty."""
+        self._index.build()
+        return (self._index.files[-1].end_ms, self._index.files[-1].end_offset) if self._index.files else (0, 0)
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Inside, a read that would have to wait for the disk raises Cold, see bring_in()."""
+        before, self._disk.waits = self._disk.waits, False
+        try:
+            yield
+        finally:
+            self._disk.waits = before
+
+    def bring_in(self, cold: Cold) -> None:
+        """Any thread: read what was missing. Raises StoreError."""
+        try:
+            bring_in(self._fs, cold)
+        except OSError as exc:
+            raise StoreError(f"{cold.path} cannot be read at {cold.offset}: {exc}") from exc
 
     @property
     def queues(self) -> Iterable[QueueKey]:
@@ -295,6 +452,7 @@ class MessageStore:
                 queue.max_offset += 1
                 touched[queue.key] = queue
             self._stats.puts += len(group.entries)
+            self._index.add(group.keyed)
         self._stats.groups += len(groups)
         self._stats.put_bytes += groups[-1].end - self._visible_end
         self._visible_end = groups[-1].end
@@ -365,6 +523,7 @@ class MessageStore:
 
     def _write_derived(self, flush: Flush) -> None:
         self._flusher.files.write([write for _, write in flush.writes])
+        self._flusher.index_files.write(flush.keys)
         if flush.checkpoint is not None:
             self._log_writer.sync()
             checkpoints.save(self._fs, self.config.root, flush.checkpoint)

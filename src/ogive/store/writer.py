@@ -16,6 +16,7 @@ from ogive.errors import StoreError, StoreFailed, StoreFull
 from ogive.store.commitlog import Chunk, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import NO_SPACE
+from ogive.store.index import Keyed
 from ogive.store.model import PutDone, PutResult
 
 _MAX_SYNC_GAP_S: Final = 3600.0
@@ -30,6 +31,7 @@ class Group:
     extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
     pieces: list[bytes]  # of the last extent
     entries: list[tuple[ConsumeQueue, bytes]] = field(default_factory=list)
+    keyed: list[Keyed] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 
 

@@ -122,6 +122,7 @@ class FakeBroker:
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.CHECK_CLIENT_CONFIG: lambda _c, _r: ok(),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
             RequestCode.LOCK_BATCH_MQ: lambda _c, r: ok(body=locked_queues_dumps(LockBatchBody.decode(r.body).queues)),
             RequestCode.UNLOCK_BATCH_MQ: lambda _c, _r: ok(),
@@ -135,7 +136,7 @@ class FakeBroker:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._server = Server(self._handle, port=self.port, ssl=self._ssl)
+        self._server = Server(self._handle, port=self.port, tls=self._ssl)
         await self._server.start()
         self.port = self._server.port
 

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import ssl as tls
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
@@ -45,10 +45,15 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, on_request: RequestHandler = refuse_requests, limits: Limits | None = None, credentials: Credentials | None = None
+        self,
+        on_request: RequestHandler = refuse_requests,
+        limits: Limits | None = None,
+        credentials: Credentials | None = None,
+        request_fields: Mapping[str, str] | None = None,
     ) -> None:
-        """*credentials* sign every command that is sent as a request; whole frames are sent as they are."""
+        """Every command that is sent as a request gets *request_fields*, and *credentials* sign it; whole frames stay as they are."""
         self._credentials = credentials
+        self._request_fields = request_fields
         self._loop = asyncio.get_running_loop()
         self._on_request = on_request
         self.limits = limits or Limits()
@@ -127,6 +132,8 @@ class Connection(asyncio.Protocol):
         self.write(encode_command(command))
 
     def _sign(self, command: RemotingCommand) -> None:
+        if self._request_fields:
+            command.ext_fields = {**command.ext_fields, **self._request_fields}
         if self._credentials is not None:
             command.ext_fields = self._credentials.sign(command.ext_fields, command.body)
 
@@ -319,6 +326,7 @@ async def connect(
     on_request: RequestHandler = refuse_requests,
     limits: Limits | None = None,
     credentials: Credentials | None = None,
+    request_fields: Mapping[str, str] | None = None,
 ) -> Connection:
     """A connection that is ready for calls. Raises ConnectError with the address and the reason."""
     loop = asyncio.get_running_loop()
@@ -326,7 +334,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
-                lambda: Connection(on_request, limits, credentials),
+                lambda: Connection(on_request, limits, credentials, request_fields),
                 host,
                 port,
                 ssl=ssl,

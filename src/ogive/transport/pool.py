@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ogive.errors import ConnectError
@@ -25,6 +25,7 @@ class ConnectionPool:
         on_request: RequestHandler = refuse_requests,
         limits: Limits | None = None,
         credentials: Credentials | None = None,
+        request_fields: Mapping[str, str] | None = None,
         on_open: Callable[[str], None] | None = None,
     ) -> None:
         """*on_open* is called with the address of each new connection."""
@@ -33,6 +34,7 @@ class ConnectionPool:
         self._on_request = on_request
         self._limits = limits
         self._credentials = credentials
+        self._request_fields = request_fields
         self._on_open = on_open
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -82,6 +84,7 @@ class ConnectionPool:
                 on_request=self._on_request,
                 limits=self._limits,
                 credentials=self._credentials,
+                request_fields=self._request_fields,
             )
             if self.closed:
                 connection.close()

@@ -3,13 +3,17 @@
 import asyncio
 import logging
 import os
-import ssl as tls
+import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
 
 from ogive.errors import ConnectError
+from ogive.transport.acceptor import Acceptor
 from ogive.transport.connection import Connection, RequestHandler
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
+from ogive.wire.acl import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +90,7 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        ssl: tls.SSLContext | None = None,
+        tls: TlsConfig | ssl.SSLContext | None = None,
         limits: ServerLimits | None = None,
         on_open: Callable[[ServerConnection], None] | None = None,
     ) -> None:
@@ -94,9 +98,9 @@ class Server:
         self.host = host
         self.port = port
         self.limits = limits or ServerLimits()
-        self._ssl = ssl
+        self._tls = tls
         self._on_open = on_open
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | Acceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._connections: set[ServerConnection] = set()
         self._per_host: Counter[str] = Counter()
@@ -112,25 +116,71 @@ class Server:
         return frozenset(self._connections)
 
     async def start(self) -> None:
-        """Listen; port 0 becomes the port that was given. Raises ConnectError when the address is taken."""
+        """Listen; port 0 becomes the port that was given. Raises ConnectError for a taken address, InvalidOption for bad certificates."""
         loop = asyncio.get_running_loop()
-        handshake_s = self.limits.first_frame_s if self._ssl else None
         try:
-            self._listener = await loop.create_server(
-                lambda: ServerConnection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=handshake_s, backlog=1024
-            )
+            if self._tls is not None:
+                acceptor = Acceptor(
+                    lambda: ServerConnection(self),
+                    await self._tls_context(self._tls),
+                    plain_too=isinstance(self._tls, TlsConfig) and self._tls.mode == "permissive",
+                    greeting_s=self.limits.first_frame_s,
+                    admit=self._admits,
+                )
+                self.port = acceptor.listen("127.0.0.1" if self.host == "localhost" else self.host, self.port)
+                self._listener = acceptor
+            else:
+                listener = await loop.create_server(lambda: ServerConnection(self), self.host, self.port, backlog=1024)
+                self.port = listener.sockets[0].getsockname()[1]
+                self._listener = listener
         except OSError as exc:
             reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or exc
             raise ConnectError(f"cannot listen on {self.address}: {reason}", self.address) from None
-        self.port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
+
+    async def reload_certificates(self) -> None:
+        """New connections get what stands in the files now. Raises InvalidOption, and then the old ones stay."""
+        if self._tls is not None and isinstance(self._listener, Acceptor):
+            self._listener.context = await self._tls_context(self._tls)
+
+    @staticmethod
+    async def _tls_context(tls: TlsConfig | ssl.SSLContext) -> ssl.SSLContext:
+        return tls if isinstance(tls, ssl.SSLContext) else await asyncio.to_thread(tls.context)
+
+    async def connect_here(self, credentials: Credentials | None = None) -> Connection:
+        """A connection inside this process, for which no TLS is needed. Raises ConnectError."""
+        loop = asyncio.get_running_loop()
+        theirs, ours = socket.socketpair()
+        try:
+            await loop.connect_accepted_socket(lambda: ServerConnection(self), theirs)
+            _, connection = await loop.create_connection(lambda: Connection(credentials=credentials), sock=ours)
+        except OSError as exc:
+            theirs.close()
+            ours.close()
+            raise ConnectError(f"no connection inside this process: {exc}", self.address) from None
+        connection.remote_address = self.address
+        return connection
+
+    def _admits(self, host: str, waiting_from_it: int, waiting: int) -> bool:
+        """Whether a connection that has not said anything yet may wait."""
+        in_all, from_it = len(self._connections) + waiting, self._per_host[host] + waiting_from_it
+        if in_all < self.limits.max_connections and from_it < self.limits.max_connections_per_address:
+            return True
+        self._refused += 1
+        log.log(
+            logging.WARNING if self._refused == 1 else logging.DEBUG, "%s is refused: too many connections (%d so far)", host, self._refused
+        )
+        return False
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Take no new connections, give requests in flight *grace_s* to be answered and the answers as long to be read, then close."""
         if self._listener is None:
             return
-        self._listener.close()
-        self._listener = None
+        listener, self._listener = self._listener, None
+        if isinstance(listener, Acceptor):
+            await listener.close()
+        else:
+            listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)

@@ -17,6 +17,8 @@ from ogive.errors import InvalidOption
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+LAST_THAT_LEFT_IT_OUT: Final = 399  # 4.9.3; newer clients sign every field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +53,20 @@ class Credentials:
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
         """*fields* with the access key and the signature over them and *body*. An empty value would be lost on its way: it is left out."""
         signed = {name: value for name, value in fields.items() if value} | self.fields
-        values = "".join([signed[name] for name in sorted(signed, key=_java_order) if name != SIGNATURE])
-        return {**signed, SIGNATURE: self.signature(values.encode(), body)}
+        return {**signed, SIGNATURE: self.signature(_joined(signed), body)}
+
+    def has_signed(self, fields: Mapping[str, str], body: bytes, version: int) -> bool:
+        """Whether the signature among *fields* is this user's. *version*: the client's; old ones do not sign every field."""
+        signed = fields
+        if version <= LAST_THAT_LEFT_IT_OUT and UNIQUE_KEY_QUERY in fields:
+            signed = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
+        return hmac.compare_digest(self.signature(_joined(signed), body).encode(), fields.get(SIGNATURE, "").encode())
+
+
+def _joined(fields: Mapping[str, str]) -> bytes:
+    """The values of all fields but the signature, in the order of their names."""
+    names = sorted(fields) if all(map(str.isascii, fields)) else sorted(fields, key=_java_order)
+    return "".join([fields[name] for name in names if name != SIGNATURE]).encode()
 
 
 def _java_order(name: str) -> bytes:

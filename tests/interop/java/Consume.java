@@ -20,7 +20,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /**
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
  * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
- * [sql=an SQL92 expression, which takes the place of the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH]
+ * [sql=an SQL92 expression, which takes the place of the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
  */
 public class Consume {
@@ -37,7 +37,7 @@ public class Consume {
     private static int run(Options options) throws Exception {
         int failures = options.number("failures", 0);
         CountDownLatch left = new CountDownLatch(options.number("deliveries", 1));
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("nameServer"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
@@ -89,6 +89,7 @@ public class Consume {
             line.put("keys", message.getKeys());
             line.put("body", new String(message.getBody()));
             line.put("properties", message.getProperties());
+            line.put("at", System.currentTimeMillis());
             line.put("outcome", fails ? "later" : "done");
             Options.print(line);
             left.countDown();

@@ -23,6 +23,13 @@ final class Options {
         return values.getOrDefault(key, otherwise);
     }
 
+    /** Signs with accessKey= and secretKey=; null without them. */
+    org.apache.rocketmq.remoting.RPCHook hook() {
+        if (!values.containsKey("accessKey")) return null;
+        return new org.apache.rocketmq.acl.common.AclClientRPCHook(
+            new org.apache.rocketmq.acl.common.SessionCredentials(text("accessKey"), text("secretKey")));
+    }
+
     int number(String key, int otherwise) {
         return Integer.parseInt(text(key, Integer.toString(otherwise)));
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ogive.cli.connect import client_config
 from ogive.cli.main import EXIT_USAGE, build_parser, main
 from ogive.cli.messages import _property
 from ogive.cli.output import print_json, print_table
@@ -14,7 +15,7 @@ from ogive.cli.up import broker_config, check_host
 from ogive.errors import InvalidOption
 
 
-@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"]])
+@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])
 def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == EXIT_USAGE
     assert "usage: ogive" in capsys.readouterr().out
@@ -42,6 +43,12 @@ def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest
         "message",
         "dead-letter list",
         "dead-letter send",
+        "pipeline archive",
+        "pipeline replay",
+        "pipeline redrive",
+        "pipeline mirror",
+        "pipeline trace-report",
+        "pipeline reconcile",
         "errors",
     ],
 )
@@ -89,6 +96,8 @@ def test_options_reach_the_broker() -> None:
             "1s 2s",
             "--broker-name",
             "b",
+            "--transaction-check-max",
+            "3",
             "--no-auto-create-topics",
             "--advertised-host",
             "192.0.2.1",
@@ -97,7 +106,7 @@ def test_options_reach_the_broker() -> None:
     config = broker_config(options, "127.0.0.1:1")
     assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
     assert config.levels.delays_ms == (1000, 2000)
-    assert config.advertised_host == "192.0.2.1"
+    assert (config.advertised_host, config.transaction_check_max) == ("192.0.2.1", 3)
     assert config.name_servers == ("127.0.0.1:1",)
 
 
@@ -185,4 +194,4 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
     options: argparse.Namespace = build_parser().parse_args(["topic", "list"])
-    assert options.name_server == "10.0.0.1:9876;10.0.0.2:9876"
+    assert client_config(options).name_server == "10.0.0.1:9876;10.0.0.2:9876"

@@ -671,7 +671,7 @@ async def test_a_batch_keeps_each_keys_messages_on_their_queue_and_in_order() ->
 
 async def test_what_cannot_stand_in_a_batch_is_refused() -> None:
     async with producing("Orders") as (producer, [broker]):
-        with pytest.raises(InvalidOption, match="delay level"):
+        with pytest.raises(InvalidOption, match="delayed messages"):
             await producer.send_batch("Orders", [Message("Orders", b"", delay_level=1)])
         with pytest.raises(InvalidOption, match="Prices"):
             await producer.send_batch("Orders", [Message("Prices", b"")])

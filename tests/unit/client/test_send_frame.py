@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ogive.client.config import ClientConfig
 from ogive.client.send_frame import SendFrames, message_property_text, property_text, with_unique_key
 from ogive.errors import MessageIllegal, OgiveError
 from ogive.model import Message, MessageQueue
@@ -21,12 +22,22 @@ texts = st.none() | st.text(max_size=6) | st.sampled_from(["", "a b", "\x01", "x
     st.integers(0, 2**31 - 1), st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1),
     st.binary(max_size=200), st.integers(0, 0x7FF), st.integers(-(2**31), 2**31 - 1), st.booleans(), st.booleans(),
     st.sampled_from([None, Credentials(access_key="u", secret_key="s"), Credentials(access_key="u", secret_key="s", security_token="t")]),
+    st.sampled_from([None, "shop"]),
 )  # fmt: skip
 def test_a_frame_decodes_to_the_command_it_stands_for(
-    opaque: int, tag: str, body: bytes, sys_flag: int, flag: int, oneway: bool, is_batch: bool, credentials: Credentials | None
+    opaque: int,
+    tag: str,
+    body: bytes,
+    sys_flag: int,
+    flag: int,
+    oneway: bool,
+    is_batch: bool,
+    credentials: Credentials | None,
+    namespace_v2: str | None,
 ) -> None:
     raw = with_unique_key("K" * 32, f"TAGS\x01{tag}\x02")
-    frames = SendFrames("sellers", QUEUE, 4, credentials)
+    config = ClientConfig(credentials=credentials, namespace_v2=namespace_v2)
+    frames = SendFrames("sellers", QUEUE, 4, config)
     if is_batch:
         frame, sys_flag, flag, oneway = frames.batch(opaque, BORN_MS, raw, body), 0, 0, False
     else:
@@ -37,7 +48,7 @@ def test_a_frame_decodes_to_the_command_it_stands_for(
     )  # fmt: skip
     code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
     flags = Flag.ONEWAY if oneway else 0
-    fields = encode_header(header)
+    fields = encode_header(header) | config.request_fields
     if credentials is not None:
         fields = credentials.sign(fields, body)
     expected = RemotingCommand(code, fields, body, opaque, flags, serialize_type=SerializeType.ROCKETMQ)

@@ -305,13 +305,20 @@ async def test_kv_settings_are_kept_and_those_of_ordered_topics_are_given_to_bro
             await server.stop()
 
 
-async def test_the_configuration_is_shown_and_not_changed_from_outside(server: NameServer, clients: tuple[RawClient, RawClient]) -> None:
+async def test_the_configuration_is_shown_and_only_order_messages_changes_from_outside(
+    server: NameServer, clients: tuple[RawClient, RawClient]
+) -> None:
     client = clients[1]
     shown = (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
     assert f"listenPort={server.address.rpartition(':')[2]}\n" in shown
     answer = await client.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/etc/passwd\n")
     assert answer.code == ResponseCode.NO_PERMISSION
+    assert (answer.remark or "").startswith("kvConfigPath ")
+    for body in (b"", b"orderMessageEnable=perhaps\n"):
+        assert (await client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body)).code == ResponseCode.INVALID_PARAMETER
     assert (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode() == shown
+    await client.ok(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\n")
+    assert "orderMessageEnable=true\n" in (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
 
 
 # --- life ------------------------------------------------------------------------------------------------------------

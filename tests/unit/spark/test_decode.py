@@ -14,13 +14,25 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.spark.decode import RecordDecoder
-from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema
+from ogive.spark.decode import RecordDecoder, queue_offsets
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
+from ogive.sql92 import compile_expression
 from ogive.wire.compression import compress
-from ogive.wire.message import StoredMessage, decode_messages, encode_stored
+from ogive.wire.message import (
+    StoredMessage,
+    decode_host,
+    decode_messages,
+    decode_properties,
+    decode_stored,
+    encode_stored,
+    offset_message_id,
+)
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)
 ALL = arrow_schema(MESSAGE_COLUMNS)
+METADATA = arrow_schema(METADATA_COLUMNS)
+settings.register_profile("spark decode", deadline=None)  # the first example of a busy machine takes its time
+settings.load_profile("spark decode")
 VECTORS = Path(__file__).parents[2] / "vectors" / "messages.jsonl"
 
 
@@ -160,6 +172,32 @@ def test_garbage_raises_protocol_error(garbage: bytes) -> None:
         decode(garbage)
 
 
+@given(messages())
+def test_metadata_agree_with_the_record_decoder(sent: list[StoredMessage]) -> None:
+    """Also of messages that are not in the plain form, whose hosts and flags the plain form does not keep."""
+    records = b"".join(encode_stored(message) for message in sent)
+    shown = RecordDecoder(METADATA).decode(records, QUEUE).to_pylist()
+    stored_as, at = [], 0
+    while at < len(records):
+        stored_as.append(decode_stored(records, at))
+        at += stored_as[-1].size
+    assert shown == [
+        {
+            "msgId": decode_properties(raw.properties).get("UNIQ_KEY", offset_message_id(raw.store_host, raw.commitlog_offset)),
+            "offsetMsgId": offset_message_id(raw.store_host, raw.commitlog_offset),
+            "commitLogOffset": raw.commitlog_offset,
+            "reconsumeTimes": raw.reconsume_times,
+            "bornHost": decode_host(raw.born_host),
+            "storeHost": decode_host(raw.store_host),
+            "flag": raw.flag,
+            "sysFlag": raw.sys_flag,
+            "bodyCRC": raw.body_crc,
+        }
+        for raw in stored_as
+    ]
+    assert list(queue_offsets(records)) == [raw.queue_offset for raw in stored_as]
+
+
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +215,15 @@ def test_tag_filter_works_without_the_column() -> None:
     schema = ALL.empty_table().select(["body"]).schema
     records = stored(0, b"a", b"TAGS\x01Aa\x02") + stored(1, b"b", b"TAGS\x01BB\x02")
     assert RecordDecoder(schema, frozenset({"BB"})).decode(records, QUEUE).to_pylist() == [{"body": b"b"}]
+
+
+def test_sql_is_put_to_the_properties_of_each_row() -> None:
+    """Also where no column shows them."""
+    schema = ALL.empty_table().select(["queueOffset"]).schema
+    amounts = [b"amount\x015\x02", b"", b"amount\x0150\x02TAGS\x01t\x02", b"amount\x01much\x02"]
+    records = b"".join(stored(offset, properties=raw) for offset, raw in enumerate(amounts))
+    kept = RecordDecoder(schema, sql=compile_expression("amount > 10")).decode(records, QUEUE)
+    assert kept.to_pylist() == [{"queueOffset": 2}]
 
 
 @pytest.mark.parametrize(

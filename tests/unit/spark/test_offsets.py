@@ -11,11 +11,12 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import InvalidOption
 from ogive.model import MessageQueue
-from ogive.spark.offsets import fingerprint, from_offset, resolve, to_offset
+from ogive.spark.bounds import AtTime, AtTimes, Behind
+from ogive.spark.offsets import fingerprint, from_offset, resolve, times_wanted, to_offset
 from ogive.wire.bodies import TopicOffset
 
 A0, A1, B0 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1), MessageQueue("Orders", "broker-b", 0)
-OWNER = fingerprint(["Orders"], None)
+OWNER = fingerprint("Orders", "*")
 
 
 def span(first: int, following: int) -> TopicOffset:
@@ -42,7 +43,7 @@ def test_equal_positions_are_equal_text(positions: dict[MessageQueue, int], rand
 
 def test_a_checkpoint_of_other_topics_or_tags_is_refused() -> None:
     offset = to_offset({A0: 1}, OWNER)
-    for other in (fingerprint(["Payments"], None), fingerprint(["Orders"], ["paid"]), fingerprint(["Orders", "Payments"], None)):
+    for other in (fingerprint("Payments", "*"), fingerprint("Orders", "paid"), fingerprint("Orders\0Payments", "*")):
         with pytest.raises(InvalidOption, match="Orders"):
             from_offset(offset, other)
 
@@ -50,11 +51,6 @@ def test_a_checkpoint_of_other_topics_or_tags_is_refused() -> None:
 def test_a_checkpoint_of_a_later_release_is_refused() -> None:
     with pytest.raises(InvalidOption, match="version 2"):
         from_offset({**to_offset({A0: 1}, OWNER), "v": 2}, OWNER)
-
-
-def test_the_order_of_topics_and_tags_does_not_matter() -> None:
-    assert fingerprint(["a", "b"], ["x", "y"]) == fingerprint(["b", "a"], ["y", "x"])
-    assert fingerprint(["a"], ["*"]) == fingerprint(["a"], None)
 
 
 def test_words() -> None:
@@ -86,3 +82,24 @@ def test_the_broker_may_be_left_out_where_there_is_one() -> None:
     assert resolve("startingOffsets", {"Orders": {"": {0: 7, 1: -2}}}, SPANS, {}) == {A0: 7, A1: 0}
     with pytest.raises(InvalidOption, match="2: broker-a, broker-b"):
         resolve("startingOffsets", {"Orders": {"": {0: 7}}}, {A0: span(0, 9), B0: span(0, 9)}, {})
+
+
+def test_an_end_may_lie_ahead_of_a_stream() -> None:
+    assert resolve("endingOffsets", {"Orders": {"broker-a": {0: 7, 1: 51}}}, SPANS, {}, beyond=True) == {A0: 7, A1: 51}
+
+
+def test_so_many_messages_before_the_end() -> None:
+    assert resolve("startingOffsets", Behind(10), SPANS, {}) == {A0: 90, A1: 40}
+    assert resolve("startingOffsets", Behind(1000), SPANS, {}) == {A0: 5, A1: 0}
+
+
+def test_times_are_looked_up_and_kept_within_the_queue() -> None:
+    assert times_wanted("startingTimestamp", AtTime(7), SPANS) == {A0: 7, A1: 7}
+    assert times_wanted("startingOffsetsByTimestamp", AtTimes({"Orders": {"": {0: 1, 1: 2}}}), SPANS) == {A0: 1, A1: 2}
+    assert times_wanted("startingOffsets", "latest", SPANS) == {}
+    assert resolve("startingTimestamp", AtTime(7), SPANS, {}, {A0: 3, A1: 51}) == {A0: 5, A1: 50}
+
+
+def test_times_name_every_queue() -> None:
+    with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp says nothing about queue Orders/broker-a/1"):
+        times_wanted("startingOffsetsByTimestamp", AtTimes({"Orders": {"": {0: 1}}}), SPANS)

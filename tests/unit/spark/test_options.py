@@ -6,7 +6,9 @@ import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
+from ogive.spark.bounds import AtTime, AtTimes, Behind, parse_time
 from ogive.spark.options import DEFAULT_MAX_OFFSETS_PER_TRIGGER, SinkOptions, SourceOptions
+from ogive.wire.acl import Credentials
 
 
 def source(**options: str) -> SourceOptions:
@@ -15,8 +17,8 @@ def source(**options: str) -> SourceOptions:
 
 def test_defaults() -> None:
     options = source()
-    assert options.topics == ("Orders",)
-    assert options.name_servers == ("127.0.0.1:9876",)
+    assert options.selection.topics == ("Orders",)
+    assert options.access.name_servers == ("127.0.0.1:9876",)
     assert options.max_offsets_per_trigger == DEFAULT_MAX_OFFSETS_PER_TRIGGER
     assert options.fail_on_data_loss
     assert options.subscription == "*"
@@ -36,11 +38,24 @@ def test_every_option_is_read() -> None:
         failOnDataLoss="false",
         tags="refunded || paid",
         includeProperties="false",
+        includeMetadata="true",
+        startingOffsetsByTimestampStrategy="error",
+        minOffsetsPerTrigger="5",
+        maxBytesPerTrigger="64m",
+        maxTriggerDelay="30 seconds",
+        offsetCommitInterval="5s",
+        queues="0, 3",
+        pollTimeoutMs="1500",
+        **{"fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "10"},
     )
-    assert options.name_servers == ("a:1", "b:2")
-    assert options.topics == ("%DLQ%billing", "Orders")
-    assert options.starting_offsets == {"Orders": {"broker-a": {0: 23, 1: -2}}}
-    assert options.ending_offsets == {"Orders": {"": {0: 50}}}
+    assert (options.min_offsets_per_trigger, options.max_bytes_per_trigger, options.max_trigger_delay_s) == (5, 64 << 20, 30.0)
+    assert (options.starting_strategy, options.offset_commit_interval_s, options.include_metadata) == ("error", 5.0, True)
+    assert (options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (1.5, 0, 0.01)
+    assert options.selection.queue_ids == frozenset({0, 3})
+    assert options.access.name_servers == ("a:1", "b:2")
+    assert options.selection.topics == ("%DLQ%billing", "Orders")
+    assert options.starting == {"Orders": {"broker-a": {0: 23, 1: -2}}}
+    assert options.ending == {"Orders": {"": {0: 50}}}
     assert (options.max_offsets_per_trigger, options.max_partitions) == (10, 3)
     assert (options.preserve_order, options.commit_offsets, options.fail_on_data_loss, options.include_properties) == (False,) * 4
     assert options.consumer_group == "billing"
@@ -50,7 +65,7 @@ def test_every_option_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["subscribe", "SUBSCRIBE", "topic", "path"])
 def test_the_topic_goes_by_several_names(name: str) -> None:
-    assert SourceOptions.parse({name: "Orders"}).topics == ("Orders",)
+    assert SourceOptions.parse({name: "Orders"}).selection.topics == ("Orders",)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +76,28 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0': expected a whole number above zero"),
         ({"maxPartitions": "many"}, "maxPartitions='many'"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss='yes': expected true or false"),
-        ({"startingOffsets": "newest"}, "startingOffsets='newest': expected earliest, latest, group, or JSON"),
+        ({"startingOffsets": "newest"}, "startingOffsets='newest': expected earliest, latest, latest-1000, group, or JSON"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp='yesterday': expected milliseconds since 1970"),
+        ({"startingTimestamp": "-10"}, "or -10m"),
+        ({"startingOffsetsByTimestamp": "[1]"}, "startingOffsetsByTimestamp='[1]': expected JSON"),
+        ({"startingOffsetsByTimestamp": '{"Orders": {"0": "soon"}}'}, "startingOffsetsByTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "expected error or latest"),
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger='much': expected bytes"),
+        ({"maxTriggerDelay": "15"}, "maxTriggerDelay='15': expected a time like"),
+        (
+            {"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"},
+            "minOffsetsPerTrigger is 20, more than maxOffsetsPerTrigger, which is 10",
+        ),
+        ({"minPartitions": "5", "maxPartitions": "2"}, "minPartitions is 5, more than maxPartitions, which is 2"),
+        ({"minPartitions": "5", "preserveOrder": "true"}, "preserveOrder=true keeps every queue in one partition"),
+        ({"subscribePattern": "a.*"}, "subscribe and subscribePattern are given"),
+        ({"sqlFilter": "amount >"}, "sqlFilter='amount >'"),
+        ({"sqlFilter": "amount > 3", "tags": "paid"}, "tags and sqlFilter are given: one filter at a time"),
+        ({"queues": "first"}, "queues='first'"),
+        ({"fetchOffset.numRetries": "-1"}, "fetchOffset.numRetries"),
+        ({"accessKey": "me"}, "credentials are two options: accessKey and secretKey"),
+        ({"tls.ca": "ca.pem"}, "tls.ca needs the option tls=true"),
+        ({"tls": "true", "tls.key": "key.pem"}, "tls.key needs the option tls.certificate"),
         ({"startingOffsets": '{"Orders": {"broker-a": {"0": -3}}}'}, "startingOffsets"),
         ({"startingOffsets": '{"Orders": [1, 2]}'}, "startingOffsets"),
         ({"startingOffsets": "group"}, "needs the option consumerGroup"),
@@ -83,7 +119,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("text", ["broker.example", "http://a:1; b", "[::1]:9876"])
 def test_name_servers_mean_what_they_mean_to_every_client(text: str) -> None:
-    assert source(nameServer=text).name_servers == ClientConfig(name_server=text).name_servers
+    assert source(nameServer=text).access.name_servers == ClientConfig(name_server=text).name_servers
 
 
 def test_an_option_given_twice_under_two_names_is_refused() -> None:
@@ -92,7 +128,73 @@ def test_an_option_given_twice_under_two_names_is_refused() -> None:
         source(path="Refunds")
     with pytest.raises(InvalidOption, match="'path' says 'Refunds', but topic is 'Orders' already"):
         SinkOptions.parse({"topic": "Orders", "path": "Refunds"})
-    assert source(path="Orders").topics == ("Orders",)
+    assert source(path="Orders").selection.topics == ("Orders",)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1767225600000", 1767225600000),
+        ("2026-01-01T00:00:00Z", 1767225600000),
+        ("2026-01-01T00:00:00", 1767225600000),
+        ("2026-01-01T01:00:00+01:00", 1767225600000),
+        ("-10m", 1_000_000_000 - 600_000),
+        ("-1500ms", 1_000_000_000 - 1500),
+        ("-2 hours", 1_000_000_000 - 7_200_000),
+    ],
+)
+def test_times(text: str, ms: int) -> None:
+    assert parse_time("startingTimestamp", text, 1_000_000_000) == ms
+
+
+def test_a_time_comes_before_times_and_those_before_offsets() -> None:
+    """As in Kafka's source."""
+    times = '{"Orders": {"0": 5, "1": "2026-01-01T00:00:00Z"}}'
+    both = source(startingOffsetsByTimestamp=times, startingOffsets="earliest")
+    assert both.starting == AtTimes({"Orders": {"": {0: 5, 1: 1767225600000}}})
+    assert source(startingTimestamp="7", startingOffsetsByTimestamp=times).starting == AtTime(7)
+    assert source(startingOffsets="latest-1000").starting == Behind(1000)
+    assert source(endingOffsets="latest - 5").ending == Behind(5)
+
+
+def test_queues_may_be_assigned() -> None:
+    options = SourceOptions.parse({"assign": '{"Orders": [0, 2], "Refunds": {"broker-a": [1]}}'})
+    assert options.selection.topics == ("Orders", "Refunds")
+    assert options.selection.assigned == {"Orders": {"": frozenset({0, 2})}, "Refunds": {"broker-a": frozenset({1})}}
+    for wrong in ("{}", "[]", '{"Orders": []}', '{"Orders": [-1]}', '{"Orders": ["a"]}', '{"no spaces": [1]}', "x"):
+        with pytest.raises(InvalidOption, match="assign="):
+            SourceOptions.parse({"assign": wrong})
+
+
+def test_a_pattern_is_a_regular_expression() -> None:
+    assert SourceOptions.parse({"subscribePattern": "Orders_.*"}).selection.pattern == "Orders_.*"
+    with pytest.raises(InvalidOption, match=r"subscribePattern='\(' is no regular expression"):
+        SourceOptions.parse({"subscribePattern": "("})
+
+
+def test_what_is_read_says_whose_a_checkpoint_is() -> None:
+    """Another order of topics is the same query, other queues are not."""
+    assert source(subscribe="a,b").selection.identity == source(subscribe="b, a").selection.identity
+    ways = [
+        {"subscribe": "a"},
+        {"subscribe": "a", "queues": "0"},
+        {"assign": '{"a": [0]}'},
+        {"assign": '{"a": [1]}'},
+        {"subscribePattern": "a"},
+    ]
+    assert len({SourceOptions.parse(way).selection.identity for way in ways}) == len(ways)
+
+
+def test_the_secret_is_in_no_text() -> None:
+    options = source(accessKey="me", secretKey="very secret", securityToken="token")
+    assert options.access.credentials == Credentials(access_key="me", secret_key="very secret", security_token="token")
+    assert "very secret" not in repr(options)
+
+
+def test_files_of_tls_that_cannot_be_read_are_named() -> None:
+    access = source(**{"tls": "true", "tls.ca": "/nowhere/ca.pem"}).access
+    with pytest.raises(InvalidOption, match=r"/nowhere/ca\.pem"):
+        access.ssl_context()
 
 
 def test_every_tag_is_no_filter() -> None:
@@ -101,6 +203,6 @@ def test_every_tag_is_no_filter() -> None:
 
 def test_sink_options() -> None:
     options = SinkOptions.parse({"topic": "Orders", "nameServer": "a:1", "checkpointLocation": "/tmp/x", "maxInFlight": "8"})
-    assert (options.topic, options.name_servers, options.max_in_flight) == ("Orders", ("a:1",), 8)
+    assert (options.topic, options.access.name_servers, options.max_in_flight) == ("Orders", ("a:1",), 8)
     with pytest.raises(InvalidOption, match="did you mean topic"):
         SinkOptions.parse({"topics": "Orders"})

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogive.model import MessageQueue
-from ogive.spark.ranges import ROWS_PER_PARTITION, Chunks, QueueRange, admit, pack
+from ogive.spark.ranges import ROWS_PER_PARTITION, Chunks, QueueRange, admit, admit_bytes, pack
 
 QUEUES = [MessageQueue("Orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
 queues = st.sampled_from(QUEUES)
@@ -56,6 +56,23 @@ def test_one_long_queue_is_split_where_order_does_not_count() -> None:
     wanted = [QueueRange(QUEUES[0], 0, 4 * ROWS_PER_PARTITION)]
     assert len(pack(wanted, 4, preserve_order=True)) == 1
     assert len(pack(wanted, 4, preserve_order=False)) == 4
+
+
+@given(ranges, st.integers(1, 9), st.integers(1, 9), st.integers(1000, 10**6))
+def test_partitions_may_be_many_and_small(wanted: list[QueueRange], least: int, most: int, rows: int) -> None:
+    groups = pack(wanted, most, preserve_order=False, min_partitions=least, max_rows=rows)
+    sizes = [sum(map(len, group)) for group in groups]
+    assert len(groups) >= min(least, sum(map(len, wanted)))
+    assert max(sizes, default=0) <= rows
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+    assert whole([piece for group in groups for piece in group]) == sorted(item for item in wanted if len(item))
+
+
+@given(st.dictionaries(queues, st.integers(0, 10**6), min_size=1), st.integers(1, 10**9))
+def test_bytes_are_shared_by_backlog(ahead: dict[MessageQueue, int], most: int) -> None:
+    end = admit_bytes(dict.fromkeys(ahead, 0), ahead, dict.fromkeys(ahead, 100.0), most)
+    assert all((0 < end[queue] <= ahead[queue]) if ahead[queue] else end[queue] == 0 for queue in ahead)
+    assert 100 * sum(end.values()) <= most + 100 * len(ahead)
 
 
 def test_nothing_to_read_is_no_partition() -> None:

@@ -1,22 +1,27 @@
 """Planning on the driver: what a read covers, and when it must not begin."""
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
 from ogive.errors import DataLoss, InvalidOption
 from ogive.model import MessageQueue
 from ogive.spark import reader
-from ogive.spark.offsets import Positions, Spans
+from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.ranges import QueueRange
-from ogive.spark.reader import BatchReader
+from ogive.spark.reader import BatchReader, StreamReader
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.wire.bodies import TopicOffset
+from ogive.wire.message import StoredMessage, encode_stored
 
 QUEUE, OTHER = (MessageQueue("Orders", "broker-a", queue_id) for queue_id in range(2))
 
@@ -24,20 +29,35 @@ QUEUE, OTHER = (MessageQueue("Orders", "broker-a", queue_id) for queue_id in ran
 class FixedCluster:
     """Queues that end where the test says, and a group's offsets."""
 
-    def __init__(self, ends: Positions, committed: Positions) -> None:
-        self._spans = {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in ends.items()}
-        self._of_group = committed
+    def __init__(self, ends: Positions, committed: Positions | None = None) -> None:
+        self.ends = dict(ends)
+        self.removed: dict[MessageQueue, int] = {}
+        self.of_group = dict(committed or {})
+        self.stored_at: dict[MessageQueue, list[int]] = {}
+        self.answers: list[tuple[QueueRange, bytes]] = []
 
-    def spans(self, _: Iterable[str]) -> Spans:
-        return self._spans
+    def selected(self, *_: object) -> Spans:
+        return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in self.ends.items()}
 
     def committed(self, _: str, __: Iterable[MessageQueue]) -> Positions:
-        return self._of_group
+        return self.of_group
+
+    def search(self, times: Mapping[MessageQueue, int]) -> Positions:
+        return {queue: sum(stored < time for stored in self.stored_at[queue]) for queue, time in times.items()}
+
+    def end_of(self, queue: MessageQueue) -> int:
+        return self.removed[queue]
+
+    def record_bytes(self, positions: Positions) -> dict[MessageQueue, float]:
+        return dict.fromkeys(positions, 100.0)
+
+    def read(self, *_: object, **__: object) -> Iterator[tuple[QueueRange, bytes]]:
+        yield from self.answers
 
 
 def plan(monkeypatch: pytest.MonkeyPatch, ends: Positions, committed: Positions | None = None, **options: str) -> list[QueueRange]:
     """What a batch with *options* would read."""
-    monkeypatch.setattr(reader, "cluster", lambda _: FixedCluster(ends, committed or {}))
+    monkeypatch.setattr(reader, "cluster", lambda _: FixedCluster(ends, committed))
     batch = BatchReader(SourceOptions.parse({"subscribe": "Orders", **options}), MESSAGE_COLUMNS)
     return sorted(part for partition in batch.partitions() for part in partition.value)
 
@@ -60,10 +80,149 @@ def test_a_group_behind_the_end_of_a_queue_is_data_loss(monkeypatch: pytest.Monk
 
 def test_a_start_behind_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would read nothing and say nothing."""
-    with pytest.raises(InvalidOption, match=r"startingOffsets says 20 for queue .*, behind endingOffsets, which says 10"):
+    with pytest.raises(InvalidOption, match=r"startingOffsets says 20 for queue .*, behind the end of the read, which is 10"):
         plan(monkeypatch, {QUEUE: 30}, startingOffsets='{"Orders": {"0": 20}}', endingOffsets='{"Orders": {"0": 10}}')
 
 
 def test_a_group_that_has_passed_the_end_leaves_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ending = '{"Orders": {"0": 10}}'
     assert plan(monkeypatch, {QUEUE: 30}, {QUEUE: 20}, startingOffsets="group", consumerGroup="g", endingOffsets=ending) == []
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def stream(monkeypatch: pytest.MonkeyPatch, cluster: FixedCluster, **options: str) -> StreamReader:
+    monkeypatch.setattr(reader, "cluster", lambda _: cluster)
+    monkeypatch.setattr(reader, "SETTLE_S", 0.0)
+    return StreamReader(SourceOptions.parse({"subscribe": "Orders", "startingOffsets": "earliest", **options}), MESSAGE_COLUMNS)
+
+
+def ends(offset: Mapping[str, Any]) -> list[int]:
+    return [end for brokers in offset["q"].values() for queues in brokers.values() for end in queues.values()]
+
+
+def test_the_first_offset_is_asked_twice_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.3 asks a new query's reader again after the first latestOffset: what came in between would never be read."""
+    cluster = FixedCluster({QUEUE: 30})
+    source = stream(monkeypatch, cluster, startingOffsets="latest")
+    first = source.initialOffset()
+    cluster.ends[QUEUE] = 35
+    assert ends(source.latestOffset(first, ReadMaxRows(100))) == [35]
+    assert source.initialOffset() == first
+
+
+def test_a_stream_ends_where_its_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 30, OTHER: 5})
+    source = stream(monkeypatch, cluster, endingOffsets='{"Orders": {"0": 50, "1": -1}}')
+    start = source.initialOffset()
+    assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [30, 5]
+    cluster.ends = {QUEUE: 80, OTHER: 90, MessageQueue("Orders", "broker-a", 2): 7}
+    assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [50, 5, 0]
+
+
+def test_a_stream_that_ends_at_latest_ends_where_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 30})
+    source = stream(monkeypatch, cluster, endingOffsets="latest")
+    start = source.initialOffset()
+    source.latestOffset(start, ReadMaxRows(10))
+    cluster.ends[QUEUE] = 40
+    assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [30]
+
+
+def test_messages_before_an_ending_time_may_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 3})
+    cluster.stored_at[QUEUE] = [100, 110, 120]
+    source = stream(monkeypatch, cluster, endingTimestamp="125")
+    start = source.initialOffset()
+    assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [3]
+    cluster.stored_at[QUEUE] += [124, 125, 130]
+    cluster.ends[QUEUE] = 6
+    assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [4]
+
+
+def test_a_start_without_a_message_since_then_is_an_error_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 3})
+    cluster.stored_at[QUEUE] = [100, 110, 120]
+    assert ends(stream(monkeypatch, cluster, startingTimestamp="105").initialOffset()) == [1]
+    assert ends(stream(monkeypatch, cluster, startingTimestamp="500").initialOffset()) == [3]
+    with pytest.raises(InvalidOption, match="startingTimestamp: queue Orders/broker-a/0 has no message since then"):
+        stream(monkeypatch, cluster, startingTimestamp="500", startingOffsetsByTimestampStrategy="error").initialOffset()
+
+
+def test_a_trigger_waits_for_enough_messages_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 30})
+    source = stream(monkeypatch, cluster, minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    start = source.initialOffset()
+    first = source.latestOffset(start, ReadMaxRows(1000))
+    assert ends(first) == [30]  # a query begins at once
+    cluster.ends[QUEUE] = 79
+    assert source.latestOffset(first, ReadMaxRows(1000)) == first
+    cluster.ends[QUEUE] = 80
+    assert ends(source.latestOffset(first, ReadMaxRows(1000))) == [80]
+    cluster.ends[QUEUE] = 81
+    held = to_offset({QUEUE: 80}, first["f"])
+    assert source.latestOffset(held, ReadMaxRows(1000)) == held
+    source._advanced_at -= 3600
+    assert ends(source.latestOffset(held, ReadMaxRows(1000))) == [81]
+
+
+def test_an_available_now_query_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = stream(monkeypatch, FixedCluster({QUEUE: 30}), minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    source._advanced_at = time.monotonic()
+    source.prepareForTriggerAvailableNow()
+    assert ends(source.latestOffset(source.initialOffset(), ReadMaxRows(1000))) == [30]
+
+
+def test_a_trigger_reads_about_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of the cluster are 100 bytes long each."""
+    source = stream(monkeypatch, FixedCluster({QUEUE: 300, OTHER: 100}), maxBytesPerTrigger="2000")
+    assert ends(source.latestOffset(source.initialOffset(), ReadMaxRows(1000))) == [15, 5]
+
+
+def test_a_queue_that_was_taken_from_its_topic_is_named_with_what_was_not_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FixedCluster({QUEUE: 30})
+    cluster.removed[OTHER] = 9
+    both = {QUEUE: 30, OTHER: 5}
+    source = stream(monkeypatch, cluster)
+    start = to_offset(both, source._owner)
+    with pytest.raises(DataLoss, match="Orders/broker-a/1 is not a queue of its topic any more, and its offsets 5 to 8 were not read"):
+        source.latestOffset(start, ReadMaxRows(1000))
+    lenient = stream(monkeypatch, cluster, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert lenient.latestOffset(start, ReadMaxRows(1000)) == start
+    assert caplog.text.count("offsets 5 to 8") == 1
+
+
+def test_a_queue_whose_broker_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    away = MessageQueue("Orders", "broker-b", 0)
+    cluster = FixedCluster({QUEUE: 30})
+    source = stream(monkeypatch, cluster)
+    start = to_offset({QUEUE: 30, away: 5}, source._owner)
+    with caplog.at_level(logging.WARNING):
+        assert source.latestOffset(start, ReadMaxRows(1000)) == start
+    assert "Orders/broker-b/0 is in no route" in caplog.text
+    cluster.ends[away] = 8
+    assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [30, 8]
+
+
+def record(offset: int) -> bytes:
+    return encode_stored(StoredMessage("Orders", b"x", queue_offset=offset))
+
+
+def test_a_hole_in_the_middle_of_an_answer_is_data_loss(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FixedCluster({QUEUE: 30})
+    cluster.answers = [
+        (QueueRange(QUEUE, 10, 20), b"".join(record(at) for at in (10, 11, 14, 15, 16, 18))),
+        (QueueRange(QUEUE, 20, 21), record(20)),
+    ]
+    part = reader.Ranges((QueueRange(QUEUE, 10, 21),))
+    with pytest.raises(DataLoss, match="offsets 12 to 13 were deleted"):
+        list(stream(monkeypatch, cluster).read(part))
+    with caplog.at_level(logging.WARNING):
+        batches = list(stream(monkeypatch, cluster, failOnDataLoss="false").read(part))
+    assert [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()] == [10, 11, 14, 15, 16, 18, 20]
+    assert [gap in caplog.text for gap in ("12 to 13", "17 to 17", "19 to 19")] == [True] * 3

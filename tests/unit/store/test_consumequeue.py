@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from ogive.store.consumequeue import ENTRY, FILLER, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, FILLER, ConsumeQueue, QueueFiles, read_entries
+from ogive.store.disk import Disk
 from tests.chaos.recorder import MemoryFs
 
 DIRECTORY = Path("/consumequeue/T/0")
@@ -32,7 +33,7 @@ def test_files_have_full_size_and_entries_at_their_index() -> None:
     assert fs.list(DIRECTORY) == [f"{0:020d}", f"{80:020d}"]
     assert fs.names[DIRECTORY / f"{0:020d}"].data == b"".join(entry(n) for n in range(4))
     assert fs.names[DIRECTORY / f"{80:020d}"].data == entry(4) + entry(5) + bytes(40)
-    assert files.read(queue, 1, 100) == b"".join(entry(n) for n in range(1, 4))
+    assert read_entries(Disk(fs, 8), queue, 1, 100) == b"".join(entry(n) for n in range(1, 4))
     files.close()
 
 

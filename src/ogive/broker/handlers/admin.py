@@ -8,13 +8,14 @@ Behaviour
   subscribe to are left out.
 
 Differs from Java
-- 25 is refused: remote configuration is off (it let strangers run commands, CVE-2023-33246).
+- 25 changes the few settings that remote_config.py names, and refuses every other by name, where Java changes or ignores it.
 - What has no counterpart here is 0 or left out: thread-pool queues other than that of sends, latency percentiles, transactions, timers.
 - pullOffset is the committed offset; pulls that are not committed yet are not noted.
 """
 
 from typing import Final
 
+from ogive.broker import remote_config
 from ogive.broker.clients import Client
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
@@ -61,7 +62,8 @@ def show_config(ctx: Context, connection: Connection, header: GetBrokerConfigReq
 
 
 def update_config(ctx: Context, connection: Connection, header: UpdateBrokerConfigRequest, body: bytes) -> RemotingCommand:
-    raise Rejected(ResponseCode.NO_PERMISSION, "this broker is not configured over the network")
+    remote_config.change(ctx, body, connection.remote_address)
+    return success()
 
 
 # --- its clients -----------------------------------------------------------------------------------------------------

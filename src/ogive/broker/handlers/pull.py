@@ -12,6 +12,7 @@ Behaviour
 - The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
   does not count; one that is held is answered so at once.
 - A client that does not read its answers gets no further ones read from the log until it does.
+- What is not in memory is read from disk on another thread, see cold_reads.py, and the pull goes on when it is there.
 
 Limits. A pull that asks for at most 32 messages gets at most 256 KiB, as from Apache's broker. One that asks for more knows what it
 does: it gets up to max_large_pull_messages and max_large_pull_bytes (or its own maxMsgBytes, if that is less).
@@ -23,15 +24,18 @@ Differs from Java
 - SQL92 is on by default (property_filter); in Java it is off (enablePropertyFilter).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from ogive.broker.clients import ConsumerGroup
+from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.errors import ResponseCode, StoreError
 from ogive.sql92 import Expression
+from ogive.store.disk import Cold
 from ogive.store.model import GetResult, GetStatus
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig
@@ -63,13 +67,18 @@ _REMARKS: Final = {status: status.name.encode() for status in GetStatus}
 class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
-    __slots__ = ("_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_wanted", "connection", "key", "offset")
+    __slots__ = (
+        "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_suspend_s", "_tries", "_wanted", "connection", "key", "offset",
+    )  # fmt: skip
 
     def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, wanted: Wanted) -> None:
         self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, opaque, wanted
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = header.queue_offset
+        self._tries = 0
+        suspended = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0
+        self._suspend_s = min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S) if suspended else 0.0
         config = ctx.config
         if header.max_msg_nums <= config.max_pull_messages:
             self._max_messages, self._max_bytes = max(1, header.max_msg_nums), config.max_pull_bytes
@@ -80,14 +89,39 @@ class Pull:
                 self._max_bytes = min(self._max_bytes, header.max_msg_bytes)
 
     def read(self) -> GetResult:
+        """Raises StoreError; Cold where the disk must be waited for."""
         started = self._ctx.loop.time()
-        wanted, get = self._wanted, self._ctx.store.get
+        wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
         if isinstance(wanted, Expression):
-            result = read_matching(partial(get, *self.key), wanted, self.offset, self._max_messages, self._max_bytes)
+            result = read_matching(partial(get, *self.key, wait=wait), wanted, self.offset, self._max_messages, self._max_bytes)
         else:
-            result = get(*self.key, self.offset, self._max_messages, self._max_bytes, wanted)
+            result = get(*self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=wait)
         self._ctx.traffic.get_times.add(self._ctx.loop.time() - started)
         return result
+
+    def serve(self) -> None:
+        """Answer, or hold if there is nothing yet. Raises Rejected, StoreError."""
+        try:
+            result = self.read()
+        except Cold as cold:
+            self._fetch(cold, self._serve_again)
+            return
+        if self._suspend_s and self.is_unanswered(result) and not self._ctx.holds.closed:
+            if not self._ctx.holds.hold(self, self._suspend_s):
+                raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: too many pulls wait for messages already")
+            return
+        self.reply(result)
+
+    def _serve_again(self) -> None:
+        try:
+            self.serve()
+        except (Rejected, StoreError) as exc:
+            self._refuse(exc)
+
+    def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
+        """Go on when it has been read. Raises StoreBusy."""
+        self._tries += 1
+        self._ctx.cold_reads.fetch(cold, lambda error: then() if error is None else self._refuse(error))
 
     def reply(self, result: GetResult) -> None:
         status = result.status
@@ -124,8 +158,12 @@ class Pull:
             while result.status is GetStatus.NO_MATCHED_MESSAGE:
                 self.offset = result.next_offset
                 result = self.read()
+            self._tries = 0
         except StoreError as exc:
             self._refuse(exc)
+            return True
+        except Cold:
+            self.answer()
             return True
         if self.is_unanswered(result):
             return False
@@ -140,8 +178,13 @@ class Pull:
             self.reply(self.read())
         except StoreError as exc:
             self._refuse(exc)
+        except Cold as cold:
+            try:
+                self._fetch(cold, self.answer)
+            except StoreError as exc:
+                self._refuse(exc)
 
-    def _refuse(self, error: StoreError) -> None:
+    def _refuse(self, error: Rejected | StoreError) -> None:
         refuse(self.connection, RemotingCommand(RequestCode.PULL_MESSAGE, opaque=self._opaque), error)
 
 
@@ -159,12 +202,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         return
     if moved and pull.answer_reset():
         return
-    result = pull.read()
-    if header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0 and pull.is_unanswered(result) and not ctx.holds.closed:
-        if not ctx.holds.hold(pull, min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S)):
-            raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: too many pulls wait for messages already")
-        return
-    pull.reply(result)
+    pull.serve()
 
 
 def _check(ctx: Context, header: PullMessageRequest) -> Wanted:

@@ -43,7 +43,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     retry = ctx.topics.ensure_retry(group.name, group.retry_queues)
     if not retry.perm & PERM_WRITE:
         raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{retry.name}] sending message is forbidden")
-    record = ctx.store.record_at(header.offset)
+    with ctx.store.without_waiting():
+        record = ctx.store.record_at(header.offset)
     if record is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_stored(record)

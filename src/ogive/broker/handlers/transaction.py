@@ -46,7 +46,8 @@ def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
 
 
 def _half_message(ctx: Context, header: EndTransactionRequest) -> StoredMessage:
-    record = ctx.store.record_at(header.commit_log_offset)
+    with ctx.store.without_waiting():
+        record = ctx.store.record_at(header.commit_log_offset)
     stored = decode_stored(record) if record is not None else None
     if stored is None or stored.topic != HALF_TOPIC:
         raise Rejected(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")

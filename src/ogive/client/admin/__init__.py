@@ -2,6 +2,7 @@
 
 from ogive.client.admin.admin import Admin
 from ogive.client.admin.records import (
+    AccessRule,
     BrokerStatus,
     BrokerTopic,
     Group,
@@ -13,9 +14,11 @@ from ogive.client.admin.records import (
     ResetTarget,
     Topic,
     TopicSummary,
+    UserRow,
 )
 
 __all__ = [
+    "AccessRule",
     "Admin",
     "BrokerStatus",
     "BrokerTopic",
@@ -28,4 +31,5 @@ __all__ = [
     "ResetTarget",
     "Topic",
     "TopicSummary",
+    "UserRow",
 ]

@@ -9,6 +9,7 @@ from ogive.client import api
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.namespace import Namespace
 from ogive.client.routes import MASTER_ID
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.model import MessageQueue, retry_topic
@@ -47,6 +48,11 @@ class AdminBase:
     @property
     def client(self) -> ClientInstance:
         return self._owner.client
+
+    @property
+    def _namespace(self) -> Namespace:
+        """Names go in and come out without it."""
+        return self._owner.namespace
 
     async def cluster_info(self) -> ClusterInfo:
         """All brokers and clusters that the name server knows."""

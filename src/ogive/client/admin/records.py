@@ -162,3 +162,24 @@ class BrokerStatus:
     oldest_message_ms: int | None = None
     figures: Mapping[str, str]
     trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    """A user of brokers with access control; nobody answers passwords."""
+
+    name: str
+    super_user: bool
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """One thing that a user may or may not. *default*: counts only where no other rule fits. *source_ips* empty: from everywhere."""
+
+    user: str
+    resource: str
+    actions: tuple[str, ...]
+    allowed: bool
+    source_ips: tuple[str, ...] = ()
+    default: bool = False

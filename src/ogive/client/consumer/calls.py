@@ -13,7 +13,7 @@ from ogive.client.listener import Start
 from ogive.client.routes import MASTER_ID
 from ogive.errors import OgiveError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
-from ogive.wire.bodies import SubscriptionData
+from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
 from ogive.wire.message import encode_properties
@@ -73,6 +73,18 @@ class GroupCalls:
 
     async def heartbeat(self) -> None:
         await self._instance.heartbeat_now()
+
+    async def check_filter(self, subscription: SubscriptionData) -> None:
+        """Have a broker of the topic look at a filter that is no tags: better no start than no messages. Not without a route.
+
+        Raises SubscriptionInvalid, and BrokerInternalError from a broker that filters by tags only.
+        """
+        route = self._instance.known_route(subscription.topic)
+        if subscription.expression_type == SQL92 and route is not None:
+            address = self._instance.any_broker(route)
+            await api.check_client_config(
+                self._pool, address, self._instance.client_id, self.group, subscription, timeout_s=self._timeout_s
+            )
 
     async def lock(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
         """Lock queues, or renew their locks, a request for each broker: (granted, refused). Those of a failing broker are in neither."""

@@ -190,7 +190,7 @@ class DeliveryService:
             else:
                 self._loop.call_soon_threadsafe(self._settle, process_queue, message, verdict)
 
-        return IncomingMessage.of(message, settle)
+        return IncomingMessage.of(self._group.instance.namespace.strip_message(message), settle)
 
     def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None) -> None:
         out = self._out.pop((process_queue, message.queue_offset), None)

@@ -24,9 +24,10 @@ from ogive.client.consumer.report import properties, queue_info
 from ogive.client.consumer.requests import answer_requests
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.statistics import Statistics
+from ogive.client.consumer.wired import wired, wired_on_change
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where
+from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where, decoded
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
@@ -45,8 +46,8 @@ MakeService = Callable[[Group, AnyListener, ConsumerConfig], ConsumeService]
 class Member:
     """Joins the group with ``start``, leaves it with ``stop``. Source: DefaultMQPushConsumerImpl.java, 5.3.
 
-    All *listeners* are of one group. A message that comes back through the retry topic goes to the listener of the topic that it was first
-    sent to. Raises InvalidOption for listeners that cannot share a group.
+    All *listeners* are of one group. Names are from here on those on the wire. A message that comes back through the retry
+    topic goes to the listener of the topic that it was first sent to. Raises InvalidOption for listeners that cannot share a group.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class Member:
         make_service: MakeService,
         on_change: OnChange | None = None,
     ) -> None:
+        check_one_group([listener.config for listener in listeners])
+        self._namespace = instance.namespace
+        listeners = [wired(intercepted(decoded(listener), config.interceptors), self._namespace) for listener in listeners]
         settings = [listener.config for listener in listeners]
-        check_one_group(settings)
-        listeners = [intercepted(listener, config.interceptors) for listener in listeners]
         self._make_service = make_service
         self.group = settings[0].group
         self._settings = settings
@@ -78,9 +80,11 @@ class Member:
             Statistics(self._loop.time()),
             broadcast=self._broadcast,
         )
-        self._tracer = Tracer(instance, self.group, "CONSUME") if config.trace else None
+        self._tracer = Tracer(instance, self._namespace.strip(self.group), "CONSUME") if config.trace else None
         if self._tracer is not None:
-            group.observer = ConsumeTrace(self._tracer, self.group, {one.topic: one.consume_timeout_s for one in settings})
+            group.observer = ConsumeTrace(
+                self._tracer, self._namespace.strip(self.group), {one.topic: one.consume_timeout_s for one in settings}
+            )
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         starts: dict[str, Start] = {one.topic: one.start for one in settings}
         if not self._broadcast:
@@ -107,6 +111,7 @@ class Member:
             renewed=lambda process_queue: self._deliver(process_queue, ()),
             changed=lambda *_: self.announce(),
         )
+        on_change = wired_on_change(on_change, self._namespace)
         self._announcer = Announcer(on_change, group.held, group.spawn) if on_change is not None else None
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
@@ -114,11 +119,15 @@ class Member:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and take over queues. Raises NoNameServer. A topic that does not exist yet is waited for."""
+        """Join the group and take over queues. A topic that does not exist yet is waited for.
+
+        Raises NoNameServer, and what brokers say of a filter in SQL: SubscriptionInvalid, BrokerInternalError.
+        """
         group, config = self._context, self._config
         await group.store.open()
         for topic in self._services:
             await self._find_route(topic)
+            await group.calls.check_filter(self._subscriptions[topic])
         group.instance.register_consumer(self)
         answer_requests(group.instance)
         for service in self._services.values():
@@ -151,14 +160,16 @@ class Member:
 
     async def add(self, listener: AnyListener) -> None:
         """Listen to one more topic. Raises InvalidOption where the listener cannot join the group, NoNameServer."""
+        listener = wired(intercepted(decoded(listener), self._config.interceptors), self._namespace)
         check_one_group([*self._settings, listener.config])
         topic = listener.config.topic
         await self._find_route(topic)
-        listener = intercepted(listener, self._config.interceptors)
+        subscription = listener.config.subscription(time.time_ns() // 1_000_000)
+        await self._context.calls.check_filter(subscription)
         self._settings.append(listener.config)
         self._listeners[topic] = listener
         self._services[topic] = service = self._make_service(self._context, listener, self._config)
-        self._subscriptions[topic] = listener.config.subscription(time.time_ns() // 1_000_000)
+        self._subscriptions[topic] = subscription
         service.start()
         await self._context.instance.heartbeat_now()
         self._rebalancer.join(topic, listener.config.start)

@@ -11,13 +11,13 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.filter import select, subscription, validate_filter
 from ogive.client.consumer.pull_member import PullMember, PullSettings
-from ogive.client.consumer.pull_service import select
+from ogive.client.consumer.wired import wired_on_change
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.listener import Start, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullResult
-from ogive.wire.bodies import SubscriptionData
 
 
 class PullConsumer:
@@ -27,9 +27,10 @@ class PullConsumer:
     taken over and given up since, from within ``poll`` and before anything of a new queue is handed out. Without topics it reads the queues
     that ``assign`` names; without a group, too, it leaves no trace at the brokers.
 
-    *start* is where a queue begins in which the group has no offset: "latest", "earliest" or a datetime. With *auto_commit* what a poll
-    hands out counts as finished when the next poll is called, or the consumer is closed in good order. *client* is either the settings of
-    its own client (instead of *name_server*), or a running client to share, which it leaves open. Raises InvalidOption.
+    *tags* or *sql* choose messages. *start* is where a queue begins in which the group has no offset: "latest", "earliest" or a datetime.
+    With *auto_commit* what a poll hands out counts as finished when the next poll is called, or the consumer is closed in good order.
+    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
+    Raises InvalidOption.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class PullConsumer:
         *topics: str,
         group: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         start: Start = "latest",
         auto_commit: bool = True,
         on_change: OnChange | None = None,
@@ -44,9 +46,18 @@ class PullConsumer:
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self._settings = PullSettings(topics=topics, group=group, tags=tags, start=start, auto_commit=auto_commit, on_change=on_change)
+        self._settings = PullSettings(
+            topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
+        )
         self._config = config or ConsumerConfig()
         self._owner = ClientOwner("pull consumer", name_server, client)
+        self._namespace = namespace = self._owner.namespace
+        self._wire_settings = replace(
+            self._settings,
+            topics=tuple(map(namespace.wrap, topics)),
+            group=None if group is None else namespace.wrap(group),
+            on_change=wired_on_change(on_change, namespace),
+        )
         self._member: PullMember | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -55,7 +66,7 @@ class PullConsumer:
     async def start(self) -> None:
         """Join the group, if there are topics. Raises NoNameServer; IllegalStateError if it was started before."""
         instance = await self._owner.start()
-        self._member = PullMember(instance, self._settings, self._config)
+        self._member = PullMember(instance, self._wire_settings, self._config)
         instance.on_failure.append(self._fail)
         try:
             await self._member.start()
@@ -121,7 +132,8 @@ class PullConsumer:
             raise InvalidOption(f"max_messages is {max_messages}: at least 1 is needed")
         if timeout_s is not None and timeout_s < 0:
             raise InvalidOption(f"timeout_s is {timeout_s}: it must not be negative")
-        return await member.poll(timeout_s, max_messages)
+        messages = await member.poll(timeout_s, max_messages)
+        return list(map(self._namespace.strip_message, messages)) if self._namespace else messages
 
     async def batches(self, *, max_messages: int = 1000) -> AsyncIterator[list[MessageExt]]:
         """What polls hand out, without the empty lists, until the consumer is closed."""
@@ -131,7 +143,7 @@ class PullConsumer:
                 yield batch
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*"
+        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*", sql: str | None = None
     ) -> PullResult:
         """One pull of any queue at any offset, as the broker answers it; touches neither positions nor progress.
 
@@ -139,33 +151,35 @@ class PullConsumer:
         """
         if offset < 0 or max_messages < 1 or suspend_s < 0:
             raise InvalidOption(f"offset {offset}, max_messages {max_messages}, suspend_s {suspend_s}: 0, 1 and 0 are the least")
+        validate_filter(tags, sql)
+        queue = self._namespace.wrap_queue(queue)
         calls = await self._calls(queue)
-        subscription = SubscriptionData.of_tags(queue.topic, tags)
+        wanted = subscription(queue.topic, tags, sql, 0)
         result = await calls.pull(
             queue,
             offset,
             broker_id=0,
             max_messages=max_messages,
             max_bytes=self._config.pull_batch_bytes,
-            subscription=subscription,
+            subscription=wanted,
             post_subscription=True,
             suspend_s=suspend_s,
         )
-        return replace(result, messages=tuple(select(result.messages, subscription)))
+        return replace(result, messages=tuple(map(self._namespace.strip_message, select(result.messages, wanted))))
 
     # --- queues and positions ----------------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are held now."""
-        return self._member.assignment if self._member is not None else []
+        return list(map(self._namespace.strip_queue, self._member.assignment)) if self._member is not None else []
 
     async def assign(self, queues: Collection[MessageQueue]) -> None:
         """Read exactly these queues: new ones from the group's offset, else from *start*; those that are held already go on.
 
         For a consumer without topics. Raises OgiveError where an offset cannot be learned; then nothing has changed.
         """
-        await self._running().assign(queues)
+        await self._running().assign(self._on_wire(queues))
 
     async def seek(self, queue: MessageQueue, to: int | Literal["earliest", "latest"] | None = None, *, at: datetime | None = None) -> None:
         """Go on elsewhere in a held queue: at an offset, an end, or the first message stored *at* a time or later.
@@ -180,39 +194,42 @@ class PullConsumer:
         assert target is not None
         if not isinstance(target, int):
             validate_start(target)
-        await member.seek(queue, target)
+        await member.seek(self._namespace.wrap_queue(queue), target)
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Hand out nothing more of *queues* (all that are held, if none is named), and pull no more of them, until ``resume``."""
-        self._running().pause(queues)
+        self._running().pause(self._on_wire(queues))
 
     async def resume(self, *queues: MessageQueue) -> None:
         """Go on with *queues*, or all that are held."""
-        self._running().resume(queues)
+        self._running().resume(self._on_wire(queues))
 
     async def position(self, queue: MessageQueue) -> int:
         """The offset that is handed out next. Raises IllegalStateError for a queue that is not held."""
-        return self._running().position(queue)
+        return self._running().position(self._namespace.wrap_queue(queue))
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Messages of each held queue that were not handed out yet, asked from the brokers now. Raises OgiveError."""
-        return await self._running().lag()
+        return {self._namespace.strip_queue(queue): lag for queue, lag in (await self._running().lag()).items()}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of *topic* that can be read. Raises NoRoute."""
-        return list(await self._running().calls.queues(topic))
+        return list(map(self._namespace.strip_queue, await self._running().calls.queues(self._namespace.wrap(topic))))
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that the queue still holds."""
+        queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).min_offset(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
         """The offset that the queue's next message will get."""
+        queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
         """The offset of the first message that was stored *at* that time or later; the end of the queue if there is none."""
         validate_start(at)
+        queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).start_offset(queue, at)
 
     # --- progress ----------------------------------------------------------------------------------------------------
@@ -223,11 +240,15 @@ class PullConsumer:
         An offset is that of the next message to read. Returns when the brokers have it. Raises IllegalStateError for a queue that is not
         held, OgiveError for the first broker that failed; the others have theirs then. A cancelled commit still goes out.
         """
-        await self._running().commit(offsets)
+        wrap = self._namespace.wrap_queue
+        await self._running().commit(None if offsets is None else {wrap(queue): offset for queue, offset in offsets.items()})
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group would go on after a restart, asked from the broker now; None if it has no offset there."""
-        return await self._running().committed(queue)
+        return await self._running().committed(self._namespace.wrap_queue(queue))
+
+    def _on_wire(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        return list(map(self._namespace.wrap_queue, queues)) if self._namespace else queues
 
     async def _calls(self, queue: MessageQueue) -> GroupCalls:
         """The way to the brokers, which *queue*'s is known for."""

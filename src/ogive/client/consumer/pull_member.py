@@ -31,6 +31,7 @@ from typing import Any
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.prefetch import Prefetch
@@ -42,7 +43,7 @@ from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption, NoRoute
-from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, parse_tags, validate_group, validate_topic
+from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, validate_group, validate_topic
 from ogive.transport.tasks import cancel_all, every
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.running_info import ConsumerRunningInfo
@@ -57,6 +58,7 @@ class PullSettings:
     topics: tuple[str, ...]  # none: queues are assigned
     group: str | None  # none: nothing is committed
     tags: str
+    sql: str | None
     start: Start
     auto_commit: bool
     on_change: OnChange | None
@@ -72,7 +74,7 @@ class PullSettings:
             raise InvalidOption("who consumes a topic is a member of a group: give group=, or no topic, and assign queues")
         if self.on_change is not None and not self.topics:
             raise InvalidOption("on_change is for topics: assigned queues do not change by themselves")
-        parse_tags(self.tags)
+        validate_filter(self.tags, self.sql)
         validate_start(self.start)
 
 
@@ -126,6 +128,7 @@ class PullMember:
         for topic in self._settings.topics:
             try:
                 await group.instance.route(topic)
+                await group.calls.check_filter(self._subscriptions[topic])
             except NoRoute as exc:
                 log.warning("group %s waits for its topic: %s", self.group, exc)
         group.instance.register_consumer(self)
@@ -354,7 +357,7 @@ class PullMember:
         return info.encode()
 
     def _subscription(self, topic: str) -> SubscriptionData:
-        return SubscriptionData.of_tags(topic, self._settings.tags, self._started_ms)
+        return subscription(topic, self._settings.tags, self._settings.sql, self._started_ms)
 
 
 async def _always_quiet(process_queue: ProcessQueue, timeout_s: float) -> bool:

@@ -4,7 +4,7 @@ Behaviour
 - A pull waits up to 15 s at the broker for a message (long poll).
 - A queue is not pulled while too much of it, of its topic or of the whole group is unfinished: count, bytes, or (of the queue) distance
   from the lowest to the highest message; nor while the consumer is suspended.
-- Brokers filter tags by hash; what they let through is filtered again by the tag itself. Filtered messages count as finished.
+- Brokers filter tags by hash, and SQL as they can; what they let through is filtered again. Filtered messages count as finished.
 - After an error the queue is pulled again a second later; its loop ends only with the queue.
 - An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
 
@@ -18,14 +18,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated
-from ogive.model import RETRY_PREFIX, MessageExt, PropertyName, PullResult, PullStatus
+from ogive.model import MessageExt, PullResult, PullStatus
 from ogive.wire.bodies import SubscriptionData
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class PullService:
         self._post_subscription = post_subscription
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
-        self._unwanted: set[str] = set()  # topics of which messages came that no tag wanted
+        self._unwanted: set[str] = set()  # topics of which messages came that the filter does not want
         self._times_full = 0
         self._may_pull = asyncio.Event()
         self._may_pull.set()
@@ -216,7 +216,7 @@ class PullService:
         self._unwanted.add(subscription.topic)
         log.log(
             level,
-            "the broker sends %s messages of %s that are not tagged %s: members of a group must subscribe alike, or messages are lost",
+            "the broker sends %s messages of %s that do not match %s: members of a group must subscribe alike, or messages are lost",
             self._group.name,
             subscription.topic,
             subscription.expression,
@@ -238,13 +238,3 @@ class PullService:
         if isinstance(exc, SubscriptionOutdated):
             await self._group.calls.heartbeat()
         await asyncio.sleep(BUSY_PAUSE_S if isinstance(exc, BrokerBusy) else self._config.pull_retry_s)
-
-
-def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
-    """What the subscription really wants, under the topic that the application knows."""
-    if subscription.tags:
-        wanted = frozenset(subscription.tags)
-        messages = [message for message in messages if message.tag in wanted]
-    if subscription.topic.startswith(RETRY_PREFIX):
-        messages = [replace(message, topic=message.properties.get(PropertyName.RETRY_TOPIC, message.topic)) for message in messages]
-    return messages

@@ -27,7 +27,7 @@ class PushConsumer:
     """Runs listeners, or is iterated over. ``async with PushConsumer(...) as consumer``, or ``start()`` and ``close()``.
 
     With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
-    ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*,
+    ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*, *sql*,
     *max_retries*, *consume_timeout_s*, *start* and *broadcast* are those of ``listener``, and are not for use with listeners, which have
     their own. *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves
     open. *on_change* is called with the queues that were taken over and those that were given up, whenever that happens: a plain function
@@ -40,6 +40,7 @@ class PushConsumer:
         name_server: str = DEFAULT_NAME_SERVER,
         group: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         max_retries: int | None = None,
         consume_timeout_s: float = 900.0,
         start: Start = "latest",
@@ -61,6 +62,7 @@ class PushConsumer:
                 topic=topics[0],
                 group=group,
                 tags=tags,
+                sql=sql,
                 max_retries=max_retries,
                 consume_timeout_s=consume_timeout_s,
                 start=start,
@@ -183,10 +185,10 @@ class PushConsumer:
         self._check_listening()
         async with self._changing:
             self._check_listening()
-            group, topic = listener.config.group, listener.config.topic
+            group, topic = listener.config.group, self._owner.namespace.wrap(listener.config.topic)
             member = self._member(group)
             if member is None or topic not in member.topics:
-                raise InvalidOption(f"no listener of {topic} in group {group} runs here")
+                raise InvalidOption(f"no listener of {listener.config.topic} in group {group} runs here")
             if len(member.topics) > 1:
                 await member.remove(topic, caller)
             else:
@@ -202,6 +204,7 @@ class PushConsumer:
             raise IllegalStateError("the push consumer is closed; make a new one")
 
     def _member(self, group: str) -> Member | None:
+        group = self._owner.namespace.wrap(group)
         return next((member for member in self._members if member.group == group), None)
 
     async def _join(self, listeners: Sequence[AnyListener]) -> None:
@@ -212,9 +215,10 @@ class PushConsumer:
     async def lag(self) -> dict[MessageQueue, int]:
         """Unfinished messages of each queue that this consumer holds now, asked from the brokers. Raises OgiveError."""
         self._owner.client.check_running()
+        namespace = self._owner.namespace
         lags: dict[MessageQueue, int] = {}
         for member in self._members:
-            lags.update(await member.lag())
+            lags.update({namespace.strip_queue(queue): lag for queue, lag in (await member.lag()).items()})
         return lags
 
     async def suspend(self) -> None:
@@ -236,7 +240,8 @@ class PushConsumer:
     @property
     def assignment(self) -> dict[str, list[MessageQueue]]:
         """The queues that are held now, by group, the retry topic's included."""
-        return {member.group: sorted(member.assignment) for member in self._members}
+        namespace = self._owner.namespace
+        return {namespace.strip(member.group): sorted(map(namespace.strip_queue, member.assignment)) for member in self._members}
 
     def _make_service(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> ConsumeService:
         if self._iterated:

@@ -5,9 +5,13 @@ Behaviour
 - 319 shows the settings under their names in Apache's namesrv.conf.
 
 Differs from Java
-- 318 is refused: remote configuration is off (it let strangers write any file, CVE-2023-37582).
+- 318 changes orderMessageEnable until the name server stops, and refuses every other setting by name (Java's list of refused ones had
+  holes through which strangers wrote files, CVE-2023-37582).
 - KV settings are bounded in number and size, and changing them tells no broker; brokers learn ORDER_TOPIC_CONFIG as they register.
 """
+
+import logging
+from dataclasses import replace
 
 from ogive.errors import InvalidOption
 from ogive.namesrv.context import Call, Context, Refused, success
@@ -23,6 +27,8 @@ from ogive.wire.headers import (
     PutKvConfigRequest,
     UpdateNameServerConfigRequest,
 )
+
+log = logging.getLogger(__name__)
 
 
 async def put(ctx: Context, call: Call, header: PutKvConfigRequest) -> RemotingCommand:
@@ -53,7 +59,18 @@ def get_namespace(ctx: Context, call: Call, header: GetKvListRequest) -> Remotin
 
 
 def update_config(ctx: Context, call: Call, header: UpdateNameServerConfigRequest) -> RemotingCommand:
-    raise Refused(ResponseCode.NO_PERMISSION, "this name server is not configured over the network")
+    lines = (line.partition("=") for line in call.body.decode("utf-8", "replace").splitlines() if line and not line.startswith("#"))
+    asked = {name.strip(): value.strip() for name, _, value in lines}
+    for name, value in asked.items():
+        if name != "orderMessageEnable":
+            raise Refused(ResponseCode.NO_PERMISSION, f"{name[:80]} cannot be changed over the network; orderMessageEnable can")
+        if value not in ("true", "false"):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"orderMessageEnable={value[:80]}: true or false is needed")
+    if not asked:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "no line of the form name=value")
+    ctx.config = replace(ctx.config, order_messages=asked["orderMessageEnable"] == "true")
+    log.warning("orderMessageEnable is %s now", asked["orderMessageEnable"])
+    return success()
 
 
 def get_config(ctx: Context, call: Call, header: GetNameServerConfigRequest) -> RemotingCommand:

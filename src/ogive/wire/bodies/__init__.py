@@ -3,6 +3,7 @@
 Source: remoting/protocol/body, route, heartbeat, subscription, 5.3. Readers ignore unknown members and take defaults for absent ones.
 """
 
+from ogive.wire.bodies.access import Acl, Policy, PolicyEntry, Resource, User, acls_dumps, acls_loads, users_dumps, users_loads
 from ogive.wire.bodies.admin import (
     AssignmentQuery,
     ProducerInfo,
@@ -20,6 +21,7 @@ from ogive.wire.bodies.clients import (
     CONSUME_FROM_WHERE,
     CONSUME_TYPES,
     MESSAGE_MODELS,
+    SQL92,
     Connection,
     ConsumerConnection,
     ConsumerData,
@@ -87,6 +89,8 @@ __all__ = [
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
+    "SQL92",
+    "Acl",
     "AssignmentQuery",
     "BrokerData",
     "ClusterInfo",
@@ -98,11 +102,14 @@ __all__ = [
     "HeartbeatData",
     "LockBatchBody",
     "OffsetWrapper",
+    "Policy",
+    "PolicyEntry",
     "ProducerInfo",
     "QueueData",
     "QueueEntry",
     "RegisterBrokerBody",
     "RequestMode",
+    "Resource",
     "StatsItem",
     "StatsOfGroup",
     "SubscriptionData",
@@ -110,6 +117,9 @@ __all__ = [
     "TopicConfig",
     "TopicOffset",
     "TopicRouteData",
+    "User",
+    "acls_dumps",
+    "acls_loads",
     "broker_consume_stats_dumps",
     "consume_stats_dumps",
     "consume_stats_loads",
@@ -145,4 +155,6 @@ __all__ = [
     "topic_list_loads",
     "topic_stats_dumps",
     "topic_stats_loads",
+    "users_dumps",
+    "users_loads",
 ]

@@ -9,6 +9,8 @@ from ogive.model import MessageQueue
 from ogive.wire.bodies.fields import as_object, as_text, dumps, get_field, get_list, loads_object, queue_from_json, queue_to_json
 from ogive.wire.message import java_hash
 
+SQL92: Final = "SQL92"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionData:
@@ -29,6 +31,11 @@ class SubscriptionData:
         if not words or words == ("*",):
             return cls(topic=topic, version=version)
         return cls(topic=topic, expression=expression, tags=words, codes=tuple(java_hash(word) for word in words), version=version)
+
+    @classmethod
+    def of_sql(cls, topic: str, expression: str, version: int = 0) -> Self:
+        """A condition over the properties of messages."""
+        return cls(topic=topic, expression=expression, version=version, expression_type=SQL92)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -126,7 +126,7 @@ class ViewMessageRequest(Header):
 class QueryMessageRequest(Header):
     """QUERY_MESSAGE (12): by a key, or a unique key, in the index. Times in ms.
 
-    Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32. It is left out here: brokers of 4.9
+    Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32. Ours leaves it out: brokers of 4.9
     take it out of what they check a signature against, those of 5.x do not.
     """
 
@@ -136,6 +136,15 @@ class QueryMessageRequest(Header):
     max_num: int
     begin_timestamp: int
     end_timestamp: int
+    unique_key_query: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryMessageResponse(Header):
+    """Answer of 12: time and commit-log offset of the newest message that is in the index."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

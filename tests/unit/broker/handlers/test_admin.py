@@ -82,9 +82,43 @@ async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, c
     assert loads_object(answer.ext_fields["version"]).keys() == {"counter", "stateVersion", "timestamp"}
 
 
-async def test_the_configuration_is_not_changed_from_outside(client: RawClient) -> None:
-    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, b"rocketmqHome=-c touch /tmp/x\nfilterServerNums=1\n")
+@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
+async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Broker, client: RawClient, line: str) -> None:
+    """All or none: the first line of each body would be allowed."""
+    before = server.context.config
+    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=7\n" + line.encode() + b"\n")
     assert answer.code == ResponseCode.NO_PERMISSION
+    assert (answer.remark or "").startswith(line.partition("=")[0] + " cannot be changed over the network; these can")
+    assert server.context.config is before
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"#maxMessageSize=1", b"maxMessageSize=0", b"maxMessageSize=-1", b"maxMessageSize=x", b"autoCreateTopicEnable=yes"]
+)
+async def test_values_that_make_no_sense_are_refused(server: Broker, client: RawClient, body: bytes) -> None:
+    before = server.context.config
+    assert (await client.call(RequestCode.UPDATE_BROKER_CONFIG, body)).code == ResponseCode.INVALID_PARAMETER
+    assert server.context.config is before
+
+
+async def test_a_setting_on_the_list_counts_from_the_answer_on(server: Broker, client: RawClient) -> None:
+    await client.send("T", b"x" * 100)
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=99\nmaxTransferCountOnMessageInMemory=2\n")
+    assert (await client.start_send("T", b"x" * 100)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert server.context.config.max_pull_messages == 2
+    shown = (await client.ok(RequestCode.GET_BROKER_CONFIG)).body.decode()
+    assert "maxMessageSize=99\n" in shown
+
+
+async def test_topics_and_groups_are_created_by_themselves_as_the_switches_say(server: Broker, client: RawClient) -> None:
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\n")
+    assert (await client.start_send("New")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert "TBW102" not in server.context.topics
+    assert server.context.groups.find_or_create("New") is None
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n")
+    await client.send("New")
+    assert "TBW102" in server.context.topics
+    assert server.context.groups.find_or_create("New") is not None
 
 
 # --- its clients -----------------------------------------------------------------------------------------------------

@@ -371,10 +371,10 @@ async def test_a_disk_that_cannot_be_read_is_an_answer_also_to_a_held_pull(
     await until_held(server, 2)
     read = server.context.store.get
 
-    def get(topic: str, *rest: Any) -> GetResult:
+    def get(topic: str, *rest: Any, wait: bool) -> GetResult:
         if topic == "T":
             raise StoreError("the commit log cannot be read at 0: Input/output error")
-        return read(topic, *rest)
+        return read(topic, *rest, wait=wait)
 
     monkeypatch.setattr(server.context.store, "get", get)
     await another.send("T", b"unreadable")

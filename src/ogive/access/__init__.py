@@ -1,0 +1,7 @@
+"""Who may do what: users, policies, and what every request needs. Brokers and name servers ask the same ``Guard``."""
+
+from ogive.access.guard import Guard
+from ogive.access.refused import AccessRefused
+from ogive.access.table import AccessTable
+
+__all__ = ["AccessRefused", "AccessTable", "Guard"]

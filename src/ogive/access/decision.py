@@ -1,0 +1,48 @@
+"""Whether policies allow one action on one resource. Source: AclAuthorizationHandler.java, 5.5."""
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
+
+from ogive.wire.bodies.access import CUSTOM, DEFAULT, DENY, Acl, PolicyEntry
+
+Address = IPv4Address | IPv6Address
+
+
+class Need(NamedTuple):
+    """What a request needs: any one of *actions* on the resource; *name* ``*`` means all of its kind."""
+
+    kind: str
+    name: str
+    actions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{'|'.join(self.actions)} on {self.kind}:{self.name[:128]}"
+
+
+def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
+    """The best entry decides: of the custom policy, else of the default one; where none fits, no.
+
+    Of entries for the same resource the denying one decides.
+    """
+    if acl is None:
+        return False
+    for policy_type in (CUSTOM, DEFAULT):
+        fitting = [
+            entry for policy in acl.policies if policy.policy_type == policy_type for entry in policy.entries if _fits(entry, need, address)
+        ]
+        if fitting:
+            return min(fitting, key=lambda entry: (entry.resource.rank, entry.decision != DENY)).decision != DENY
+    return False
+
+
+def _fits(entry: PolicyEntry, need: Need, address: Address | None) -> bool:
+    if not entry.resource.matches(need.kind, need.name):
+        return False
+    if "All" not in entry.actions and not _any_of(need.actions, entry.actions):
+        return False
+    return not entry.source_ips or (address is not None and any(address in network for network in entry.source_ips))
+
+
+def _any_of(wanted: Iterable[str], given: Iterable[str]) -> bool:
+    return not set(wanted).isdisjoint(given)

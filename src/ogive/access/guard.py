@@ -1,0 +1,98 @@
+"""The check of each request, before anything else happens to it. Source: auth/authentication and auth/authorization, 5.5.
+
+Behaviour
+- Every request, one-way ones too, must carry a user's access key and signature. Super users may do everything; others what their policies
+  allow, by the table in needs.py. A code without a row there is for super users only.
+- A refusal is NO_PERMISSION.
+
+Differs from Java
+- The name server checks, too.
+- No request passes for the address it comes from, and there is no list of codes that pass unchecked.
+- One text for an unknown user, a disabled one and a wrong signature: a guess learns nothing.
+"""
+
+import logging
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Final
+
+from ogive.access.decision import Address, Need, is_allowed
+from ogive.access.needs import RULES, Facts
+from ogive.access.refused import AccessRefused
+from ogive.access.table import AccessTable
+from ogive.wire.acl import ACCESS_KEY
+from ogive.wire.bodies.access import ENABLED, SUPER, USER_SUBJECT, User
+from ogive.wire.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+MAX_DECISIONS: Final = 50_000
+NOBODY_KNOWN: Final = "the user is unknown or disabled, or the signature is wrong"
+
+
+class Guard:
+    """One for a broker, one for a name server; they share the table. Event-loop only."""
+
+    def __init__(
+        self,
+        table: AccessTable,
+        *,
+        cluster: str,
+        topic_at: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        """*topic_at*: the topic of the message that stands at a commit log offset."""
+        self.table = table
+        self._facts = Facts(cluster=cluster, is_super=table.is_super, topic_at=topic_at)
+        self._decisions: dict[tuple[str, str, Need], bool] = {}
+        self._decided_for = table.version
+        self.refused = 0
+
+    def check(self, command: RemotingCommand, remote_address: str) -> None:
+        """Return if the request may be carried out. Raises AccessRefused; ProtocolError where its body cannot be read."""
+        try:
+            user = self._user(command)
+            if user.user_type != SUPER:
+                self._authorize(user, command, remote_address)
+        except AccessRefused:
+            self.refused += 1
+            raise
+
+    def _user(self, command: RemotingCommand) -> User:
+        name = command.ext_fields.get(ACCESS_KEY)
+        if not name:
+            raise AccessRefused("this server asks for credentials: access key and signature are missing")
+        found = self.table.find(name)
+        if found is None:
+            raise AccessRefused(NOBODY_KNOWN)
+        user, credentials = found
+        if user.status != ENABLED or not credentials.has_signed(command.ext_fields, command.body, command.version):
+            raise AccessRefused(NOBODY_KNOWN)
+        return user
+
+    def _authorize(self, user: User, command: RemotingCommand, remote_address: str) -> None:
+        rule = RULES.get(command.code)
+        if rule is None:
+            raise AccessRefused(f"request {command.code} is for super users")
+        host = remote_address.rpartition(":")[0].strip("[]")
+        for need in rule(command, self._facts):
+            if not self._is_allowed(user.username, host, need):
+                raise AccessRefused(f"User:{user.username} has no permission: {need} is needed, from {host}")
+
+    def _is_allowed(self, username: str, host: str, need: Need) -> bool:
+        if self._decided_for != self.table.version or len(self._decisions) >= MAX_DECISIONS:
+            self._decisions.clear()
+            self._decided_for = self.table.version
+        key = (username, host, need)
+        allowed = self._decisions.get(key)
+        if allowed is None:
+            allowed = self._decisions[key] = is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
+        return allowed
+
+
+def _address(host: str) -> Address | None:
+    """None for what is no IP address: then no entry with source addresses fits."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,50 @@
+"""``apache-broker.conf`` in the broker's directory: with it Apache's broker starts on this store.
+
+Apache's broker refuses files of another size than its configuration says, so the file names the sizes that the store has. Ours reads
+sizes from the files it finds.
+"""
+
+from typing import Final
+
+from ogive.broker.config import BrokerConfig
+from ogive.store.fs import Fs
+from ogive.store.store import MessageStore
+from ogive.store.tables import read_file, replace_file
+
+NAME: Final = "apache-broker.conf"
+_HEAD: Final = """\
+# Apache RocketMQ's broker starts on this directory:
+#   mqbroker -c apache-broker.conf -n HOST:PORT-OF-A-NAME-SERVER
+# after ogive's broker has stopped. Where the directory is a copy, adapt the paths; the sizes must stay. Written at each start.
+"""
+
+
+def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
+    """What Apache's broker must know, by its names."""
+    root = config.data.resolve()
+    sizes = store.file_sizes
+    return {
+        "brokerClusterName": config.cluster,
+        "brokerName": config.name,
+        "brokerId": config.broker_id,
+        "storePathRootDir": root,
+        "storePathCommitLog": root / "commitlog",
+        "mappedFileSizeCommitLog": sizes.segment,
+        "mappedFileSizeConsumeQueue": sizes.queue_file,
+        "maxHashSlotNum": sizes.keys.slots,
+        "maxIndexNum": sizes.keys.items,
+        "messageDelayLevel": config.delay_levels,
+        "flushDiskType": f"{config.flush.upper()}_FLUSH",
+        "fileReservedTime": max(1, round(config.retention.keep_s / 3600)),
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in config.retention.hours),
+        "autoCreateTopicEnable": str(config.auto_create_topics).lower(),
+        "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
+    }
+
+
+def write(fs: Fs, config: BrokerConfig, store: MessageStore) -> None:
+    """Only where it says something else. Raises OSError."""
+    path = config.data / NAME
+    text = (_HEAD + "".join(f"{name}={value}\n" for name, value in settings(config, store).items())).encode()
+    if read_file(fs, path) != text:
+        replace_file(fs, path, text)

@@ -1,0 +1,53 @@
+"""Reads that must wait for the disk, on threads of their own, so that they do not stop the others.
+
+A read on the event loop takes what is in memory. Where the disk is needed it raises Cold: a thread here brings that into the operating
+system's memory, and the read is tried again. State is touched by the loop alone.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from ogive.errors import StoreBusy, StoreError
+from ogive.store.disk import Cold
+
+THREADS: Final = 4
+MAX_WAITING: Final = 10_000
+MAX_TRIES: Final = 256  # of one request; then it waits for the disk where it stands
+
+
+class ColdReads:
+    """*bring_in* is called on the threads, which come with the first cold read."""
+
+    def __init__(self, bring_in: Callable[[Cold], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._bring_in, self._loop = bring_in, loop
+        self._threads = ThreadPoolExecutor(THREADS, "ogive-cold-read")
+        self.waiting = 0
+
+    def fetch(self, cold: Cold, then: Callable[[StoreError | None], None]) -> None:
+        """Have *then* called on the loop, with the error if the disk cannot be read. Raises StoreBusy."""
+        if self.waiting >= MAX_WAITING:
+            raise StoreBusy(f"{self.waiting} reads wait for the disk")
+        self.waiting += 1
+        self._threads.submit(self._bring_in, cold).add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then))
+
+    async def bring_in(self, cold: Cold) -> None:
+        """Raises StoreError."""
+        done: asyncio.Future[StoreError | None] = self._loop.create_future()
+        self.fetch(cold, lambda error: None if done.done() else done.set_result(error))
+        if (error := await done) is not None:
+            raise error
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _done(self, done: "Future[None]", then: Callable[[StoreError | None], None]) -> None:
+        self.waiting -= 1
+        if done.cancelled():
+            then(StoreError("the broker stops"))
+            return
+        error = done.exception()
+        if error is not None and not isinstance(error, StoreError):
+            raise error
+        then(error)

@@ -1,0 +1,53 @@
+"""Messages by key or unique key: QUERY_MESSAGE (12).
+
+Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, 5.3.
+
+Behaviour
+- The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in the order of the commit log; its
+  header says up to where keys are indexed. None: QUERY_NOT_FOUND.
+- _UNIQUE_KEY_QUERY=true limits the answer to 32.
+
+Differs from Java
+- Only records that really have the key: Java gives everything with the same hash in the same second, and clients sort it out.
+- A search stops for others, and for the disk, so it takes as long as it takes without being in anybody's way.
+"""
+
+import asyncio
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.replies import Rejected, success
+from ogive.errors import ResponseCode
+from ogive.store.disk import Cold
+from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import QueryMessageRequest, QueryMessageResponse
+
+MAX_FOUND: Final = 64  # maxMsgsNumBatch
+MAX_FOUND_UNIQUE: Final = 32  # defaultQueryMaxNum
+
+
+async def query(ctx: Context, _connection: Connection, header: QueryMessageRequest, _body: bytes) -> RemotingCommand:
+    limit = MAX_FOUND_UNIQUE if header.unique_key_query else min(header.max_num, MAX_FOUND)
+    records: list[bytes] = []
+    size = 0
+    search = ctx.store.find_key(header.topic, header.key, header.begin_timestamp, header.end_timestamp)
+    with ctx.store.without_waiting():
+        found = next(search, False)
+    while found is not False and len(records) < limit:
+        if isinstance(found, bytes):
+            size += len(found)
+            if records and size > ctx.config.max_large_pull_bytes:
+                break
+            records.append(found)
+        elif isinstance(found, Cold):
+            await ctx.cold_reads.bring_in(found)
+        else:
+            await asyncio.sleep(0)
+        with ctx.store.without_waiting():
+            found = next(search, False)
+    if not records:
+        raise Rejected(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
+    indexed_ms, indexed_offset = ctx.store.indexed_up_to
+    answer = QueryMessageResponse(index_last_update_timestamp=indexed_ms, index_last_update_phyoffset=indexed_offset)
+    return success(answer, b"".join(reversed(records)))

@@ -1,0 +1,103 @@
+"""The broker's job that removes old messages, see store/retention.py for which."""
+
+import asyncio
+import functools
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import StoreError
+from ogive.store import JsonTable, MessageStore
+from ogive.store.retention import Ages, RetentionConfig, due
+
+log = logging.getLogger(__name__)
+
+SAVE_S: Final = 300.0
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_time_s() -> float:
+    """Since the machine started, its sleep included; nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def boot_id() -> str:
+    """Of this run of the machine; empty where it cannot be told."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def local_hour() -> int:
+    return datetime.now().astimezone().hour
+
+
+def disk_used(directory: Path) -> float:
+    """Share of the disk that is in use; 0 where it cannot be told."""
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError:
+        return 0.0
+    return usage.used / max(1, usage.used + usage.free)
+
+
+class Retention:
+    """*needed* are offsets of the log that must stay, whatever their age, such as that of the oldest message with a timer."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        file: JsonTable,
+        config: RetentionConfig,
+        *,
+        boot: str = "",
+        now_s: Callable[[], float] = machine_time_s,
+        hour: Callable[[], int] = local_hour,
+        used: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._store, self._file, self._config = store, file, config
+        self._now_s, self._hour, self._used = now_s, hour, used
+        self._ages = Ages(boot or boot_id(), now_s())
+        self._ages.load(file.load() or {})
+        self._saved_at_s = now_s()
+        self.needed: list[Callable[[], int]] = []
+        self.at_once = False
+        """Set by an operator: segments that are old enough go with the next run, whatever the hour."""
+
+    async def run(self) -> None:
+        """One look. Raises StoreError when what it notes cannot be saved."""
+        self._ages.see(self._store.full_segments, self._now_s())
+        full = self._store.full_segments
+        count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=self.at_once)
+        self.at_once = False
+        until = self._until(full, count)
+        if until > self._store.stats().commitlog_start and self._store.failed is None:
+            ages = self._ages.of(full[0])
+            for _ in self._store.expire(until):
+                await asyncio.sleep(0)
+            log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", until, ages / 3600)
+            await self.save()
+        elif self._now_s() - self._saved_at_s >= SAVE_S:
+            await self.save()
+
+    async def save(self) -> None:
+        """Write the ages down. Raises StoreError."""
+        self._ages.see(self._store.full_segments, self._now_s())
+        self._saved_at_s = self._now_s()
+        try:
+            await asyncio.to_thread(functools.partial(self._file.save, self._ages.save()))
+        except OSError as exc:
+            raise StoreError(f"the ages of segments cannot be saved: {exc}") from exc
+
+    def _until(self, full: list[int], count: int) -> int:
+        """The segment border before which everything goes."""
+        if not count:
+            return 0
+        end = full[count - 1] + self._store.segment_bytes
+        needed = min([needed() for needed in self.needed], default=end)
+        return min(end, needed - needed % self._store.segment_bytes)

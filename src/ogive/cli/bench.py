@@ -1,0 +1,138 @@
+"""``ogive bench``: how fast a cluster takes messages from this machine, and gives them back."""
+
+import argparse
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.output import print_json
+from ogive.errors import InvalidOption, OgiveError
+
+REPORT_S: Final = 1.0
+MAX_SIZE: Final = 4 * 1024 * 1024
+MAX_IN_FLIGHT: Final = 10_000
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+KEPT_TIMES: Final = 1_000_000
+
+
+def seconds(text: str) -> float:
+    """``30s``, ``500ms``, ``2m`` or a number of seconds. Raises InvalidOption."""
+    number, unit = text, "s"
+    for suffix in ("ms", "s", "m", "h"):
+        if text.endswith(suffix):
+            number, unit = text.removesuffix(suffix), suffix
+            break
+    try:
+        value = float(number) * _UNITS[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise InvalidOption(f"--for {text}: a time such as 30s, 2m or 500ms is expected")
+    return value
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was done so far. *times_s*: how long each took, the newest KEPT_TIMES."""
+
+    messages: int = 0
+    size: int = 0
+    failed: int = 0
+    times_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_TIMES))
+    started: float = field(default_factory=time.perf_counter)
+
+    def record(self) -> dict[str, object]:
+        """The whole so far, for people and programs."""
+        elapsed = max(time.perf_counter() - self.started, 1e-9)
+        times = sorted(self.times_s)
+
+        def share_ms(share: float) -> float | None:
+            return round(times[min(int(len(times) * share), len(times) - 1)] * 1000, 3) if times else None
+
+        return {
+            "seconds": round(elapsed, 3),
+            "messages": self.messages,
+            "failed": self.failed,
+            "messages_per_s": round(self.messages / elapsed, 1),
+            "mib_per_s": round(self.size / elapsed / 2**20, 2),
+            "p50_ms": share_ms(0.5),
+            "p99_ms": share_ms(0.99),
+            "max_ms": share_ms(1.0),
+        }
+
+
+def produce(options: argparse.Namespace) -> int:
+    """1 when a send failed."""
+    if not 1 <= options.size <= MAX_SIZE:
+        raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
+    if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
+        raise InvalidOption(f"--in-flight {options.in_flight}: 1 to {MAX_IN_FLIGHT} are possible")
+    return asyncio.run(_produce(options, seconds(options.duration)))
+
+
+async def _produce(options: argparse.Namespace, duration_s: float) -> int:
+    figures, body, ends = Figures(), bytes(options.size), time.perf_counter() + duration_s
+    first: list[OgiveError] = []
+
+    async def send_one_after_the_other(producer: aio.Producer) -> None:
+        while (began := time.perf_counter()) < ends and (options.count is None or figures.messages < options.count):
+            try:
+                await producer.send(options.topic, body)
+            except OgiveError as exc:
+                figures.failed += 1
+                if not first:
+                    first.append(exc)
+                if figures.messages == 0:
+                    return  # nothing works: do not try for the whole time
+            else:
+                figures.messages += 1
+                figures.size += len(body)
+                figures.times_s.append(time.perf_counter() - began)
+
+    async with aio.Producer(client=client_config(options)) as producer:
+        reports = asyncio.create_task(_report(figures, "sent", as_json=options.json))
+        await asyncio.gather(*(send_one_after_the_other(producer) for _ in range(options.in_flight)))
+        reports.cancel()
+    _show(figures, "sent", as_json=options.json, last=True)
+    if first:
+        print(f"{figures.failed:,} sends failed, the first with: {first[0]}")
+    return 1 if first else 0
+
+
+def consume(options: argparse.Namespace) -> int:
+    """1 when nothing came."""
+    return asyncio.run(_consume(options, seconds(options.duration)))
+
+
+async def _consume(options: argparse.Namespace, duration_s: float) -> int:
+    figures, ends = Figures(), time.perf_counter() + duration_s
+    async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
+        reports = asyncio.create_task(_report(figures, "received", as_json=options.json))
+        while (left := ends - time.perf_counter()) > 0 and (options.count is None or figures.messages < options.count):
+            for message in await consumer.poll(min(left, 1.0)):
+                figures.messages += 1
+                figures.size += len(message.body)
+        reports.cancel()
+    _show(figures, "received", as_json=options.json, last=True)
+    return 0 if figures.messages else 1
+
+
+async def _report(figures: Figures, verb: str, *, as_json: bool) -> None:
+    while True:
+        await asyncio.sleep(REPORT_S)
+        _show(figures, verb, as_json=as_json, last=False)
+
+
+def _show(figures: Figures, verb: str, *, as_json: bool, last: bool) -> None:
+    record = figures.record()
+    if as_json:
+        print_json(record | {"last": last})
+        return
+    times = f", p50 {record['p50_ms']} ms, p99 {record['p99_ms']} ms, max {record['max_ms']} ms" if figures.times_s else ""
+    rate, volume = f"{record['messages_per_s']:,} messages/s", f"{record['mib_per_s']} MiB/s"
+    when = "total" if last else f"{record['seconds']:.0f} s"
+    print(f"{when}: {figures.messages:,} {verb}, {rate}, {volume}{times}", flush=True)

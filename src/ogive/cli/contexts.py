@@ -1,0 +1,130 @@
+"""``ogive context ...``: named clusters, so that an address need not be typed each time.
+
+They are kept in ``ogive/contexts.json`` in the user's configuration directory (XDG_CONFIG_HOME, else ~/.config). Secrets are not: a
+context names the file that holds them.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ogive.cli.output import print_json, print_table
+from ogive.errors import InvalidOption
+
+MAX_FILE_BYTES: Final = 256 * 1024
+MAX_NAME: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One cluster: its name servers, and the files with credentials and authorities, if it asks for them."""
+
+    name_server: str
+    credentials: str | None = None
+    cafile: str | None = None
+
+
+@dataclass(slots=True)
+class Contexts:
+    """All of them, and the one in use."""
+
+    contexts: dict[str, Context]
+    current: str | None = None
+
+    def get(self, name: str) -> Context:
+        """Raises InvalidOption."""
+        if name not in self.contexts:
+            known = ", ".join(sorted(self.contexts)) or "none"
+            raise InvalidOption(
+                f"there is no context {name!r}; known: {known}. `ogive context add {name} --name-server HOST:PORT` makes it"
+            )
+        return self.contexts[name]
+
+
+def file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ogive" / "contexts.json"
+
+
+def load() -> Contexts:
+    """What the file holds; nothing where there is none. Raises InvalidOption for a file that is no such file."""
+    path = file()
+    try:
+        with path.open("rb") as opened:
+            stored = json.loads(opened.read(MAX_FILE_BYTES))
+        contexts = {str(name): Context(**value) for name, value in stored["contexts"].items()}
+        return Contexts(contexts, stored.get("current"))
+    except FileNotFoundError:
+        return Contexts({})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise InvalidOption(f"{path} cannot be used: {exc}. Mend or remove it") from None
+
+
+def _save(contexts: Contexts) -> None:
+    path = file()
+    value: dict[str, Any] = {"contexts": {name: asdict(one) for name, one in contexts.contexts.items()}, "current": contexts.current}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8") as new:
+            json.dump(value, new, indent=2)
+        Path(new.name).replace(path)
+    except OSError as exc:
+        raise InvalidOption(f"{path} cannot be written: {exc.strerror}") from None
+
+
+def chosen() -> Context | None:
+    """The context that OGIVE_CONTEXT names, or the one in use; None where there is neither. Raises InvalidOption."""
+    name = os.environ.get("OGIVE_CONTEXT")
+    contexts = load()
+    name = name or contexts.current
+    return contexts.get(name) if name else None
+
+
+def add(options: argparse.Namespace) -> int:
+    if not 1 <= len(options.context) <= MAX_NAME or any(c.isspace() for c in options.context):
+        raise InvalidOption(f"context name {options.context[:80]!r}: 1 to {MAX_NAME} characters without spaces are needed")
+    contexts = load()
+    absolute = [None if path is None else str(Path(path).absolute()) for path in (options.credentials, options.cafile)]
+    contexts.contexts[options.context] = Context(options.name_server, *absolute)
+    if contexts.current is None or options.use:
+        contexts.current = options.context
+    _save(contexts)
+    print(f"context {options.context} is {options.name_server}{', in use now' if contexts.current == options.context else ''}")
+    return 0
+
+
+def use(options: argparse.Namespace) -> int:
+    contexts = load()
+    found = contexts.get(options.context)
+    contexts.current = options.context
+    _save(contexts)
+    print(f"context {options.context} is in use: {found.name_server}")
+    return 0
+
+
+def remove(options: argparse.Namespace) -> int:
+    contexts = load()
+    contexts.get(options.context)
+    del contexts.contexts[options.context]
+    if contexts.current == options.context:
+        contexts.current = None
+    _save(contexts)
+    print(f"context {options.context} is removed")
+    return 0
+
+
+def list_contexts(options: argparse.Namespace) -> int:
+    contexts = load()
+    rows = [(name, name == contexts.current, one) for name, one in sorted(contexts.contexts.items())]
+    if options.json:
+        for name, current, one in rows:
+            print_json({"context": name, "current": current, **asdict(one)})
+    elif rows:
+        table = [("*" if current else "", name, one.name_server, one.credentials, one.cafile) for name, current, one in rows]
+        print_table(("", "context", "name server", "credentials", "authorities"), table)
+    else:
+        print("no contexts; `ogive context add NAME --name-server HOST:PORT` makes one")
+    return 0

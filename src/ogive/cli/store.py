@@ -1,0 +1,50 @@
+"""``ogive store``: look at a broker's directory, and bring it into order, while no broker runs on it."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Final
+
+from ogive.cli.output import print_json
+from ogive.store.verify import Report
+from ogive.store.verify import repair as repair_store
+from ogive.store.verify import verify as verify_store
+
+EXIT_DAMAGED: Final = 3
+
+
+def verify(options: argparse.Namespace) -> int:
+    """0 where nothing is wrong, 3 where something is. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    report = verify_store(Path(options.directory))
+    if options.json:
+        print_json(_record(report))
+    else:
+        _show(report)
+    return 0 if report.is_sound else EXIT_DAMAGED
+
+
+def repair(options: argparse.Namespace) -> int:
+    """0 where nothing is wrong any more, 3 where something stays. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    before, after = repair_store(Path(options.directory))
+    if options.json:
+        print_json({"before": _record(before), "after": _record(after)})
+    else:
+        print("found:")
+        _show(before)
+        print("after the repair:")
+        _show(after)
+    return 0 if after.is_sound else EXIT_DAMAGED
+
+
+def _record(report: Report) -> dict[str, object]:
+    return {"sound": report.is_sound, **dataclasses.asdict(report)}
+
+
+def _show(report: Report) -> None:
+    print(f"{report.directory}: {report.records:,} messages in {report.queues:,} queues, log {report.log_start:,} to {report.log_end:,}")
+    if not report.clean:
+        behind = f"; {report.queues_behind:,} queues are behind the log" if report.queues_behind else ""
+        print(f"  the last broker here did not stop cleanly{behind}: the next start takes care of that")
+    for problem in report.problems:
+        print(f"  {problem}")
+    print("  nothing is wrong" if report.is_sound else f"  {len(report.problems)} problems")

@@ -1,0 +1,38 @@
+"""``ogive trace``: what happened to a message, as producers and consumers with tracing switched on wrote it down."""
+
+import argparse
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.output import print_json, print_table
+from ogive.errors import InvalidOption
+from ogive.wire.trace import TraceRecord
+
+
+def run(options: argparse.Namespace) -> int:
+    """1 when nothing is found."""
+    records = asyncio.run(_trace(options))
+    if not records:
+        raise InvalidOption(f"no client wrote a trace of {options.key}: tracing is switched on at each client (trace=True)")
+    if options.json:
+        for record in records:
+            print_json(asdict(record))
+    else:
+        print_table(("time", "step", "topic", "group", "client", "cost ms", "outcome"), [_line(record) for record in records])
+    return 0
+
+
+async def _trace(options: argparse.Namespace) -> list[TraceRecord]:
+    async with aio.Admin(client=client_config(options)) as admin:
+        return await admin.trace(options.key, trace_topic=options.trace_topic)
+
+
+def _line(record: TraceRecord) -> tuple[object, ...]:
+    at = datetime.fromtimestamp((record.at_ms or 0) / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+    outcome = record.transaction_state or {True: "ok", False: "failed", None: None}[record.success]
+    retried = f"retry {record.retries}" if record.retries else None
+    words = " ".join(word for word in (outcome, retried) if word)
+    return f"{at}Z" if record.at_ms is not None else None, record.step, record.topic, record.group, record.host, record.cost_ms, words

@@ -1,0 +1,136 @@
+"""``ogive user ...`` and ``ogive acl ...``."""
+
+import argparse
+import asyncio
+import getpass
+import sys
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.output import confirm, print_json, print_table
+from ogive.errors import InvalidOption
+
+
+def list_users(options: argparse.Namespace) -> int:
+    return asyncio.run(_list_users(options))
+
+
+async def _list_users(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        users = await admin.users()
+    if options.json:
+        for user in users:
+            print_json({"user": user.name, "super": user.super_user, "enabled": user.enabled})
+    else:
+        rows = [(user.name, "super" if user.super_user else "normal", "enabled" if user.enabled else "disabled") for user in users]
+        print_table(("user", "kind", "status"), rows)
+    return 0
+
+
+def create_user(options: argparse.Namespace) -> int:
+    return asyncio.run(_create_user(options, _password(options.user)))
+
+
+async def _create_user(options: argparse.Namespace, password: str) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.create_user(options.user, password, super_user=options.super_user)
+    print(f"user {options.user} may do {'everything' if options.super_user else 'nothing yet: `ogive acl allow` says what'}")
+    return 0
+
+
+def update_user(options: argparse.Namespace) -> int:
+    return asyncio.run(_update_user(options, _password(options.user) if options.password else None))
+
+
+async def _update_user(options: argparse.Namespace, password: str | None) -> int:
+    if password is None and options.super_user is None and options.enabled is None:
+        raise InvalidOption("nothing to change: --password, --super, --normal, --enable or --disable is needed")
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.update_user(options.user, password=password, super_user=options.super_user, enabled=options.enabled)
+    print(f"user {options.user} is changed")
+    return 0
+
+
+def delete_user(options: argparse.Namespace) -> int:
+    return asyncio.run(_delete_user(options))
+
+
+async def _delete_user(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        if options.user not in {user.name for user in await admin.users()}:
+            raise InvalidOption(f"there is no user {options.user}")
+        confirm(f"delete user {options.user} with all rules?", yes=options.yes)
+        await admin.delete_user(options.user)
+    print(f"user {options.user} is deleted")
+    return 0
+
+
+def _password(user: str) -> str:
+    """Asked for at a terminal; else the first line of standard input. Never an argument: every user of the machine could read those."""
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"password of {user}: ")
+        if getpass.getpass("once more: ") != password:
+            raise InvalidOption("the two passwords differ: nothing was changed")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise InvalidOption("the password is empty; it is asked for at a terminal, or is the first line of standard input")
+    return password
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def list_rules(options: argparse.Namespace) -> int:
+    return asyncio.run(_list_rules(options))
+
+
+async def _list_rules(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        rules = [rule for rule in await admin.access_rules() if options.user in (None, rule.user)]
+    if options.json:
+        for rule in rules:
+            print_json(
+                {
+                    "user": rule.user,
+                    "resource": rule.resource,
+                    "actions": list(rule.actions),
+                    "allowed": rule.allowed,
+                    "source_ips": list(rule.source_ips),
+                    "default": rule.default,
+                }
+            )
+    else:
+        rows = [
+            (rule.user, "allow" if rule.allowed else "deny", rule.resource, ",".join(rule.actions), ",".join(rule.source_ips) or "anywhere")
+            for rule in rules
+        ]
+        print_table(("user", "rule", "resource", "actions", "from"), rows)
+    return 0
+
+
+def allow(options: argparse.Namespace) -> int:
+    return asyncio.run(_say(options, allowed=True))
+
+
+def deny(options: argparse.Namespace) -> int:
+    return asyncio.run(_say(options, allowed=False))
+
+
+async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        say = admin.allow if allowed else admin.deny
+        await say(options.user, options.resource, options.actions.split(","), source_ips=tuple(options.source_ips))
+    print(f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}")
+    return 0
+
+
+def delete_rules(options: argparse.Namespace) -> int:
+    return asyncio.run(_delete_rules(options))
+
+
+async def _delete_rules(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.forget_rules(options.user, options.resource)
+    print(f"nothing is said any more about user {options.user}{f' and {options.resource}' if options.resource else ''}")
+    return 0

@@ -1,0 +1,116 @@
+"""Users and what they may do, at brokers with access control of 5.x."""
+
+from collections.abc import Sequence
+from ipaddress import ip_network
+
+from ogive.client import api
+from ogive.client.admin.base import AdminBase, each
+from ogive.client.admin.records import AccessRule, UserRow
+from ogive.errors import InvalidOption, ProtocolError
+from ogive.wire.bodies.access import (
+    ACTIONS,
+    ALLOW,
+    CUSTOM,
+    DENY,
+    DISABLED,
+    ENABLED,
+    NORMAL,
+    SUPER,
+    USER_SUBJECT,
+    Acl,
+    Policy,
+    PolicyEntry,
+    Resource,
+    User,
+)
+
+
+class AccessCalls(AdminBase):
+    async def create_user(self, name: str, password: str, *, super_user: bool = False) -> None:
+        """A user who may do everything (*super_user*), or nothing until ``allow`` says more. At every broker."""
+        user = User(username=name, password=password, user_type=SUPER if super_user else NORMAL, status=ENABLED)
+        if not name or not password:
+            raise InvalidOption("a user needs a name and a password")
+        for address in (await self._masters()).values():
+            await api.create_user(self.client.pool, address, user, timeout_s=self._timeout_s)
+
+    async def update_user(
+        self, name: str, *, password: str | None = None, super_user: bool | None = None, enabled: bool | None = None
+    ) -> None:
+        """Change what is named."""
+        kinds, states = {None: None, True: SUPER, False: NORMAL}, {None: None, True: ENABLED, False: DISABLED}
+        user = User(username=name, password=password, user_type=kinds[super_user], status=states[enabled])
+        for address in (await self._masters()).values():
+            await api.update_user(self.client.pool, address, user, timeout_s=self._timeout_s)
+
+    async def delete_user(self, name: str) -> None:
+        """With all policies. Deleting nobody is no error."""
+        for address in (await self._masters()).values():
+            await api.delete_user(self.client.pool, address, name, timeout_s=self._timeout_s)
+
+    async def users(self) -> list[UserRow]:
+        """Everybody that some broker knows, in order of the names."""
+        answers = await each(
+            (await self._masters()).values(), lambda address: api.list_users(self.client.pool, address, timeout_s=self._timeout_s)
+        )
+        found = {user.username: user for users in answers for user in users}
+        return [
+            UserRow(name=name, super_user=user.user_type == SUPER, enabled=user.status != DISABLED) for name, user in sorted(found.items())
+        ]
+
+    async def allow(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
+        """Let *user* do *actions* (``Pub``, ``Sub``, ...) on *resource* (``Topic:Orders``), instead of what was said of it before."""
+        await self._say(ALLOW, user, resource, actions, source_ips)
+
+    async def deny(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
+        """Forbid *actions* on *resource*, where a wider entry allows them."""
+        await self._say(DENY, user, resource, actions, source_ips)
+
+    async def _say(self, decision: str, user: str, resource: str, actions: Sequence[str], source_ips: Sequence[str]) -> None:
+        try:
+            entry = PolicyEntry(
+                resource=Resource.parse(resource),
+                actions=tuple(dict.fromkeys(_action(word) for word in actions)),
+                decision=decision,
+                source_ips=tuple(ip_network(text, strict=False) for text in source_ips),
+            )
+        except (ProtocolError, ValueError) as exc:
+            raise InvalidOption(str(exc)) from None
+        if not entry.actions:
+            raise InvalidOption(f"no action is given; there are: {', '.join(ACTIONS)}")
+        acl = Acl(subject=USER_SUBJECT + user, policies=(Policy(policy_type=CUSTOM, entries=(entry,)),))
+        for address in (await self._masters()).values():
+            await api.update_acl(self.client.pool, address, acl, timeout_s=self._timeout_s)
+
+    async def forget_rules(self, user: str, resource: str | None = None) -> None:
+        """Take back what was allowed and denied, on one resource or on all."""
+        for address in (await self._masters()).values():
+            await api.delete_acl(self.client.pool, address, USER_SUBJECT + user, resource, timeout_s=self._timeout_s)
+
+    async def access_rules(self) -> list[AccessRule]:
+        """What users may and may not, by broker's word, in order of the names."""
+        answers = await each(
+            (await self._masters()).values(), lambda address: api.list_acls(self.client.pool, address, timeout_s=self._timeout_s)
+        )
+        found = {
+            AccessRule(
+                user=acl.subject.removeprefix(USER_SUBJECT),
+                resource=str(entry.resource),
+                actions=entry.actions,
+                allowed=entry.decision == ALLOW,
+                source_ips=tuple(map(str, entry.source_ips)),
+                default=policy.policy_type != CUSTOM,
+            )
+            for acls in answers
+            for acl in acls
+            for policy in acl.policies
+            for entry in policy.entries
+        }
+        return sorted(found, key=lambda rule: (rule.user, rule.resource, rule.default))
+
+
+def _action(word: str) -> str:
+    for action in ACTIONS:
+        if action.lower() == word.strip().lower():
+            return action
+    raise InvalidOption(f"action {word[:40]!r} is none of {', '.join(ACTIONS)}")

@@ -1,0 +1,49 @@
+"""What a consumer wants of a topic, said by tags or in SQL92, and the second look at what the broker let through. Pure."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ogive.errors import InvalidOption
+from ogive.model import RETRY_PREFIX, MessageExt, PropertyName, parse_tags
+from ogive.wire.bodies import SQL92, SubscriptionData
+
+
+def validate_filter(tags: str, sql: str | None) -> None:
+    """Raises InvalidOption for both at once, or for tags that are none; InvalidExpression for SQL that no broker would take."""
+    parse_tags(tags)
+    if sql is not None:
+        if tags != "*":
+            raise InvalidOption(
+                "a consumer filters by tags or in SQL, not by both: in SQL a tag is TAGS, as in TAGS IN ('paid', 'refunded')"
+            )
+        _compiled(sql)
+
+
+def subscription(topic: str, tags: str, sql: str | None, version: int) -> SubscriptionData:
+    """The same, as brokers read it."""
+    return SubscriptionData.of_tags(topic, tags, version) if sql is None else SubscriptionData.of_sql(topic, sql, version)
+
+
+def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
+    """What the subscription really wants, under the topic that the application knows."""
+    if subscription.tags:
+        wanted = frozenset(subscription.tags)
+        messages = [message for message in messages if message.tag in wanted]
+    elif subscription.expression_type == SQL92:
+        matches = _compiled(subscription.expression)
+        messages = [message for message in messages if matches(message)]
+    if subscription.topic.startswith(RETRY_PREFIX):
+        messages = [replace(message, topic=message.properties.get(PropertyName.RETRY_TOPIC, message.topic)) for message in messages]
+    return messages
+
+
+@functools.lru_cache(256)
+def _compiled(sql: str) -> Callable[[MessageExt], bool]:
+    from ogive.sql92 import compile_expression  # here: whoever filters by tags does not pay for it
+
+    matches = compile_expression(sql).matches
+    return lambda message: matches(message.properties)
+
+
+__all__ = ["select", "subscription", "validate_filter"]

@@ -1,0 +1,16 @@
+"""Ready pipelines: each is one short module of ordinary PySpark, to run as ``ogive pipeline NAME`` or to copy and change.
+
+Each takes a Spark session and keyword arguments, says what it does through *say*, ends cleanly when *stop* is asked, and returns a Summary.
+"""
+
+from ogive.pipelines.archive import archive
+from ogive.pipelines.mirror import mirror
+from ogive.pipelines.reconcile import reconcile
+from ogive.pipelines.redrive import redrive
+from ogive.pipelines.replay import replay
+from ogive.pipelines.running import Job, run
+from ogive.pipelines.summary import Summary
+from ogive.pipelines.trace_report import trace_report
+from ogive.spark.stopping import Stop
+
+__all__ = ["Job", "Stop", "Summary", "archive", "mirror", "reconcile", "redrive", "replay", "run", "trace_report"]

@@ -1,0 +1,145 @@
+"""Topics to Parquet, by topic, date and hour of their storage (UTC), each message once.
+
+Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that a batch which Spark repeats replaces
+what its first attempt wrote. When the stream has ended, the parts of an hour become one file, sorted by queue and offset; a journal makes
+that step repeatable. The checkpoint lives in ``TO/_checkpoint``: whoever moves the folder moves both.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ogive.errors import InvalidOption
+from ogive.pipelines.running import Say, lag, last_batch, positions, waiting, watch
+from ogive.pipelines.summary import Summary
+from ogive.spark.stopping import Stop
+
+STORED: Final = (
+    "brokerName STRING, queueId INT, queueOffset BIGINT, keys STRING, tags STRING, body BINARY, properties MAP<STRING,STRING>, "
+    "bornTimestamp TIMESTAMP, storeTimestamp TIMESTAMP"
+)
+SCHEMA: Final = f"{STORED}, topic STRING, date STRING, hour STRING, part STRING"
+"""For reading: without it Spark would take the topic "2013" for a number."""
+
+MANY_FILES: Final = 16  # so many and an hour is compacted although it goes on
+
+
+def archive(
+    spark: SparkSession, *, name_server: str, topics: Sequence[str], to: Path, stop: Stop, say: Say, group: str | None = None,
+    every_s: float | None = None, max_rows: int = 500_000, allow_loss: bool = False, dry_run: bool = False,
+) -> Summary:  # fmt: skip
+    """Bring the archive up to date; with *every_s* again and again until stopped. *group* shows the progress at the brokers.
+
+    Messages that were deleted before they were archived fail the run, unless *allow_loss* says to go on behind them.
+    """
+    summary = Summary("archive", dry_run=dry_run)
+    checkpoint = to / "_checkpoint"
+    if not checkpoint.exists() and any(to.glob("topic=*")):
+        raise InvalidOption(f"{to} holds an archive without its _checkpoint: a new run would double it; take another folder")
+    if dry_run:
+        left = waiting(name_server, topics, positions(checkpoint))
+        summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
+        summary.read = summary.written = sum(left.values())
+        return summary
+    recover(to)
+    options = {"nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
+    options |= {"maxOffsetsPerTrigger": str(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
+    options |= {"consumerGroup": group} if group else {}
+    while True:
+        through = _state(to)
+
+        def write(rows: DataFrame, batch: int, through: int = through) -> None:
+            stop.check()
+            if batch <= through:  # Spark lost its note that the batch is done; we have not
+                summary.notes.append(f"batch {batch} is in the archive already")
+                return
+            dated = rows.withColumn("date", f.date_format("storeTimestamp", "yyyy-MM-dd"))
+            parts = dated.withColumn("hour", f.date_format("storeTimestamp", "HH"))
+            parts = parts.withColumn("part", f.lit(f"b{batch:09d}"))
+            by = parts.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("topic", "date", "hour", "part")
+            by.parquet(str(to))
+
+        stream = spark.readStream.format("rocketmq").options(**options).load()
+        query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+        def report(rows: int, progress: Mapping[str, Any]) -> None:
+            say(f"{rows:,} messages archived, {lag(progress) or 0:,} behind")
+
+        rows = watch(spark, query, stop, report)
+        summary.read += rows
+        summary.written += rows
+        if stop.asked:  # a batch may be open: only a stream that ended by itself has whole parts everywhere
+            summary.stopped = every_s is None
+            break
+        _note(to, last_batch(checkpoint))
+        compacted = compact(spark, to, datetime.now(UTC))
+        summary.figures["compacted_hours"] = summary.figures.get("compacted_hours", 0) + compacted
+        if every_s is None or stop.wait(every_s):
+            break
+    files = sum(1 for _ in to.rglob("*.parquet"))
+    summary.notes.append(f"{files:,} files, {summary.figures.get('compacted_hours', 0):,} hours compacted")
+    return summary
+
+
+def compact(spark: SparkSession, to: Path, now: datetime) -> int:
+    """Make one file of each hour that is over or has many files. How many hours were changed."""
+    count, current = 0, now - timedelta(minutes=1)  # a batch may still bring messages of the last minute
+    for hour in sorted(to.glob("topic=*/date=*/hour=*")):
+        over = f"{hour.parent.name[5:]}T{hour.name[5:]}" < current.strftime("%Y-%m-%dT%H")
+        parts = sorted(hour.glob("part=*"))
+        files = sum(1 for part in parts for _ in part.glob("*.parquet"))
+        if files < 2 or not (over or files >= MANY_FILES):
+            continue
+        rows = spark.read.schema(STORED).parquet(*map(str, parts))
+        place = hour.relative_to(to)
+        whole = rows.coalesce(1).sortWithinPartitions("brokerName", "queueId", "queueOffset")
+        whole.write.mode("overwrite").parquet(str(to / "_new" / place))
+        work = {"hour": str(place), "parts": [part.name for part in parts], "into": f"part=c{_state(to):09d}-{time.time_ns()}"}
+        _write(to / "_compacting.json", work)
+        recover(to)
+        count += 1
+    return count
+
+
+def recover(to: Path) -> None:
+    """Finish a compaction that was interrupted, and remove what a killed writer left behind. Harmless when repeated."""
+    journal = to / "_compacting.json"
+    if journal.exists():
+        work = json.loads(journal.read_text("utf-8"))
+        hour, new = to / work["hour"], to / "_new" / work["hour"]
+        for part in work["parts"] if new.exists() or (hour / work["into"]).exists() else ():
+            shutil.rmtree(hour / part, ignore_errors=True)
+        if new.exists():
+            new.rename(hour / work["into"])
+        journal.unlink()
+    for left in [to / "_new", *to.glob(".spark-staging-*")]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _state(to: Path) -> int:
+    """The batch up to which every part was whole when a run ended."""
+    file = to / "_archive.json"
+    return int(json.loads(file.read_text("utf-8"))["through"]) if file.exists() else -1
+
+
+def _note(to: Path, through: int) -> None:
+    if through >= 0:
+        _write(to / "_archive.json", {"through": through})
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    """Whole or not at all, also over a power cut."""
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

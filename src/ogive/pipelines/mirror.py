@@ -1,0 +1,83 @@
+"""Topics of one cluster copied to another, and kept up to date: keys, tags, properties, sharding keys and order stay.
+
+Messages of one source queue go to one queue of the target, in their order; those with a sharding key to the queue of that key. What was
+copied is in the checkpoint under *state*: a stop and a restart copy nothing twice, a crash at most one batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import ogive
+from ogive.errors import InvalidOption, NoRoute
+from ogive.model import PropertyName
+from ogive.pipelines.running import Say, lag, positions, waiting, watch
+from ogive.pipelines.summary import Summary
+from ogive.spark.stopping import Stop
+
+
+def mirror(
+    spark: SparkSession, *, source: str, target: str, topics: Sequence[str], state: Path, stop: Stop, say: Say, prefix: str = "",
+    group: str | None = None, follow: bool = False, max_rows: int = 100_000, allow_loss: bool = False, dry_run: bool = False,
+) -> Summary:  # fmt: skip
+    """Copy from the name server *source* to *target*; with *follow* until stopped. *prefix* stands before the topics' names there.
+
+    *group* shows the progress and the lag at the source. A topic that the target has not is made with as many queues.
+    """
+    if source == target and not prefix:
+        raise InvalidOption("source and target are one cluster: give the copies another name with a prefix")
+    summary = Summary("mirror", dry_run=dry_run)
+    if dry_run:
+        left = waiting(source, topics, positions(state))
+        summary.notes = [f"{topic} to {prefix}{topic}: {count:,} messages" for topic, count in left.items()]
+        summary.read = summary.written = sum(left.values())
+        return summary
+    for topic in topics:
+        prepare(source, topic, target, prefix + topic)
+    stream = spark.readStream.format("rocketmq").options(
+        nameServer=source,
+        subscribe=",".join(topics),
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=str(max_rows),
+        failOnDataLoss=str(not allow_loss).lower(),
+        **({"consumerGroup": group} if group else {}),
+    )
+
+    def write(rows: DataFrame, _: int) -> None:
+        stop.check()
+        copy = rows.select(
+            f.concat(f.lit(prefix), "topic").alias("topic"),
+            "body",
+            "keys",
+            "tags",
+            "properties",
+            f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", "brokerName", "queueId")).alias("shardingKey"),
+        )
+        copy.write.format("rocketmq").option("nameServer", target).mode("append").save()
+
+    writer = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(state))
+    query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
+
+    def report(rows: int, progress: Mapping[str, Any]) -> None:
+        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second, {lag(progress) or 0:,} behind")
+
+    summary.read = summary.written = watch(spark, query, stop, report)
+    summary.stopped = stop.asked and not follow
+    behind = sum(waiting(source, topics, positions(state)).values())
+    summary.figures["lag"] = behind
+    summary.notes.append(f"{behind:,} behind the source")
+    return summary
+
+
+def prepare(source: str, topic: str, target: str, name: str) -> None:
+    """Make sure that the target has the topic. Raises NoRoute if the source has not."""
+    with ogive.Admin(target) as there:
+        try:
+            there.route(name)
+        except NoRoute:
+            with ogive.Admin(source) as here:
+                queues = max(row.write_queues for row in here.route(topic).queues)
+            there.create_topic(name, queues=queues)

@@ -1,0 +1,81 @@
+"""Two topics, or a topic and an archive, compared by key: what is missing, extra or different.
+
+A key may stand in many messages: then their bodies are compared as a bag:
+order does not matter, how often a body came does.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ogive.errors import InvalidOption
+from ogive.pipelines.archive import SCHEMA
+from ogive.pipelines.running import Say
+from ogive.pipelines.summary import Summary
+
+EXAMPLES: Final = 5
+
+
+def messages(spark: SparkSession, place: str, *, name_server: str) -> DataFrame:
+    """*place* is ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT`` of another cluster."""
+    if place.startswith("archive:"):
+        folder, _, topic = place.removeprefix("archive:").partition("#")
+        if not any(Path(folder).glob("topic=*")):
+            raise InvalidOption(f"{folder} holds no archive; `ogive pipeline archive` makes one")
+        rows = spark.read.schema(SCHEMA).parquet(folder)
+        return rows.where(f.col("topic") == topic) if topic else rows
+    topic, _, server = place.partition("@")
+    return spark.read.format("rocketmq").option("nameServer", server or name_server).load(topic)
+
+
+def reconcile(
+    spark: SparkSession, *, left: str, right: str, name_server: str, say: Say, key: str = "keys", where: str = "true", body: str = "body",
+    out: Path | None = None, dry_run: bool = False,
+) -> Summary:  # fmt: skip
+    """Compare *right* with *left*. *key*, *where* and *body* are SQL expressions over the columns of a message.
+
+    With *out* every difference is written there as Parquet. Messages without a key cannot be compared: they are counted as skipped.
+    """
+    summary = Summary("reconcile", dry_run=dry_run)
+
+    def side(place: str, name: str) -> DataFrame:
+        rows = messages(spark, place, name_server=name_server).where(where)
+        keyed = rows.select(f.expr(key).cast("string").alias("key"), f.sha2(f.expr(body).cast("binary"), 256).alias("digest"))
+        return keyed.groupBy("key").agg(f.count("*").alias(name), f.sort_array(f.collect_list("digest")).alias(f"{name}_digests"))
+
+    if dry_run:
+        summary.read = sum(messages(spark, place, name_server=name_server).where(where).count() for place in (left, right))
+        summary.notes = [f"would compare {right} with {left} by {key}"]
+        return summary
+    say("reading both sides")
+    sides = {"left": side(left, "left"), "right": side(right, "right")}
+    both = sides["left"].join(sides["right"], "key", "full_outer").fillna(0, ["left", "right"])
+    verdict = (
+        f.when(f.col("key").isNull(), "without a key")
+        .when(f.col("right") == 0, "missing")
+        .when(f.col("left") == 0, "extra")
+        .when(f.col("left_digests") != f.col("right_digests"), "different")
+        .otherwise("equal")
+    )
+    compared = both.withColumn("verdict", verdict).select("key", "verdict", "left", "right").persist()
+    try:
+        by_verdict = compared.groupBy("verdict").agg(f.count("*").alias("keys"), f.sum("left").alias("left"), f.sum("right").alias("right"))
+        rows = {row["verdict"]: row for row in by_verdict.collect()}
+        summary.read = sum(row["left"] + row["right"] for row in rows.values())
+        unkeyed = rows.get("without a key")
+        if unkeyed is not None:
+            summary.skipped["without a key"] = unkeyed["left"] + unkeyed["right"]
+        counts = {name: rows[name]["keys"] if name in rows else 0 for name in ("equal", "missing", "extra", "different")}
+        summary.figures |= {"keys": counts, "same": not any(count for name, count in counts.items() if name != "equal")}
+        summary.notes.append(", ".join(f"{count:,} keys {name}" for name, count in counts.items()))
+        differences = compared.where(f.col("verdict").isin("missing", "extra", "different"))
+        for row in differences.orderBy("verdict", "key").limit(EXAMPLES).collect():
+            summary.notes.append(f"{row['verdict']}: {row['key']} ({row['left']:,} in {left}, {row['right']:,} in {right})")
+        if out is not None:
+            differences.coalesce(1).write.mode("overwrite").parquet(str(out))
+            summary.written = sum(counts.values()) - counts["equal"]
+    finally:
+        compared.unpersist()
+    return summary

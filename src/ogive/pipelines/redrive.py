@@ -1,0 +1,80 @@
+"""Dead letters back to the topic that they came from, as new messages with their keys, tags, properties and order of a sharding key.
+
+All groups of that topic get them; to give them to the one group that failed, use ``ogive dead-letter send``. What was sent is noted in a
+ledger under *state*, so that no run sends a letter again; a crash repeats at most one chunk.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as f
+
+from ogive.client.config import parse_name_servers
+from ogive.errors import NoRoute
+from ogive.model import PropertyName, dlq_topic, validate_group
+from ogive.pipelines.running import Say
+from ogive.pipelines.summary import Summary
+from ogive.spark.rpc import cluster
+from ogive.spark.stopping import Stop
+
+PLACE: Final = ["topic", "brokerName", "queueId", "queueOffset"]
+_LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT"
+
+
+def redrive(
+    spark: SparkSession, *, name_server: str, group: str, state: Path, stop: Stop, say: Say, where: str = "true", to: str | None = None,
+    chunk: int = 10_000, dry_run: bool = True,
+) -> Summary:  # fmt: skip
+    """Send the letters for which the SQL expression *where* is true to where they came from, or to *to*.
+
+    Only shows what it would do, unless *dry_run* is False.
+    """
+    summary = Summary("redrive", dry_run=dry_run)
+    topic = dlq_topic(validate_group(group))
+    try:
+        cluster(parse_name_servers(name_server)).spans([topic])
+    except NoRoute:
+        summary.notes.append(f"group {group} has no dead letters")
+        return summary
+    letters = spark.read.format("rocketmq").option("nameServer", name_server).load(topic)
+    origin = f.lit(to) if to else f.col("properties")[PropertyName.RETRY_TOPIC]
+    marked = letters.withColumn("wanted", f.coalesce(f.expr(where), f.lit(False))).withColumn("origin", origin)
+    ledger = state / group
+    sent = spark.read.schema(_LEDGER).parquet(str(ledger)) if ledger.exists() else spark.createDataFrame([], _LEDGER)
+    plan = marked.join(sent.distinct().withColumn("sent", f.lit(True)), PLACE, "left").withColumn(
+        "why",
+        f.when(~f.col("wanted"), "not chosen")
+        .when(f.col("sent"), "sent by an earlier run")
+        .when(f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)"),
+    )
+    chosen = (
+        plan.where(f.col("why").isNull())
+        .withColumn("number", f.row_number().over(Window.orderBy("storeTimestamp", *PLACE)))
+        .select("number", "origin", "body", "keys", "tags", "properties", *PLACE)
+        .localCheckpoint()  # not persist(): Spark computes that anew when the ledger, which is in its plan, grows
+    )
+    for row in plan.groupBy("why").count().collect():
+        summary.read += row["count"]
+        if row["why"] is not None:
+            summary.skipped[row["why"]] = row["count"]
+    targets = chosen.groupBy("origin", "tags").count().orderBy("origin", "tags").limit(20).collect()
+    summary.notes += [f"{row['count']:,} to {row['origin']}" + (f", tag {row['tags']}" if row["tags"] else "") for row in targets]
+    count = chosen.count()
+    if dry_run:
+        summary.written = count
+        return summary
+    for first in range(1, count + 1, chunk):
+        if stop.asked:
+            summary.stopped = True
+            break
+        part = chosen.where(f.col("number").between(first, first + chunk - 1))
+        messages = part.coalesce(1).sortWithinPartitions("number").select(
+            f.col("origin").alias("topic"), "body", "keys", "tags", "properties",
+            f.col("properties")[PropertyName.SHARDING_KEY].alias("shardingKey"),
+        )  # fmt: skip
+        messages.write.format("rocketmq").option("nameServer", name_server).mode("append").save()
+        part.select(*PLACE).coalesce(1).write.mode("append").parquet(str(ledger))
+        summary.written += min(chunk, count - first + 1)
+        say(f"{summary.written:,} of {count:,} dead letters sent")
+    return summary

@@ -1,0 +1,125 @@
+"""An archive, or a time range of a topic, sent into a topic again: with the original keys, tags and properties, and at a given rate.
+
+Hour by hour, within an hour by time of storage. Messages of one sharding key (without one: of one queue) keep their order. Progress is
+kept under *state* after every chunk, for each queue: a stop and a restart send nothing twice, a crash at most one chunk.
+"""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from ogive.errors import InvalidOption
+from ogive.model import PropertyName
+from ogive.pipelines.reconcile import messages
+from ogive.pipelines.running import Say
+from ogive.pipelines.summary import Summary
+from ogive.spark.stopping import Stop
+
+QUEUE: Final = ["topic", "brokerName", "queueId"]
+CHUNK: Final = 50_000
+
+
+def replay(
+    spark: SparkSession, *, source: str, name_server: str, target: str, to: str | None, state: Path, stop: Stop, say: Say,
+    since: datetime | None = None, until: datetime | None = None, where: str = "true", rate: int | None = None, dry_run: bool = False,
+) -> Summary:  # fmt: skip
+    """*source* is a topic of *name_server* or ``archive:FOLDER``; *target* the name server to send to; *to* the topic (None: its own).
+
+    *rate* is messages a second. *since* (with) and *until* (without) bound the time of storage.
+    """
+    summary = Summary("replay", dry_run=dry_run)
+    done = _progress(state, source=source, target=target, to=to, where=where, since=since, until=until)
+    if to is None and not source.startswith("archive:") and name_server == target:
+        raise InvalidOption("a topic would be replayed into itself; name another one with --to")
+    since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))
+    rows = messages(spark, source, name_server=name_server).where(where)
+    rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
+    rows = rows.where(f.col("storeTimestamp") < f.lit(until_at)).withColumn("slot", f.date_trunc("hour", "storeTimestamp"))
+    if not source.startswith("archive:"):
+        rows = rows.persist(StorageLevel.DISK_ONLY)  # read once, not for every hour
+    hours = rows.groupBy("slot").count().orderBy("slot").collect()
+    summary.read = sum(row["count"] for row in hours)
+    if dry_run:
+        summary.written = summary.read
+        summary.notes = [f"{row['slot']:%Y-%m-%dT%H}: {row['count']:,} messages" for row in hours]
+        return summary
+    begun = time.monotonic()
+    for row in hours:
+        name = f"{row['slot']:%Y-%m-%dT%H}"
+        if done["hour"] is not None and name < done["hour"]:
+            summary.skipped["sent by an earlier run"] += row["count"]
+            continue
+        if name != done["hour"]:
+            done |= {"hour": name, "queues": {}}
+        ready = numbered(rows.where(f.col("slot") == row["slot"]), done["queues"]).persist()
+        count = ready.count()
+        summary.skipped["sent by an earlier run"] += row["count"] - count
+        size = min(CHUNK, rate or CHUNK)
+        for first in range(1, count + 1, size):
+            if stop.asked:
+                break
+            part = ready.where(f.col("number").between(first, first + size - 1))
+            send(part, target, to)
+            ends = part.groupBy(*QUEUE).agg(f.max("queueOffset").alias("last")).collect()
+            done["queues"] |= {"\n".join(map(str, (end[column] for column in QUEUE))): end["last"] + 1 for end in ends}
+            _save(state, done)
+            summary.written += min(size, count - first + 1)
+            say(f"{summary.written:,} of {summary.read:,} messages sent, at {name}")
+            if rate is not None:
+                stop.wait(max(0.0, begun + summary.written / rate - time.monotonic()))
+        ready.unpersist()
+        if stop.asked:
+            summary.stopped = True
+            break
+    summary.skipped += type(summary.skipped)()  # drops the reasons with no message
+    rows.unpersist()
+    return summary
+
+
+def numbered(rows: DataFrame, done: dict[str, int]) -> DataFrame:
+    """What of an hour is to be sent, numbered in that order. Within a queue it is the order of offsets, whatever a clock did."""
+    queue = f.concat_ws("\n", *QUEUE)
+    if done:
+        ends = rows.sparkSession.createDataFrame(list(done.items()), "queue STRING, first BIGINT")
+        rows = rows.withColumn("queue", queue).join(f.broadcast(ends), "queue", "left")
+        rows = rows.where(f.col("queueOffset") >= f.coalesce("first", f.lit(0))).drop("queue", "first")
+    so_far = Window.partitionBy(*QUEUE).orderBy("queueOffset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_time = rows.withColumn("at", f.max("storeTimestamp").over(so_far))
+    return in_time.withColumn("number", f.row_number().over(Window.orderBy("at", *QUEUE, "queueOffset")))
+
+
+def send(part: DataFrame, target: str, to: str | None) -> None:
+    order = f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", *QUEUE))
+    topic = f.lit(to) if to else f.col("topic")
+    rows = part.withColumn("shardingKey", order).withColumn("topic", topic).repartition("shardingKey").sortWithinPartitions("number")
+    columns = rows.select("topic", "body", "keys", "tags", "properties", "shardingKey")
+    columns.write.format("rocketmq").option("nameServer", target).mode("append").save()
+
+
+def _progress(state: Path, **plan: Any) -> dict[str, Any]:
+    """What an earlier run of the same plan noted. The first run fixes the end of the time. Raises InvalidOption for another plan."""
+    plan["fixed"] = json.dumps(plan, default=str, sort_keys=True)
+    file = state / "replay.json"
+    if file.exists():
+        known: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        if known["fixed"] != plan["fixed"]:
+            raise InvalidOption(f"{state} holds the progress of another replay: use the same options, or another folder")
+        return known
+    plan["until"] = plan["until"] or datetime.now(UTC)
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in plan.items()} | {
+        "hour": None,
+        "queues": {},
+    }
+
+
+def _save(state: Path, done: dict[str, Any]) -> None:
+    state.mkdir(parents=True, exist_ok=True)
+    new = state / "replay.new"
+    new.write_text(json.dumps(done), encoding="utf-8")
+    new.replace(state / "replay.json")

@@ -1,0 +1,109 @@
+"""What the pipelines share: a clean stop, a streaming query watched to its end, and what a checkpoint says.
+
+A clean stop ends the batch that is being written and begins no other, so that the next run neither repeats nor misses a message.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ogive.client.config import parse_name_servers
+from ogive.errors import OgiveError
+from ogive.pipelines.summary import Summary
+from ogive.spark import session
+from ogive.spark.failures import reason
+from ogive.spark.rpc import cluster
+from ogive.spark.stopping import Stop
+
+Say = Callable[[str], None]
+Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
+
+LOOK_S: Final = 1
+
+
+Job = Callable[[SparkSession, Stop], Summary]
+
+
+def run(job: Job, *, master: str, memory: str, say: Say) -> Summary:
+    """*job* in a Spark session of its own, ended cleanly by Ctrl-C. Raises OgiveError, also for what Spark failed with."""
+    say("starting Spark")
+    spark = session("ogive pipeline", master=master, memory=memory)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        with Stop() as stop:
+            return job(spark, stop)
+    except PySparkException as exc:
+        raise OgiveError(reason(str(exc))) from exc
+    finally:
+        spark.stop()
+
+
+def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callable[[int, Mapping[str, Any]], None]) -> int:
+    """Wait until *query* ends or *stop* is asked; the rows that its batches read. *report* gets rows so far and Spark's latest progress.
+
+    The query's batch function must call ``stop.check()`` before it writes. Raises what the query failed with.
+    """
+    batches: dict[int, int] = {}
+    ended = False
+    while not ended:
+        try:
+            ended = bool(query.awaitTermination(LOOK_S))
+        except StreamingQueryException:
+            if not stop.asked:  # else it is our own Stopped, raised before anything of the next batch was written
+                raise
+            ended = True
+        progress = query.recentProgress
+        news = {one["batchId"]: one["numInputRows"] for one in progress if one["numInputRows"]}
+        if news.items() - batches.items():
+            batches |= news
+            report(sum(batches.values()), progress[-1])
+        if stop.asked and not ended:
+            spark.sparkContext.setLogLevel("OFF")  # Spark would log our Stopped as a failure, with three screens of stack
+            if not query.status["isTriggerActive"]:
+                query.stop()
+                ended = True
+    return sum(batches.values())
+
+
+def lag(progress: Mapping[str, Any]) -> int | None:
+    """Messages behind the end of the topics, by the progress of a query over one source. None where Spark does not know it yet."""
+    source = progress["sources"][0]
+    try:
+        latest, end = (json.loads(source[name])["q"] for name in ("latestOffset", "endOffset"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return sum(
+        max(0, int(offset) - int(end.get(topic, {}).get(broker, {}).get(queue, 0)))
+        for topic, brokers in latest.items()
+        for broker, queues in brokers.items()
+        for queue, offset in queues.items()
+    )
+
+
+def last_batch(checkpoint: Path) -> int:
+    """The last batch that is finished by Spark's commit log, -1 for none."""
+    return max((int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")), default=-1)
+
+
+def positions(checkpoint: Path) -> Offsets:
+    """Where a query with *checkpoint* goes on; empty for a new one."""
+    batch = last_batch(checkpoint)
+    if batch < 0:
+        return {}
+    offset: Offsets = json.loads((checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[-1])["q"]
+    return offset
+
+
+def waiting(name_server: str, topics: Sequence[str], done: Offsets) -> dict[str, int]:
+    """Messages of each topic behind *done*: what a run would read now."""
+    left = dict.fromkeys(topics, 0)
+    for queue, span in cluster(parse_name_servers(name_server)).spans(topics).items():
+        first = done.get(queue.topic, {}).get(queue.broker_name, {}).get(str(queue.queue_id), 0)
+        left[queue.topic] += max(0, span.max_offset - max(first, span.min_offset))
+    return left

@@ -1,0 +1,78 @@
+"""How a Spark job reaches a cluster: options of source and sink alike. Hashable, and pickled to executors; connections live in rpc.py."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ogive.client.config import DEFAULT_NAME_SERVER, parse_name_servers
+from ogive.errors import InvalidOption
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.acl import Credentials
+
+NAMES: Final = ("nameServer", "accessKey", "secretKey", "securityToken", "tls", "tls.ca", "tls.certificate", "tls.key", "tls.verify")
+ALIASES: Final = {"rocketmq.namesrv": "nameserver", "nameserveraddress": "nameserver"}
+
+Given = Mapping[str, str]
+"""Options in lower case, aliases resolved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Addresses, credentials and TLS. Files are read by the process that connects: they must exist on every executor."""
+
+    name_servers: tuple[str, ...]
+    credentials: Credentials | None = None
+    tls: bool = False
+    tls_ca: str | None = None  # None: the system's authorities
+    tls_certificate: str | None = None
+    tls_key: str | None = field(default=None, repr=False)
+    tls_verify: bool = True
+
+    @classmethod
+    def parse(cls, given: Given, flag: Callable[[str, bool], bool]) -> "Access":
+        """*flag* reads an option that is true or false. Raises InvalidOption."""
+        parts = {name: given[name] for name in ("tls.ca", "tls.certificate", "tls.key", "tls.verify") if name in given}
+        access = cls(
+            name_servers=parse_name_servers(given.get("nameserver", DEFAULT_NAME_SERVER)),
+            credentials=_credentials(given),
+            tls=flag("tls", False),
+            tls_ca=parts.get("tls.ca"),
+            tls_certificate=parts.get("tls.certificate"),
+            tls_key=parts.get("tls.key"),
+            tls_verify=flag("tls.verify", True),
+        )
+        if parts and not access.tls:
+            raise InvalidOption(f"{next(iter(parts))} needs the option tls=true: without it connections are not encrypted")
+        if access.tls_key is not None and access.tls_certificate is None:
+            raise InvalidOption("tls.key needs the option tls.certificate")
+        return access
+
+    def pool(self) -> ConnectionPool:
+        """New connections. Raises InvalidOption where a file of TLS cannot be read."""
+        return ConnectionPool(ssl=self.ssl_context(), credentials=self.credentials)
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """None where connections are not encrypted. Raises InvalidOption where a file cannot be read."""
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_certificate is not None:
+                context.load_cert_chain(self.tls_certificate, self.tls_key)
+        except OSError as exc:  # ssl.SSLError is one, too
+            files = ", ".join(file for file in (self.tls_ca, self.tls_certificate, self.tls_key) if file is not None)
+            raise InvalidOption(f"TLS cannot be set up with {files}: {exc}") from None
+        if not self.tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _credentials(given: Given) -> Credentials | None:
+    access_key, secret_key = given.get("accesskey"), given.get("secretkey")
+    if access_key is None and secret_key is None and "securitytoken" not in given:
+        return None
+    if access_key is None or secret_key is None:
+        raise InvalidOption("credentials are two options: accessKey and secretKey")
+    return Credentials(access_key=access_key, secret_key=secret_key, security_token=given.get("securitytoken"))

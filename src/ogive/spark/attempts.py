@@ -1,0 +1,104 @@
+"""What earlier attempts have already stored: how a sink writes each row once although Spark repeats tasks and batches.
+
+Behaviour
+- A query's batches have a consumer group, SPARK_SINK_<query id>. Its offset in SPARK_SINK_BATCHES, at every broker, is the batch that comes
+  next: a batch below it is finished, and when Spark repeats it (its own commit log did not get that far) nothing is written.
+- Its offsets in a target topic are where the unfinished batch begins. Before a batch is repeated, the messages from there on are read: rows
+  whose unique keys are among them are not sent again.
+- The offsets in the topic move after the batch's mark is stored, never before. A broker that lost its last seconds of progress makes the
+  next look longer, and nothing is written twice for that.
+- The first batch of a query that a process sees may be a repeated one, and so is every attempt of a task but the first. All others cost
+  nothing.
+"""
+
+import logging
+from collections import OrderedDict
+from typing import Final
+
+from ogive.errors import NoRoute
+from ogive.model import MessageQueue
+from ogive.spark.decode import RecordDecoder
+from ogive.spark.offsets import Positions
+from ogive.spark.ranges import QueueRange
+from ogive.spark.rpc import Cluster
+from ogive.spark.schema import METADATA_COLUMNS, arrow_schema, only
+
+log = logging.getLogger(__name__)
+
+MARK_TOPIC: Final = "SPARK_SINK_BATCHES"
+GROUP_PREFIX: Final = "SPARK_SINK_"
+_MAX_QUERIES: Final = 1000
+
+
+class BatchLog:
+    """One query's batches, as its consumer group keeps them. Calls block."""
+
+    def __init__(self, cluster: Cluster, query_id: str) -> None:
+        self._cluster = cluster
+        self.group = GROUP_PREFIX + query_id
+
+    def next_batch(self) -> int:
+        """The first batch that is not known to be finished. A broker that cannot be asked counts as one that knows of none."""
+        return max(self._cluster.marks(self.group, MARK_TOPIC).values(), default=0)
+
+    def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
+        """*batch_id* is stored whole. Raises OgiveError where no broker can be told."""
+        self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
+        for topic in topics:
+            self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
+
+    def begin(self, topic: str) -> Positions:
+        """Where the messages of the unfinished batch begin in *topic*; from now on, if that is not known."""
+        now = ends(self._cluster, topic)  # first: what another task writes after it has noted its own must not count as before
+        noted = self._cluster.committed(self.group, now)
+        absent = {queue: end for queue, end in now.items() if queue not in noted}
+        if absent:
+            self._cluster.start_commit(self.group, absent).result()
+        return {**now, **noted}
+
+
+def ends(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:
+    """Where the queues of *topic* end; nothing for one that its first message will create."""
+    try:
+        return {queue: span.max_offset for queue, span in cluster.spans((topic,)).items()}
+    except NoRoute:
+        return {}
+
+
+def stored_keys(cluster: Cluster, topic: str, since: Positions) -> set[str]:
+    """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of all messages."""
+    try:
+        spans = cluster.spans((topic,))
+    except NoRoute:
+        return set()
+    ranges = [
+        QueueRange(queue, max(span.min_offset, min(since.get(queue, 0), span.max_offset)), span.max_offset) for queue, span in spans.items()
+    ]
+    decoder = RecordDecoder(arrow_schema(only(METADATA_COLUMNS, "msgId")))
+    keys: set[str] = set()
+    for covered, records in cluster.read([item for item in ranges if len(item)], fail_on_data_loss=False):
+        keys.update(decoder.decode(records, covered.queue).column("msgId").to_pylist())
+    if keys:
+        log.info("%d messages of %s may be of an earlier attempt", len(keys), topic)
+    return keys
+
+
+class FirstBatches:
+    """Which batches of its queries this process saw first. Owned by the process's one task thread."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
+
+    def may_repeat(self, query_id: str, run_id: str, batch_id: int) -> bool:
+        """Whether an earlier run may have begun *batch_id*: only the first batch of a run can be a repeated one."""
+        run, first = self._seen.get(query_id, ("", 0))
+        if run != run_id:
+            self._seen[query_id] = run_id, batch_id
+            self._seen.move_to_end(query_id)
+            if len(self._seen) > _MAX_QUERIES:
+                self._seen.popitem(last=False)
+            return True
+        return batch_id <= first
+
+
+SEEN: Final = FirstBatches()

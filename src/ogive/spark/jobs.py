@@ -1,0 +1,225 @@
+"""``ogive run --engine spark``: a streaming query for each consumer group, kept running until a stop is asked."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+import ogive
+from ogive.client import api
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.member import check_one_group
+from ogive.client.listener import AnyListener
+from ogive.client.portal import portal
+from ogive.errors import InvalidOption, NoRoute, OgiveError
+from ogive.model import retry_topic
+from ogive.spark import session
+from ogive.spark.failures import reason
+from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
+from ogive.spark.stopping import Stop
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies import TopicConfig
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+RESTART_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+MAX_RESTARTS: Final = 20  # in a row, without a batch between them
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of one group, since the job began. Messages, and messages of calls that failed."""
+
+    messages: int = 0
+    failed: int = 0
+    batches: int = 0
+
+
+class GroupJob:
+    """One consumer group. *checkpoint* is its folder; with *once* it ends when it has reached what is there at the start."""
+
+    def __init__(self, spark: SparkSession, work: Work, checkpoint: Path, say: Say, *, once: bool = False) -> None:
+        self.totals = Totals()
+        self._spark, self._work, self._checkpoint, self._say, self._once = spark, work, checkpoint, say, once
+        self._stop_file = checkpoint.parent / f"{checkpoint.name}.stop"
+        self._query: StreamingQuery | None = None
+        self._seen = -1  # the last batch that is counted
+        self._failures = 0
+        self._restart_at = 0.0
+
+    def start(self) -> None:
+        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        for left in (self._stop_file, self._stop_file.with_suffix(".seen")):
+            left.unlink(missing_ok=True)
+        stream = self._spark.readStream.format(FORMAT).options(**options_of(self._work, self._stop_file)).load()
+        counted = stream.observe("listeners", f.sum("messages").alias("messages"), f.sum("failed").alias("failed"))
+        writer = counted.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint)).queryName(self._work.group)
+        self._query = (writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime="0 seconds")).start()
+        self._seen = -1
+
+    def look(self) -> bool:
+        """Count what is done, start again what failed; False when it has ended. Raises OgiveError for a failure that will not pass."""
+        query = self._query
+        if query is None:
+            if time.monotonic() >= self._restart_at:
+                self.start()
+            return True
+        self._count(query)
+        if query.isActive:
+            return True
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as exc:
+            self._failed(str(exc))
+            return True
+        return False
+
+    def stop(self, timeout_s: float) -> None:
+        """End after the batch under way; after *timeout_s* leave it: its messages come again."""
+        query = self._query
+        if query is None:
+            return
+        self._stop_file.touch()
+        deadline = time.monotonic() + timeout_s
+        seen = self._stop_file.with_suffix(".seen")
+        while not seen.exists() and time.monotonic() < deadline and query.isActive:
+            time.sleep(0.05)
+        self._spark.sparkContext.setLogLevel("OFF")  # what a stop interrupts is logged with three screens of stack
+        query.stop()
+        self._count(query)
+
+    def _count(self, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            if progress["batchId"] <= self._seen or not progress["numInputRows"]:
+                continue
+            self._seen = progress["batchId"]
+            observed: Any = progress["observedMetrics"]
+            row = observed.get("listeners")
+            if row is not None:
+                self.totals.messages += row["messages"] or 0
+                self.totals.failed += row["failed"] or 0
+            self.totals.batches += 1
+            self._failures = 0
+
+    def _failed(self, text: str) -> None:
+        self._query = None
+        self._failures += 1
+        why = reason(text)
+        if "InvalidOption" in text or self._failures > MAX_RESTARTS:
+            raise OgiveError(f"the job of group {self._work.group} failed: {why}")
+        pause = RESTART_S[min(self._failures, len(RESTART_S)) - 1]
+        self._restart_at = time.monotonic() + pause
+        self._say(f"{self._work.group}: {why}; starting again in {pause:.0f} s")
+
+
+def run_listeners(
+    spark: SparkSession, listeners: Sequence[AnyListener], *, client: ClientConfig, checkpoint: Path, stop: Stop, say: Say,
+    partitions: int | None = None, wait_s: float = 10.0, once: bool = False,
+) -> dict[str, Totals]:  # fmt: skip
+    """Run *listeners* on Spark until *stop* is asked; with *once* until what was there is done. What each group did.
+
+    *checkpoint* is a folder that all restarts share, on a cluster one that all machines reach; each group has a folder in it.
+    Raises InvalidOption for what only the other engine does, OgiveError for a job that keeps failing.
+    """
+    groups: dict[str, list[AnyListener]] = {}
+    for one in listeners:
+        groups.setdefault(one.config.group, []).append(one)
+    spark.dataSource.register(ListenerSource)
+    tasks = partitions or spark.sparkContext.defaultParallelism
+    jobs: dict[str, GroupJob] = {}
+    for group, ours in groups.items():
+        check(ours, client)
+        prepare(client, group, [one.config.topic for one in ours])
+        jobs[group] = GroupJob(spark, Work(client, tuple(ours), tasks), checkpoint / group, say, once=once)
+    for job in jobs.values():
+        job.start()
+    running = dict(jobs)
+    said = ""
+    try:
+        while running and not stop.asked:
+            running = {group: job for group, job in running.items() if job.look()}
+            news = ", ".join(f"{group}: {job.totals.messages:,} consumed, {job.totals.failed:,} failed" for group, job in jobs.items())
+            if news != said:
+                said = news
+                say(news)
+            if running:
+                stop.wait(LOOK_S)
+    finally:
+        for job in jobs.values():
+            job.stop(wait_s)
+    return {group: job.totals for group, job in jobs.items()}
+
+
+def serve(
+    listeners: Sequence[AnyListener], *, client: ClientConfig, checkpoint: Path, say: Say, master: str = "local[*,4]", memory: str = "1g",
+    py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
+) -> dict[str, Totals]:  # fmt: skip
+    """`run_listeners` in a Spark session of its own, until Ctrl-C or SIGTERM."""
+    say("starting Spark")
+    here = str(Path.cwd())  # where the listeners' module was found: Spark's processes look there, too
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
+    spark = session("ogive run", master=master, memory=memory)
+    spark.sparkContext.setLogLevel("ERROR")
+    for file in py_files:
+        spark.sparkContext.addPyFile(file)
+    try:
+        with Stop() as stop:
+            return run_listeners(
+                spark, listeners, client=client, checkpoint=checkpoint.absolute(), stop=stop, say=say, wait_s=wait_s, once=once
+            )
+    except PySparkException as exc:
+        raise OgiveError(reason(str(exc))) from exc
+    finally:
+        spark.stop()
+
+
+def check(listeners: Sequence[AnyListener], client: ClientConfig) -> None:
+    """Raises InvalidOption for what Spark cannot run."""
+    check_one_group([one.config for one in listeners])
+    if client.namespace is not None or client.namespace_v2 is not None:
+        raise InvalidOption("listeners on Spark know no namespaces: use --engine local")
+    if client.ssl is not False:
+        raise InvalidOption("listeners on Spark connect without TLS, whose settings cannot be sent to executors: use --engine local")
+    for one in listeners:
+        if not one.config.auto_commit:
+            raise InvalidOption(f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local")
+        if one.config.broadcast:
+            raise InvalidOption(
+                f"{one.name} is broadcasting: every member would get every message, which a Spark job has not; use --engine local"
+            )
+
+
+def prepare(client: ClientConfig, group: str, topics: Sequence[str]) -> None:
+    """Make sure that the topics exist, and that the group has a retry topic: a stream cannot begin without its queues."""
+    with ogive.Admin(client=client) as admin:
+        route = None
+        for topic in topics:
+            route = admin.route(topic)
+        try:
+            admin.route(retry_topic(group))
+            return
+        except NoRoute:
+            pass
+    assert route is not None
+    masters = [broker.addresses[0] for broker in route.brokers if 0 in broker.addresses]
+
+    async def create() -> None:
+        pool = ConnectionPool(credentials=client.credentials)
+        try:
+            for address in masters:
+                await api.create_topic(pool, address, TopicConfig(name=retry_topic(group), read_queues=1, write_queues=1))
+        finally:
+            await pool.close()
+
+    portal().call(create())

@@ -1,0 +1,241 @@
+"""Listeners as a Spark job: the queues' new messages of each micro-batch are ranges, and the tasks that read a range consume it.
+
+Behaviour
+- The checkpoint says what is done. A batch ends when all of its ranges are done (see consuming.py); the group's offsets follow.
+- A group that has no offset begins where its listener says, its retry topic with the first message.
+- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little and other queues do not wait long.
+- Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a file beside it.
+
+The listeners travel pickled in an option of the source: Spark makes the reader in processes of its own.
+"""
+
+import base64
+import binascii
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from ogive.client.config import ClientConfig
+from ogive.client.listener import AnyListener
+from ogive.client.portal import portal
+from ogive.errors import InvalidOption
+from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
+from ogive.spark.access import Access
+from ogive.spark.consuming import consume
+from ogive.spark.offsets import Positions, from_offset, to_offset
+from ogive.spark.progress import Progress
+from ogive.spark.ranges import QueueRange, admit
+from ogive.spark.rpc import Cluster, cluster
+
+FORMAT: Final = "rocketmq-listeners"
+SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages BIGINT, calls BIGINT, failed BIGINT"
+
+FIRST_BATCH: Final = 1_000
+LARGEST_BATCH: Final = 200_000
+SHORT_S: Final = 1.0
+LONG_S: Final = 5.0
+_SHORTEST_IDLE_S: Final = 0.01
+_LONGEST_IDLE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What executors need. *partitions* bounds the tasks of a batch."""
+
+    client: ClientConfig
+    listeners: tuple[AnyListener, ...]
+    partitions: int
+
+    @property
+    def group(self) -> str:
+        return self.listeners[0].config.group
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (*(one.config.topic for one in self.listeners), retry_topic(self.group))
+
+    def dumps(self) -> str:
+        """Raises InvalidOption for a listener that holds what cannot travel, such as an open connection."""
+        try:
+            return base64.b64encode(cloudpickle.dumps(self)).decode()  # type: ignore[no-untyped-call]  # pyspark's copy has no types
+        except (pickle.PicklingError, TypeError, AttributeError) as exc:
+            names = ", ".join(one.name for one in self.listeners)
+            raise InvalidOption(f"{names} cannot be sent to executors: {exc}. Make what it needs inside of it, at the first call") from None
+
+    @classmethod
+    def loads(cls, text: str) -> "Work":
+        try:
+            work = cloudpickle.loads(base64.b64decode(text))
+        except (ValueError, binascii.Error, pickle.UnpicklingError) as exc:
+            raise InvalidOption(f"the option work holds no listeners: {exc}") from None
+        assert isinstance(work, cls)
+        return work
+
+
+class ListenerSource(DataSource):
+    """`format("rocketmq-listeners")`, for ogive.spark.jobs only."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> "ListenerReader":  # noqa: N802
+        stop = self.options.get("stopFile")
+        return ListenerReader(Work.loads(self.options["work"]), Path(stop) if stop else None)
+
+
+class Ranges(InputPartition):
+    """What one task consumes."""
+
+    def __init__(self, value: tuple[QueueRange, ...]) -> None:
+        super().__init__(value)
+
+
+class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process on the driver, consumes on the executors."""
+
+    def __init__(self, work: Work, stop_file: Path | None) -> None:
+        self._work = work
+        self._stop_file = stop_file
+        self._owner = f"listeners of {work.group}"
+        self._initial: dict[str, Any] | None = None
+        self._target: Positions | None = None
+        self._latest: Positions = {}
+        self._size = FIRST_BATCH
+        self._planned: tuple[float, int] | None = None  # when the last batch was planned, and how many messages it has
+        self._looked_at = 0.0
+        self._idle_s = 0.0
+        self._progress: Progress | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        client = self._work.client
+        return cluster(Access(name_servers=client.name_servers, credentials=client.credentials))
+
+    # --- on the driver -----------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Asked twice for a new query. What it says is told to the group, so that it is still true after a crash of the first batch."""
+        if self._initial is None:
+            positions = self._first_positions()
+            self._tell(positions).flush()
+            self._initial = to_offset(positions, self._owner)
+        return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._look()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """*start* is done, and durable in the checkpoint."""
+        begin = from_offset(start, self._owner)
+        self._tell(begin)
+        if self._stop_file is not None and self._stop_file.exists():
+            self._stop_file.with_suffix(".seen").touch()
+            return start
+        self._learn()
+        ends = self._target if self._target is not None else self._wait_for_news(begin)
+        ends = {**begin, **{queue: max(end, begin.get(queue, 0)) for queue, end in ends.items()}}
+        end = admit(dict.fromkeys(ends, 0) | begin, ends, self._size)
+        count = sum(end[queue] - begin.get(queue, 0) for queue in end)
+        self._planned = (time.monotonic(), count) if count else None
+        return to_offset(end, self._owner)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return to_offset(self._latest, self._owner) if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Whole queues, the longest first to the task with the least."""
+        begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
+        ranges = [QueueRange(queue, begin.get(queue, 0), finish[queue]) for queue in finish if finish[queue] > begin.get(queue, 0)]
+        return [Ranges(tuple(group)) for group in spread(ranges, self._work.partitions)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._tell(from_offset(end, self._owner))
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.flush()
+
+    def _first_positions(self) -> Positions:
+        spans = self._cluster.spans(self._work.topics)
+        starts = {one.config.topic: one.config.start for one in self._work.listeners}
+        first: dict[MessageQueue, int] = {}
+        for queue, span in spans.items():
+            start = "earliest" if queue.topic.startswith(RETRY_PREFIX) else starts[queue.topic]
+            if start == "latest":
+                first[queue] = span.max_offset
+            elif start == "earliest":
+                first[queue] = span.min_offset
+            else:
+                raise InvalidOption(f"{self._work.group} starts at a time: set its offsets first, `ogive group reset --to TIME`")
+        committed = self._cluster.committed(self._work.group, spans)
+        return first | {queue: min(offset, spans[queue].max_offset) for queue, offset in committed.items()}
+
+    def _learn(self) -> None:
+        """From the last batch, how many messages the next one may have."""
+        if self._planned is not None:
+            planned_at, count = self._planned
+            self._size = next_size(self._size, count, time.monotonic() - planned_at)
+
+    def _wait_for_news(self, begin: Positions) -> Positions:
+        """Spark asks again at once while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
+        time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
+        ends = self._look()
+        news = any(end > begin.get(queue, 0) for queue, end in ends.items())
+        self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
+        return ends
+
+    def _look(self) -> Positions:
+        self._looked_at = time.monotonic()
+        self._latest = {queue: span.max_offset for queue, span in self._cluster.spans(self._work.topics).items()}
+        return self._latest
+
+    def _tell(self, positions: Positions) -> Progress:
+        if self._progress is None:
+            self._progress = Progress(self._cluster, self._work.group)
+            self._progress.flush_on_sigterm()
+        self._progress.advance(positions)
+        return self._progress
+
+    # --- on executors ------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Consumes; a row for each range."""
+        ranges: Sequence[QueueRange] = partition.value or ()
+        for done in portal().call(consume(self._work.client, self._work.listeners, ranges)):
+            queue, wanted = done.wanted.queue, done.wanted
+            yield queue.topic, queue.broker_name, queue.queue_id, wanted.start, wanted.end, wanted.end - done.begun, done.calls, done.failed
+
+
+def next_size(size: int, count: int, took_s: float) -> int:
+    """How many messages the next batch may have, after one of *count* (at most *size*) took so long."""
+    if took_s > LONG_S:
+        return max(1, int(min(size, count) * LONG_S / took_s))
+    if took_s < SHORT_S and count >= size:
+        return min(LARGEST_BATCH, 2 * size)
+    return size
+
+
+def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRange]]:
+    """At most so many groups of about equal size. A queue is never in two: its progress is one number, and its order one row."""
+    groups: list[list[QueueRange]] = [[] for _ in range(min(partitions, len(ranges)))]
+    for item in sorted(ranges, key=lambda item: (-len(item), item)):
+        min(groups, key=lambda group: sum(map(len, group))).append(item)
+    return groups
+
+
+def options_of(work: Work, stop_file: Path) -> Mapping[str, str]:
+    return {"work": work.dumps(), "stopFile": str(stop_file)}

@@ -1,0 +1,126 @@
+"""JSON bodies as columns: a schema from a dataclass, and what becomes of bodies that do not fit it."""
+
+import dataclasses
+import types
+import typing
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ogive.errors import InvalidOption
+
+_SIMPLE: Final[dict[Any, DataType]] = {
+    str: StringType(),
+    int: LongType(),
+    float: DoubleType(),
+    bool: BooleanType(),
+    Decimal: DecimalType(38, 18),
+    date: DateType(),
+    datetime: TimestampType(),
+}
+_BROKEN: Final = "_broken"
+
+OnError = Literal["dead-letter", "null", "fail"]
+
+
+def json_schema(kind: type) -> StructType:
+    """The columns of a dataclass.
+
+    Fields may be str, int, float, bool, Decimal, date, datetime, lists, dicts with text keys, dataclasses, and any of these or None. Raises
+    InvalidOption for another.
+    """
+    if not dataclasses.is_dataclass(kind):
+        raise InvalidOption(f"{kind!r} is no dataclass")
+    hints = typing.get_type_hints(kind)
+    return StructType([_column(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)])
+
+
+def _column(owner: type, name: str, hint: Any) -> StructField:
+    choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    rest = [choice for choice in choices if choice is not type(None)]
+    if len(rest) != 1:
+        raise InvalidOption(f"field {name} of {owner.__name__} is {hint}: a column has one type")
+    return StructField(name, _type(owner, name, rest[0]), nullable=len(rest) < len(choices))
+
+
+def _type(owner: type, name: str, hint: Any) -> DataType:
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return json_schema(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is list:
+        element = _column(owner, name, arguments[0])
+        return ArrayType(element.dataType, element.nullable)
+    if origin is dict and arguments[0] is str:
+        value = _column(owner, name, arguments[1])
+        return MapType(StringType(), value.dataType, value.nullable)
+    raise InvalidOption(f"field {name} of {owner.__name__} is {hint}, which JSON columns do not have")
+
+
+def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnError = "dead-letter") -> tuple[DataFrame, DataFrame]:
+    """(good, bad): *messages* with a struct column ``value`` from their body, and those whose body does not fit.
+
+    A body fits if it is a JSON object whose fields have their types and whose fields without None are there. With "dead-letter" *bad* has
+    the columns of the sink (body, keys, tags, properties with the reason and the place), ready to be written to a topic; with "null" good
+    has all rows, the bad ones with value null; with "fail" a bad row ends the query.
+    """
+    wanted = json_schema(schema) if isinstance(schema, type) else schema
+    loose = StructType([*(StructField(field.name, field.dataType) for field in wanted), StructField(_BROKEN, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+    text = f.col("body").cast("string")
+    parsed = messages.withColumn("value", f.from_json(text, loose, options))
+    value = f.col("value")
+    reason = f.when(f.col("body").isNull() | value.isNull() | value[_BROKEN].isNotNull(), f.lit("the body is no JSON of the schema"))
+    for field in wanted:
+        if not field.nullable:
+            reason = reason.when(value[field.name].isNull(), f.lit(f"{field.name} is missing"))
+    judged = parsed.withColumn("_reason", reason)
+    whole = f.when(f.col("_reason").isNull(), f.struct(*(value[name].alias(name) for name in wanted.names)))
+    if on_error == "fail":
+        place = f.concat_ws("/", f.lit("body"), *(f.col(name).cast("string") for name in _present(messages)))
+        checked = f.when(f.col("_reason").isNull(), whole).otherwise(f.raise_error(f.concat(f.lit("bad "), place, f.lit(": "), "_reason")))
+        good = judged.withColumn("value", checked)
+    else:
+        good = judged.withColumn("value", whole)
+        good = good if on_error == "null" else good.where(f.col("_reason").isNull())
+    return good.drop("_reason"), _letters(judged.where(f.col("_reason").isNotNull()))
+
+
+def _present(messages: DataFrame) -> list[str]:
+    return [name for name in ("topic", "brokerName", "queueId", "queueOffset") if name in messages.columns]
+
+
+def _letters(bad: DataFrame) -> DataFrame:
+    """As rows for the sink; the properties say why and from where."""
+    marks = [f.lit("reason"), f.col("_reason")]
+    for name in _present(bad):
+        marks += [f.lit(f"from_{name}"), f.col(name).cast("string")]
+    note = f.create_map(*marks)
+    if "properties" in bad.columns:
+        own = f.map_filter(f.coalesce("properties", f.create_map().cast("map<string,string>")), lambda name, _: ~name.isin(*_names(bad)))
+        note = f.map_concat(own, note)
+    columns = [name for name in ("body", "keys", "tags") if name in bad.columns]
+    return bad.select(*columns, note.alias("properties"))
+
+
+def _names(bad: DataFrame) -> list[str]:
+    """What a letter that failed once more would have twice."""
+    return ["reason", *(f"from_{name}" for name in _present(bad))]

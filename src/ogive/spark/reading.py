@@ -1,0 +1,31 @@
+"""Small helpers around `format("rocketmq")`."""
+
+from typing import TYPE_CHECKING
+
+from ogive.client.config import DEFAULT_NAME_SERVER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("rocketmq")` known to *spark*. Only needed where it does not find installed packages by itself."""
+    from pyspark_rocketmq import DefaultSource
+
+    spark.dataSource.register(DefaultSource)
+
+
+def read(
+    topic: str, *, name_server: str = DEFAULT_NAME_SERVER, spark: "SparkSession | None" = None, schema: str | None = None, **options: object
+) -> "DataFrame":
+    """What *topic* holds now. A DataFrame reads what was there at its first action: each call makes a fresh one.
+
+    *options* are those of the source by their names, such as ``tags="paid"`` or ``startingOffsets="latest"``; *schema* names the columns.
+    """
+    if spark is None:
+        from ogive.spark.session import session
+
+        spark = session()
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    reader = spark.read.format("rocketmq").options(**texts).option("nameServer", name_server)
+    return (reader if schema is None else reader.schema(schema)).load(topic)

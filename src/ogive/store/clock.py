@@ -1,0 +1,36 @@
+"""The time that records carry and delays are measured by: that of the wall, except that it never goes back."""
+
+from collections.abc import Callable
+from typing import Final
+
+_CATCH_UP: Final = 16
+
+
+class SteadyClock:
+    """When the wall clock is set back, this one goes on from where it was, a sixteenth slower, until the wall clock has caught up.
+
+    Time that stood still instead would store every message of that hour with one timestamp, and nobody could tell when a delay is over.
+    A step forward is followed at once, unless it only takes back a step to the past. Not for several threads.
+    """
+
+    __slots__ = ("_ahead_ms", "_at_s", "_monotonic", "_wall", "_wall_ms")
+
+    def __init__(self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0) -> None:
+        """*at_least_ms*: the latest time that was given out by the clock before this one, in an earlier process."""
+        self._wall, self._monotonic = wall_ms, monotonic
+        self._wall_ms = wall_ms()
+        self._ahead_ms = float(max(0, at_least_ms - self._wall_ms))
+        self._at_s = monotonic()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        wall_ms, before_ms = self._wall(), self._wall_ms
+        self._wall_ms = wall_ms
+        if wall_ms < before_ms:
+            self._ahead_ms += before_ms - wall_ms
+            self._at_s = self._monotonic()
+        elif self._ahead_ms:
+            passed_ms, self._at_s = (self._monotonic() - self._at_s) * 1000, self._monotonic()
+            stepped_ms = max(0.0, wall_ms - before_ms - passed_ms)
+            self._ahead_ms = max(0.0, self._ahead_ms - stepped_ms - (wall_ms - before_ms - stepped_ms) / _CATCH_UP)
+        return wall_ms + int(self._ahead_ms)

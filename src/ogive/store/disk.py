@@ -1,0 +1,51 @@
+"""Reading files without waiting for the disk: what is in the operating system's memory comes at once, the rest is Cold."""
+
+from pathlib import Path
+
+from ogive.store.fs import Fs
+from ogive.store.segments import Handles
+
+
+class Cold(Exception):
+    """Bytes that the disk must be waited for. Whoever gets it has bring_in() run on another thread, and tries again."""
+
+    def __init__(self, path: Path, offset: int, size: int) -> None:
+        super().__init__(f"{path} at {offset}: {size} bytes are not in memory")
+        self.path, self.offset, self.size = path, offset, size
+
+
+class Disk:
+    """Open files for reading. *waits*: whether read() may wait for the disk; where not, it raises Cold."""
+
+    def __init__(self, fs: Fs, max_open: int) -> None:
+        self._fs, self._handles = fs, Handles(fs, max_open)
+        self.waits = True
+
+    def read(self, path: Path, size: int, offset: int) -> bytes:
+        """At most *size* bytes, fewer where the file ends. Raises FileNotFoundError, OSError, Cold."""
+        handle = self._handles.get(path)
+        if self.waits:
+            return self._fs.pread(handle, size, offset)
+        data = self._fs.pread_now(handle, size, offset)
+        if data is None:
+            raise Cold(path, offset, size)
+        return data
+
+    def forget(self, path: Path) -> None:
+        """The file is about to be removed: an open handle would keep its space."""
+        self._handles.forget(path)
+
+    def close(self) -> None:
+        self._handles.close()
+
+
+def bring_in(fs: Fs, cold: Cold) -> None:
+    """Any thread: have the operating system read it. Raises OSError; a file that is gone is for the next try to find out."""
+    try:
+        handle = fs.open(cold.path)
+    except FileNotFoundError:
+        return
+    try:
+        fs.pread(handle, cold.size, cold.offset)
+    finally:
+        fs.close(handle)

@@ -1,0 +1,86 @@
+"""How long the log is kept: which of its segments may go now. Decisions only; the store removes (MessageStore.expire).
+
+Behaviour
+- A segment's age is time that has really passed since it was full, on a clock that nobody can set: it is written down, and goes on
+  with the machine's own time since its start, also while the broker was down. A wall clock that jumps deletes nothing.
+- Segments that are old enough go at the hours of the configuration, and at any hour while the disk is fuller than disk_share. While it
+  is fuller than force_share the oldest go whatever their age; unless told so, nothing young is ever deleted.
+
+Differs from Java
+- Age is not the file's modification time. A directory that comes from elsewhere is as old as its stay here.
+- The newest segment never goes, and force_share is off by default (85 % there): a disk that others fill is no reason to lose messages.
+Source: DefaultMessageStore.CleanCommitLogService, 5.3.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ogive.errors import InvalidOption
+
+MAX_PER_RUN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionConfig:
+    keep_s: float = 72 * 3600.0  # fileReservedTime, hours
+    hours: tuple[int, ...] = (4,)  # deleteWhen; local time
+    disk_share: float = 0.75  # diskMaxUsedSpaceRatio; above it segments that are old enough go at any hour
+    force_share: float = 1.0  # above it the oldest go whatever their age; 1: never
+
+    def __post_init__(self) -> None:
+        if self.keep_s <= 0:
+            raise InvalidOption(f"keep_s={self.keep_s}: more than 0 is needed")
+        if not self.hours or not all(0 <= hour < 24 for hour in self.hours):
+            raise InvalidOption(f"hours={self.hours}: one or more of 0 to 23 are needed")
+        for name in ("disk_share", "force_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InvalidOption(f"{name}={getattr(self, name)}: a share of the disk, more than 0 and up to 1, is needed")
+
+
+class Ages:
+    """For how long each segment has been full. *boot* names a run of the machine, on whose clock *at_s* counts."""
+
+    def __init__(self, boot: str, at_s: float) -> None:
+        self._boot, self._at_s = boot, at_s
+        self._elapsed_s = 0.0
+        self._full_at_s: dict[int, float] = {}  # start of a segment -> _elapsed_s when it was seen to be full
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """What save() gave. Time between two runs of the machine is not counted; what makes no sense counts as young."""
+        elapsed, full_at, at_s = value.get("elapsed"), value.get("fullAt"), value.get("at")
+        if not isinstance(elapsed, int | float) or not isinstance(full_at, dict) or not isinstance(at_s, int | float):
+            return
+        self._elapsed_s = float(elapsed)
+        if value.get("boot") == self._boot:
+            self._elapsed_s += max(0.0, self._at_s - at_s)
+        self._full_at_s = {int(start): float(at) for start, at in full_at.items() if start.isdecimal() and isinstance(at, int | float)}
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "boot": self._boot,
+            "at": self._at_s,
+            "elapsed": self._elapsed_s,
+            "fullAt": {str(s): at for s, at in self._full_at_s.items()},
+        }
+
+    def see(self, full: Sequence[int], at_s: float) -> None:
+        """Time has come to *at_s*, and these are the full segments."""
+        self._elapsed_s += max(0.0, at_s - self._at_s)
+        self._at_s = at_s
+        self._full_at_s = {start: self._full_at_s.get(start, self._elapsed_s) for start in full}
+
+    def of(self, start: int) -> float:
+        return self._elapsed_s - self._full_at_s.get(start, self._elapsed_s)
+
+
+def due(full: Sequence[int], ages: Ages, config: RetentionConfig, *, hour: int, disk_used: float, at_once: bool = False) -> int:
+    """How many of the oldest full segments go now. *at_once*: an operator asked for it, so the hour does not matter."""
+    forced = disk_used > config.force_share
+    now = at_once or hour in config.hours or disk_used > config.disk_share
+    count = 0
+    for start in full[:MAX_PER_RUN]:
+        if not forced and not (now and ages.of(start) >= config.keep_s):
+            break
+        count += 1
+    return count

@@ -1,0 +1,287 @@
+"""Looking at a directory without changing it, and bringing one into order: ``ogive store verify`` and ``ogive store repair``.
+
+Behaviour
+- verify reads every record of the log, compares the consume queues with what the log says, the index and the list of queues with their
+  checksums, and parses the tables. It opens files for reading only.
+- repair makes everything that is derived again from the log, and tables from their backups. No byte that checks is deleted; bytes that are
+  no record stay where they are in the middle of the log, and are zeroed behind its end.
+- Both refuse while a broker runs on the directory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
+from ogive.model import SCHEDULE_TOPIC
+from ogive.store import checkpoint as checkpoints
+from ogive.store.checkpoint import Checkpoint
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
+from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
+from ogive.store.index import index_names, restored
+from ogive.store.logscan import LogEnd, LogScan
+from ogive.store.model import StoreConfig
+from ogive.store.record import Record, tag_hash
+from ogive.store.recovery import queue_file_bytes, recover, usable
+from ogive.store.segments import Handles, find_segments, segment_path
+from ogive.store.tables import JsonTable, read_file
+from ogive.wire import java_json
+from ogive.wire.codes import SysFlag
+
+_BUFFERED: Final = 1_000_000  # entries in memory, all queues together
+_MAX_LISTED: Final = 100
+_MAX_GAP: Final = 100_000_000
+
+
+@dataclass(slots=True)
+class Report:
+    """What a directory holds. *problems* are sentences; nothing is wrong where there are none."""
+
+    directory: str
+    clean: bool = True  # the last stop was one
+    log_start: int = 0
+    log_end: int = 0
+    records: int = 0
+    damaged_records: int = 0
+    damaged_bytes: int = 0
+    topics: int = 0
+    queues: int = 0
+    queues_behind: int = 0  # of a store that was not stopped: the next start completes them
+    wrong_queues: int = 0
+    index_files: int = 0
+    wrong_index_files: int = 0
+    wrong_tables: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems
+
+    def tell(self, problem: str) -> None:
+        if len(self.problems) < _MAX_LISTED:
+            self.problems.append(problem)
+
+
+def verify(root: Path) -> Report:
+    """Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each."""
+    fs = ReadOnlyFs()
+    try:
+        if not (root / "commitlog").is_dir():
+            raise StoreUnusable(f"{root} holds no store: there is no directory commitlog in it")
+        try:
+            lock = fs.lock(root / "lock")
+        except BlockingIOError:
+            raise _in_use(root) from None
+        try:
+            return _Verification(fs, root).run()
+        finally:
+            if lock >= 0:
+                fs.close(lock)
+    except OSError as exc:
+        raise StoreUnusable(f"the store in {root} cannot be read: {reason(exc)}") from exc
+
+
+def repair(root: Path) -> tuple[Report, Report]:
+    """(before, after). Raises like verify()."""
+    before = verify(root)
+    fs = OsFs()
+    try:
+        lock = fs.lock(root / "lock")
+    except BlockingIOError:
+        raise _in_use(root) from None
+    try:
+        for path in sorted((root / "config").glob("*.json")):
+            if _table_problem(fs, path) is not None:
+                table = JsonTable(fs, path)
+                value = table.load()  # sets the bad file aside
+                if value is not None:
+                    table.save(value)
+        recover(fs, StoreConfig(root=root), rebuild=True)
+        if "abort" in fs.list(root):
+            checkpoints.mark_stopped(fs, root)
+    except OSError as exc:
+        raise StoreUnusable(f"the store in {root} cannot be repaired: {reason(exc)}") from exc
+    finally:
+        fs.close(lock)
+    return before, verify(root)
+
+
+def _in_use(root: Path) -> StoreLocked:
+    return StoreLocked(f"a broker runs on the store in {root}: stop it first")
+
+
+class _Expected:
+    """What the log says that a queue holds; entries that were not compared yet."""
+
+    __slots__ = ("entries", "first", "index", "mismatch", "missing")
+
+    def __init__(self, first: int) -> None:
+        self.first = self.index = first  # of *entries*
+        self.entries = bytearray()
+        self.mismatch: int | None = None  # the lowest offset whose entry is another one
+        self.missing: int | None = None  # the lowest offset that has no entry
+
+    @property
+    def end(self) -> int:
+        return self.index + len(self.entries) // ENTRY_BYTES
+
+
+class _Verification:
+    def __init__(self, fs: Fs, root: Path) -> None:
+        self._fs, self._root = fs, root
+        self._report = Report(str(root))
+        self._queues: dict[tuple[bytes, int], _Expected] = {}
+        self._buffered = 0
+        self._handles = Handles(fs, 256)
+        self._file_entries = 1
+
+    def run(self) -> Report:
+        report, fs, root = self._report, self._fs, self._root
+        report.clean = "abort" not in fs.list(root)
+        found = find_segments(fs, root / "commitlog", 1)
+        raw = read_file(fs, root / "queues.json")
+        checkpoint = checkpoints.load(fs, root)
+        if raw is not None and checkpoint is None:
+            report.tell("queues.json, the list of queues, is damaged: the next start reads the whole log")
+        checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)
+        self._file_entries = queue_file_bytes(fs, root / "consumequeue", 6_000_000) // ENTRY_BYTES
+        scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
+        result = LogEnd(scan.start)
+        deleted = checkpoint.deleted if checkpoint is not None else {}
+        try:
+            for offset, record, buffer, at in scan.records(scan.start, result):
+                report.records += 1
+                self._expect(offset, record, buffer[record.properties_at : at + record.size], deleted)
+            report.log_start, report.log_end = scan.start, result.offset
+            if result.offset % found.segment_bytes and scan.nonzero_after(result.offset):
+                torn = f"behind the end of the log at {result.offset} stands what is no record: an unclean stop left it, a start clears it"
+                if report.clean:
+                    report.tell(torn)
+        finally:
+            scan.close()
+        report.damaged_records, report.damaged_bytes = result.damaged, result.damaged_bytes
+        if result.damaged:
+            report.tell(f"the log has {result.damaged} damaged places, {result.damaged_bytes} bytes in all: those records are lost")
+        if checkpoint is not None and result.offset < checkpoint.position:
+            report.tell(f"the log ends at {result.offset}, before offset {checkpoint.position} up to which the last checkpoint had seen it")
+        self._compare_queues()
+        self._check_index(checkpoint)
+        self._check_tables()
+        self._handles.close()
+        return report
+
+    # --- consume queues ----------------------------------------------------------------------------------------------
+
+    def _expect(self, offset: int, record: Record, properties: bytes, deleted: dict[str, int]) -> None:
+        kind = record.sys_flag & SysFlag.TRANSACTION_MASK
+        topic = record.topic.decode("utf-8", "replace")
+        if kind not in (0, SysFlag.TRANSACTION_COMMIT) or offset < deleted.get(topic, 0):
+            return
+        key = (record.topic, record.queue_id)
+        queue = self._queues.get(key)
+        if queue is None or record.queue_offset < queue.end:  # new, or deleted and made again
+            queue = self._queues[key] = _Expected(record.queue_offset)
+        gap = record.queue_offset - queue.end
+        if gap > _MAX_GAP:
+            return
+        queue.entries += FILLER * gap + ENTRY.pack(offset, record.size, tag_hash(properties))
+        self._buffered += gap + 1
+        if self._buffered >= _BUFFERED:
+            for (topic_bytes, queue_id), other in self._queues.items():
+                self._compare(topic_bytes.decode("utf-8", "replace"), queue_id, other)
+            self._buffered = 0
+
+    def _compare_queues(self) -> None:
+        report = self._report
+        known = self._known_topics()
+        without_files = 0
+        for (topic_bytes, queue_id), queue in self._queues.items():
+            topic = topic_bytes.decode("utf-8", "replace")
+            if not self._fs.list(self._root / "consumequeue" / topic / str(queue_id)) and known is not None and topic not in known:
+                without_files += 1  # of a topic that was deleted
+                continue
+            self._compare(topic, queue_id, queue)
+            report.queues += 1
+            if queue.mismatch is not None:
+                report.wrong_queues += 1
+                report.tell(f"queue {queue_id} of {topic} does not say what the log says, from offset {queue.mismatch} on")
+            elif queue.missing is not None:
+                report.queues_behind += 1
+                if report.clean:
+                    report.wrong_queues += 1
+                    report.tell(f"queue {queue_id} of {topic} has no entries from offset {queue.missing} on")
+        report.topics = len({topic for topic, _ in self._queues})
+
+    def _compare(self, topic: str, queue_id: int, queue: _Expected) -> None:
+        directory = self._root / "consumequeue" / topic / str(queue_id)
+        at = 0
+        while at < len(queue.entries):
+            index = queue.index + at // ENTRY_BYTES
+            count = min((len(queue.entries) - at) // ENTRY_BYTES, self._file_entries - index % self._file_entries)
+            wanted = bytes(queue.entries[at : at + count * ENTRY_BYTES])
+            held = self._entries(directory, index, count)
+            if held != wanted:
+                self._mismatch(queue, index, wanted, held, scheduled=topic == SCHEDULE_TOPIC)
+            at += count * ENTRY_BYTES
+        queue.index = queue.end
+        queue.entries.clear()
+
+    def _mismatch(self, queue: _Expected, index: int, wanted: bytes, held: bytes, *, scheduled: bool) -> None:
+        for n in range(len(wanted) // ENTRY_BYTES):
+            expected, found = wanted[n * ENTRY_BYTES :][:ENTRY_BYTES], held[n * ENTRY_BYTES :][:ENTRY_BYTES]
+            if expected == found or (scheduled and expected[:12] == found[:12]):  # its tags code is the time of delivery
+                continue
+            if not any(found):
+                if queue.missing is None:
+                    queue.missing = index + n
+            elif expected != FILLER and queue.mismatch is None:
+                queue.mismatch = index + n
+
+    def _entries(self, directory: Path, index: int, count: int) -> bytes:
+        at = index % self._file_entries
+        try:
+            handle = self._handles.get(segment_path(directory, (index - at) * ENTRY_BYTES))
+        except FileNotFoundError:
+            return b""
+        return self._fs.pread(handle, count * ENTRY_BYTES, at * ENTRY_BYTES)
+
+    def _known_topics(self) -> set[str] | None:
+        raw = read_file(self._fs, self._root / "config" / "topics.json")
+        try:
+            table = java_json.loads(raw) if raw is not None else None
+        except ProtocolError:
+            return None
+        known = table.get("topicConfigTable") if isinstance(table, dict) else None
+        return set(known) | {SCHEDULE_TOPIC} if isinstance(known, dict) else None
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    def _check_index(self, checkpoint: Checkpoint | None) -> None:
+        report, directory = self._report, self._root / "index"
+        report.index_files = len(index_names(self._fs, directory))
+        states = checkpoint.index if checkpoint is not None else None
+        for state in states or ():
+            if not restored(self._fs, directory, [state]):
+                report.wrong_index_files += 1
+                report.tell(f"index file {state.name} is missing or damaged: keys in it are not found until a start makes it again")
+
+    def _check_tables(self) -> None:
+        for path in _tables(self._fs, self._root):
+            problem = _table_problem(self._fs, path)
+            if problem is not None:
+                self._report.wrong_tables += 1
+                self._report.tell(problem)
+
+
+def _tables(fs: Fs, root: Path) -> Iterator[Path]:
+    return (root / "config" / name for name in fs.list(root / "config") if name.endswith(".json"))
+
+
+def _table_problem(fs: Fs, path: Path) -> str | None:
+    raw = read_file(fs, path)
+    try:
+        value: Any = java_json.loads(raw) if raw is not None else {}
+    except ProtocolError as exc:
+        return f"{path.name} is no table: {exc}"
+    return None if isinstance(value, dict) else f"{path.name} is no table"

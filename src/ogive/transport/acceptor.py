@@ -1,0 +1,146 @@
+"""A listening socket whose connections may speak TLS: each is looked at before it is given a protocol.
+
+Connections that say nothing yet, or are in the middle of a handshake, count like others, and are closed after a while.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from ogive.transport.tls import HANDSHAKE
+
+log = logging.getLogger(__name__)
+
+MAX_ACCEPTED_AT_ONCE: Final = 100
+PAUSE_S: Final = 0.1  # without a free descriptor
+_NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """``context`` may be replaced at any time: it is taken for each new connection."""
+
+    def __init__(
+        self,
+        protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext,
+        *,
+        plain_too: bool,
+        greeting_s: float,
+        admit: Callable[[str, int, int], bool],
+    ) -> None:
+        """*admit*: whether one more connection of a host may come, with so many waiting here from it, and in all."""
+        self.context = context
+        self._protocol = protocol
+        self._plain_too = plain_too
+        self._greeting_s = greeting_s
+        self._admit = admit
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._per_host: Counter[str] = Counter()
+        self.failed = 0  # handshakes
+
+    def listen(self, host: str, port: int) -> int:
+        """The port. Raises OSError."""
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind((host, port))
+            listener.listen(1024)
+        except BaseException:
+            listener.close()
+            raise
+        self._socket = listener
+        self._loop.add_reader(listener, self._accept)
+        return int(listener.getsockname()[1])
+
+    async def close(self) -> None:
+        """Take no more; those that have not said who they are are dropped."""
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        for task in self._greeting:
+            task.cancel()
+        await asyncio.gather(*self._greeting, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(MAX_ACCEPTED_AT_ONCE):
+            if self._socket is None:
+                return
+            try:
+                connection, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                if exc.errno not in _NO_ROOM:
+                    raise
+                log.warning("no more connections for now: %s", exc.strerror)
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(PAUSE_S, self._accept_again)
+                return
+            self._greet(connection, str(address[0]))
+
+    def _accept_again(self) -> None:
+        if self._socket is not None:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _greet(self, connection: socket.socket, host: str) -> None:
+        if not self._admit(host, self._per_host[host], len(self._greeting)):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._per_host[host] += 1
+        task = self._loop.create_task(self._greet_one(connection, host), name=f"greet {host}")
+        self._greeting.add(task)
+        task.add_done_callback(lambda done: self._greeted(done, host))
+
+    def _greeted(self, task: asyncio.Task[None], host: str) -> None:
+        self._greeting.discard(task)
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+
+    async def _greet_one(self, connection: socket.socket, host: str) -> None:
+        """Give the connection to a protocol, or close it."""
+        context: ssl.SSLContext | None = None
+        try:
+            async with asyncio.timeout(self._greeting_s):
+                await self._readable(connection)
+                first = connection.recv(1, socket.MSG_PEEK)
+                if not first:
+                    connection.close()
+                    return
+                context = self.context if first[0] == HANDSHAKE else None
+                if context is None and not self._plain_too:
+                    raise ConnectionAbortedError("it does not speak TLS")
+                await self._loop.connect_accepted_socket(
+                    self._protocol, connection, ssl=context, ssl_handshake_timeout=self._greeting_s if context else None
+                )
+        except (OSError, TimeoutError) as exc:  # ssl.SSLError and its CertificateError are OSErrors
+            self.failed += 1
+            reason = getattr(exc, "reason", None) or str(exc) or f"nothing came within {self._greeting_s:g} s"
+            log.info("a connection of %s is closed before it was one: %s (%d so far)", host, reason, self.failed)
+            connection.close()
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _readable(self, connection: socket.socket) -> None:
+        ready = self._loop.create_future()
+        self._loop.add_reader(connection, _set, ready)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(connection)
+
+
+def _set(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,382 @@
+"""The ready pipelines on a real broker: what they copy, how they stop and go on, and what a crash leaves."""
+
+import json
+import shutil
+import time
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import DataFrame, SparkSession
+
+import ogive
+from ogive.errors import InvalidOption, NoRoute
+from ogive.model import dlq_topic
+from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
+from ogive.pipelines.archive import SCHEMA, compact, recover
+from ogive.pipelines.running import positions
+from tests.peers import RunningBroker, our_broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Place = tuple[str, int, int]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def send(broker: RunningBroker, topic: str) -> Any:
+    """Sends *count* messages like the demo's flights: key, tag, property and, for most, a sharding key."""
+
+    def go(count: int, first: int = 0, name: str = topic, queues: int = 4) -> None:
+        with ogive.Admin(broker.name_server) as admin:
+            admin.create_topic(name, queues=queues)
+        with ogive.Producer(broker.name_server) as producer:
+            for i in range(first, first + count):
+                tail = f"N{i % 7}" if i % 5 else None
+                producer.send(
+                    name, b"event %d" % i, tag=("departed", "arrived")[i % 2], keys=f"f{i}", properties={"n": str(i)}, sharding_key=tail
+                )
+
+    return go
+
+
+def table(spark: SparkSession, broker: RunningBroker, topic: str) -> DataFrame:
+    return spark.read.format("rocketmq").option("nameServer", broker.name_server).load(topic)
+
+
+def content(rows: DataFrame) -> Counter[tuple[Any, ...]]:
+    """What a copy must keep."""
+    return Counter((bytes(row.body), row.keys, row.tags, row.properties["n"]) for row in rows.collect())
+
+
+def order(rows: DataFrame) -> dict[str, list[int]]:
+    """Numbers by sharding key, in the order of queue and offset; each key must be in one queue."""
+    by_key: dict[str, list[int]] = defaultdict(list)
+    queues: dict[str, set[int]] = defaultdict(set)
+    for row in rows.orderBy("queueId", "queueOffset").collect():
+        key = row.properties["__SHARDINGKEY"]
+        by_key[key].append(int(row.properties["n"]))
+        queues[key].add(row.queueId)
+    assert all(len(ids) == 1 for ids in queues.values())
+    return by_key
+
+
+class Lake:
+    """An archive and how to bring it up to date."""
+
+    def __init__(self, spark: SparkSession, broker: RunningBroker, topic: str, folder: Path) -> None:
+        self.spark, self.broker, self.topic, self.folder = spark, broker, topic, folder
+
+    def run(self, stop: Stop | None = None, **options: Any) -> Any:
+        return archive(
+            self.spark, name_server=self.broker.name_server, topics=[self.topic], to=self.folder, stop=stop or Stop(),
+            say=lambda _: None, **options,
+        )  # fmt: skip
+
+    def offsets(self) -> list[Place]:
+        rows = self.spark.read.schema(SCHEMA).parquet(str(self.folder)).select("topic", "queueId", "queueOffset").collect()
+        return sorted((row.topic, row.queueId, row.queueOffset) for row in rows)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path) -> Lake:
+    return Lake(spark, broker, topic, tmp_path / "lake")
+
+
+def all_of(spark: SparkSession, broker: RunningBroker, topic: str) -> list[Place]:
+    return sorted((row.topic, row.queueId, row.queueOffset) for row in table(spark, broker, topic).collect())
+
+
+# --- archive ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_holds_every_message_once_and_goes_on(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+    send(100)
+    assert lake.run(dry_run=True).written == 100
+    assert not lake.folder.exists()
+    summary = lake.run(max_rows=40)
+    assert (summary.read, summary.written, summary.stopped) == (100, 100, False)
+    assert lake.run().read == 0
+    send(20, 100)
+    assert lake.run().written == 20
+    assert lake.offsets() == all_of(spark, broker, lake.topic)
+    stored = spark.read.schema(SCHEMA).parquet(str(lake.folder))
+    assert content(stored) == content(table(spark, broker, lake.topic))
+    hour = stored.selectExpr("date = date_format(storeTimestamp, 'yyyy-MM-dd') and hour = date_format(storeTimestamp, 'HH') as right")
+    assert {row.right for row in hour.collect()} == {True}
+
+
+@pytest.mark.nightly
+def test_hours_that_are_over_become_one_file_each(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+    send(60)
+    lake.run(max_rows=20)
+    before = lake.offsets()
+    hours = len(list(lake.folder.glob("topic=*/date=*/hour=*")))
+    assert compact(spark, lake.folder, datetime.now(UTC) + timedelta(hours=2)) == hours
+    assert len(list(lake.folder.rglob("*.parquet"))) == hours
+    assert lake.offsets() == before == all_of(spark, broker, lake.topic)
+
+
+def test_a_batch_that_spark_repeats_is_not_doubled(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+    """The checkpoint lost its last commit: before compaction the batch replaces itself, after it the archive knows the batch."""
+    send(60)
+    lake.run(max_rows=20)
+    commits = lake.folder / "_checkpoint" / "commits"
+    last = max(int(file.name) for file in commits.glob("[0-9]*"))
+    shutil.copytree(lake.folder, lake.folder.with_name("crashed"))
+    (lake.folder / "_archive.json").unlink()  # as when the process died inside the last batch
+    (commits / str(last)).unlink()
+    lake.run()
+    assert lake.offsets() == all_of(spark, broker, lake.topic)
+    crashed = Lake(spark, broker, lake.topic, lake.folder.with_name("crashed"))
+    compact(spark, crashed.folder, datetime.now(UTC) + timedelta(hours=2))
+    (crashed.folder / "_checkpoint" / "commits" / str(last)).unlink()
+    assert "is in the archive already" in " ".join(crashed.run().notes)
+    assert crashed.offsets() == all_of(spark, broker, lake.topic)
+
+
+@pytest.mark.nightly
+def test_a_compaction_that_was_cut_anywhere_is_finished(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+    send(60)
+    lake.run(max_rows=20)
+    hour = next(lake.folder.glob("topic=*/date=*/hour=*"))
+    parts = sorted(part.name for part in hour.glob("part=*"))
+    place = str(hour.relative_to(lake.folder))
+    journal = {"hour": place, "parts": parts, "into": "part=c000000009-1"}
+    whole = spark.read.schema(SCHEMA).parquet(*(str(hour / part) for part in parts)).drop("topic", "date", "hour", "part")
+    copy = lake
+    for removed in range(len(parts) + 1):
+        copy = Lake(spark, broker, lake.topic, lake.folder.with_name(f"cut{removed}"))
+        shutil.copytree(lake.folder, copy.folder)
+        whole.coalesce(1).write.parquet(str(copy.folder / "_new" / place))
+        (copy.folder / "_compacting.json").write_text(json.dumps(journal))
+        for part in parts[:removed]:
+            shutil.rmtree(copy.folder / place / part)
+        recover(copy.folder)
+        recover(copy.folder)
+        assert copy.offsets() == lake.offsets()
+        assert [file.name for file in (copy.folder / place).iterdir()] == ["part=c000000009-1"]
+    (copy.folder / "_compacting.json").write_text(json.dumps(journal))  # cut after the last rename
+    recover(copy.folder)
+    assert copy.offsets() == lake.offsets()
+
+
+@pytest.mark.nightly
+def test_a_stop_ends_after_the_batch_under_way(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+    send(60)
+    stop = Stop()
+
+    class AfterTwo(Stop):
+        checks = 0
+
+        def check(self) -> None:
+            self.checks += 1
+            if self.checks == 3:
+                stop.ask()
+                self.ask()
+            super().check()
+
+    summary = lake.run(AfterTwo(), max_rows=20)
+    assert summary.stopped
+    assert 0 < summary.written < 60
+    assert len(lake.offsets()) == summary.written
+    assert lake.run().written == 60 - summary.written
+    assert lake.offsets() == all_of(spark, broker, lake.topic)
+
+
+@pytest.mark.nightly
+def test_an_archive_without_its_checkpoint_is_refused(lake: Lake, send: Any) -> None:
+    send(5)
+    lake.run()
+    shutil.rmtree(lake.folder / "_checkpoint")
+    with pytest.raises(InvalidOption, match="a new run would double it"):
+        lake.run()
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_is_replayed_with_its_keys_in_order(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+    send(120)
+    lake.run()
+    again, state = lake.topic + "_2", lake.folder.with_name("state")
+    with ogive.Admin(broker.name_server) as admin:
+        admin.create_topic(again, queues=3)
+    options: dict[str, Any] = {
+        "source": f"archive:{lake.folder}", "name_server": broker.name_server, "target": broker.name_server, "to": again, "state": state,
+    }  # fmt: skip
+
+    class AfterOne(Stop):
+        def wait(self, timeout_s: float) -> bool:
+            self.ask()
+            return True
+
+    assert replay(spark, **options, stop=Stop(), say=lambda _: None, dry_run=True).written == 120
+    first = replay(spark, **options, rate=50, stop=AfterOne(), say=lambda _: None)
+    assert (first.written, first.stopped) == (50, True)
+    second = replay(spark, **options, stop=Stop(), say=lambda _: None)
+    assert (second.written, dict(second.skipped)) == (70, {"sent by an earlier run": 50})
+    copied = table(spark, broker, again)
+    assert content(copied) == content(table(spark, broker, lake.topic))
+    assert all(numbers == sorted(numbers) for numbers in order(copied.where("properties['__SHARDINGKEY'] like 'N%'")).values())
+    with pytest.raises(InvalidOption, match="another replay"):
+        replay(spark, **{**options, "where": "tags = 'arrived'"}, stop=Stop(), say=lambda _: None)
+
+
+@pytest.mark.nightly
+def test_a_time_range_of_a_topic_is_replayed_at_a_rate(
+    spark: SparkSession, broker: RunningBroker, topic: str, send: Any, tmp_path: Path
+) -> None:
+    """The rate is held by pauses, which a test counts instead of waiting."""
+    send(30)
+    stored = table(spark, broker, topic).selectExpr("unix_millis(storeTimestamp) as at", "tags").orderBy("at").collect()
+    since = datetime.fromtimestamp(stored[15].at / 1000, UTC)
+    pauses: list[float] = []
+
+    class Counting(Stop):
+        def wait(self, timeout_s: float) -> bool:
+            pauses.append(timeout_s)
+            return False
+
+    summary = replay(
+        spark, source=topic, name_server=broker.name_server, target=broker.name_server, to=topic + "_2", state=tmp_path / "state",
+        since=since, where="tags = 'arrived'", rate=4, stop=Counting(), say=lambda _: None,
+    )  # fmt: skip
+    wanted = sum(row.at >= stored[15].at and row.tags == "arrived" for row in stored)
+    assert summary.written == wanted > 0
+    assert table(spark, broker, topic + "_2").where("tags = 'arrived'").count() == wanted
+    assert len(pauses) == -(-summary.written // 4)
+
+
+# --- redrive ---------------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_go_back_once(spark: SparkSession, broker: RunningBroker, topic: str, group: str, send: Any, tmp_path: Path) -> None:
+    send(10)
+
+    @ogive.listener(topic, group=group, start="earliest", max_retries=0)
+    def fail(message: ogive.MessageExt) -> Any:
+        return ogive.DEAD_LETTER
+
+    with ogive.PushConsumer(fail, name_server=broker.name_server):
+        letters = wait_for(lambda: safe_count(spark, broker, dlq_topic(group)), 10)
+    assert letters == 10
+    options: dict[str, Any] = {"name_server": broker.name_server, "group": group, "state": tmp_path, "stop": Stop(), "say": lambda _: None}
+    plan = redrive(spark, **options, where="tags = 'departed'")
+    assert (plan.dry_run, plan.written, dict(plan.skipped)) == (True, 5, {"not chosen": 5})
+    assert table(spark, broker, topic).count() == 10
+    sent = redrive(spark, **options, where="tags = 'departed'", chunk=2, dry_run=False)
+    assert sent.written == 5
+    rest = redrive(spark, **options, dry_run=False)
+    assert (rest.written, dict(rest.skipped)) == (5, {"sent by an earlier run": 5})
+    assert redrive(spark, **options, dry_run=False).written == 0
+    back = content(table(spark, broker, topic))
+    assert set(back.values()) == {2}
+    assert len(back) == 10
+
+
+def wait_for(look: Any, wanted: int) -> int:
+    deadline = time.monotonic() + 60
+    while (found := look()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return int(found)
+
+
+def safe_count(spark: SparkSession, broker: RunningBroker, topic: str) -> int:
+    with ogive.Admin(broker.name_server) as admin:
+        try:
+            return sum(row.max_offset - row.min_offset for row in admin.offsets(topic))
+        except NoRoute:
+            return 0
+
+
+def test_a_group_without_dead_letters_is_told_so(spark: SparkSession, broker: RunningBroker, group: str, tmp_path: Path) -> None:
+    summary = redrive(spark, name_server=broker.name_server, group=group, state=tmp_path, stop=Stop(), say=lambda _: None)
+    assert summary.notes == [f"group {group} has no dead letters"]
+
+
+# --- mirror and reconcile --------------------------------------------------------------------------------------------
+
+
+def test_a_mirror_keeps_everything_and_reconcile_agrees(
+    spark: SparkSession, broker: RunningBroker, topic: str, send: Any, tmp_path: Path
+) -> None:
+    send(80)
+    with our_broker(tmp_path / "other") as other:
+        options: dict[str, Any] = {
+            "source": broker.name_server, "target": other.name_server, "topics": [topic], "state": tmp_path / "state", "stop": Stop(),
+            "say": lambda _: None,
+        }  # fmt: skip
+        assert mirror(spark, **options, dry_run=True).written == 80
+        first = mirror(spark, **options, max_rows=30)
+        assert (first.written, first.figures["lag"]) == (80, 0)
+        send(20, 80)
+        assert mirror(spark, **options).written == 20
+        copied = table(spark, other, topic)
+        assert content(copied) == content(table(spark, broker, topic))
+        assert all(numbers == sorted(numbers) for numbers in order(copied).values())
+        assert len({row.queueId for row in copied.select("queueId").collect()}) > 1
+        there = f"{topic}@{other.name_server}"
+        same = reconcile(spark, left=topic, right=there, name_server=broker.name_server, say=lambda _: None)
+        assert (same.figures["same"], same.figures["keys"]["equal"], same.read) == (True, 100, 200)
+    with pytest.raises(InvalidOption, match="one cluster"):
+        mirror(spark, **{**options, "target": broker.name_server})
+
+
+def test_reconcile_finds_what_is_missing_extra_and_different(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    with ogive.Producer(broker.name_server) as producer:
+        for key in ("a", "b", "c", "d"):
+            producer.send(topic, b"body " + key.encode(), keys=key)
+        producer.send(topic, b"nobody's")
+        producer.send(topic + "_2", b"body a", keys="a")
+        producer.send(topic + "_2", b"another b", keys="b")
+        producer.send(topic + "_2", b"body c", keys="c")
+        producer.send(topic + "_2", b"body c", keys="c")
+        producer.send(topic + "_2", b"body e", keys="e")
+    out = tmp_path / "differences"
+    found = reconcile(spark, left=topic, right=topic + "_2", name_server=broker.name_server, out=out, say=lambda _: None)
+    assert found.figures == {"keys": {"equal": 1, "missing": 1, "extra": 1, "different": 2}, "same": False}
+    assert dict(found.skipped) == {"without a key": 1}
+    verdicts = {row.key: row.verdict for row in spark.read.parquet(str(out)).collect()}
+    assert verdicts == {"b": "different", "c": "different", "d": "missing", "e": "extra"}
+    assert positions(tmp_path / "nothing") == {}
+
+
+# --- trace report ----------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_report_names_groups_and_queues(spark: SparkSession, broker: RunningBroker, topic: str, group: str, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    @ogive.listener(topic, group=group, start="earliest")
+    def note(message: ogive.MessageExt) -> None:
+        seen.append(message.id)
+
+    config = ogive.ConsumerConfig(trace=True)
+    with ogive.Producer(broker.name_server, config=ogive.ProducerConfig(trace=True)) as producer:
+        for i in range(20):
+            producer.send(topic, b"%d" % i)
+        with ogive.PushConsumer(note, name_server=broker.name_server, config=config):
+            assert wait_for(lambda: len(seen), 20) == 20
+    page = tmp_path / "out" / "traces.html"
+    summary = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None)
+    report = summary.figures["report"]
+    ours = [row for row in report["Delivery by group and topic"] if row["name"] == f"{group} · {topic}"]
+    assert [(row["count"], row["failed"]) for row in ours] == [(20, 0)]
+    assert sum(row["count"] for row in report["Delivery by group and queue"] if f"{group} · {topic}/" in row["name"]) == 20
+    assert [row["count"] for row in report["Sends by topic"] if row["name"] == topic] == [20]
+    html = page.read_text("utf-8")
+    assert f"{group} · {topic}" in html
+    assert "<polyline" in html
+    assert "http" not in html

@@ -1,0 +1,322 @@
+"""Every command of Apache's mqadmin 5.5.0 on our broker and name server: right answers, or a refusal that says why.
+
+One row a command and way of calling it. All rows run in one JVM, in this order; a test for each looks at what it printed.
+"""
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.model import MessageExt
+from ogive.testing import Broker
+from tests.interop import apache
+
+Kind = Literal["must", "should", "refuse"]  # everyday use; real use; not for a broker on one machine
+
+TOPIC, GROUP, PRODUCERS = "T", "G", "P"  # 20 messages of tag A and keys k0 to k19 in four queues, consumed by one member that is online
+MESSAGES = 20
+EACH_CONSUMED = tuple(rf"^T +broker-a +{queue} +5 +5 +0" for queue in range(4))
+NAMESERVERS = r"127\.0\.0\.1:\d+"
+
+
+@dataclass(frozen=True)
+class Row:
+    """*arguments* may name {broker}, {client}, {unique}, {offset_id}, {folder}. *says*: patterns that the output must have."""
+
+    kind: Kind
+    command: str
+    arguments: str
+    says: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.command} {self.arguments}"
+
+
+def must(command: str, arguments: str, *says: str) -> Row:
+    return Row("must", command, arguments, says)
+
+
+def should(command: str, arguments: str, *says: str) -> Row:
+    return Row("should", command, arguments, says)
+
+
+def refuse(command: str, arguments: str, *says: str) -> Row:
+    return Row("refuse", command, arguments, says)
+
+
+LITE = "lite topics are not supported"
+ONE_BROKER = "one broker without slaves or controller has nothing to say to it"
+OTHER_STORE = "the part of Apache's store that it is about does not exist here"
+SAYS_NO_MORE = r"\[broker-a\] error|broker-a +error"  # what these print for any refusal
+
+ROWS = (
+    # topics
+    must("topicList", "", rf"^{TOPIC}$", "^%RETRY%G$", "^TBW102$"),
+    must("updateTopic", "-c DefaultCluster -t T2 -r 6 -w 5", "create topic to .* success", "readQueueNums=6, writeQueueNums=5"),
+    must("updateTopic", "-b {broker} -t T3 -r 4 -w 4 -a +message.type=FIFO", "create topic to .* success"),
+    should("updateTopicList", "-c DefaultCluster -f {folder}/topics.json", "submit batch of topic config to .* success"),
+    must("topicRoute", "-t T2", r'"readQueueNums":6', r'"writeQueueNums":5', r'"perm":6'),
+    must("topicRoute", "-t TL2", r'"readQueueNums":2'),
+    must("topicRoute", "-l -t T", r"broker-a +\{0=127.*\} +4 +4 +6"),
+    must(
+        "topicStatus",
+        "-t T",
+        *(rf"broker-a +{queue} +0 +5 +2\d\d\d-" for queue in range(4)),
+        r"Topic Put TPS: [0-9.]+",
+    ),
+    should("topicClusterList", "-t T", "^DefaultCluster"),
+    should("updateTopicPerm", "-c DefaultCluster -t T2 -p 4", "update topic perm from 6 to 4 in .* success"),
+    must("topicRoute", "-t T2", r'"perm":4'),
+    should("updateOrderConf", "-t T2 -m put -v broker-a:4", r"update orderConf success. topic=\[T2\], orderConf=\[broker-a:4\]"),
+    should("updateOrderConf", "-t T2 -m get", r"get orderConf success. topic=\[T2\], orderConf=\[broker-a:4\]"),
+    should("updateOrderConf", "-t T2 -m delete", "delete orderConf success"),
+    should("allocateMQ", "-t T -i 10.0.0.1,10.0.0.2", r'"10\.0\.0\.1":\[\{', r'"10\.0\.0\.2":\[\{'),
+    must("deleteTopic", "-c DefaultCluster -t T3", r"delete topic \[T3\] from cluster \[DefaultCluster\] success", "NameServer success"),
+    should("statsAll", "-t T", r"^T +G +0 +0\.\d\d +0\.\d\d +20 +20 *$"),
+    should("statsAll", "-a", r"^T +G +0 +0\.\d\d"),
+    # groups and offsets
+    must("updateSubGroup", "-c DefaultCluster -g G2 -r 3", "create subscription group to .* success"),
+    should("updateSubGroupList", "-c DefaultCluster -f {folder}/groups.json", "submit batch of subscription group config to .* success"),
+    should("getConsumerConfig", "-g G2", r"retryMaxTimes += +3", "DefaultCluster:broker-a"),
+    should("getConsumerConfig", "-g GL1", r"retryMaxTimes += +5"),
+    should("setConsumeMode", "-c DefaultCluster -t T -g G2 -m PULL", "set consume mode to .* success", r"consume mode\[PULL\]"),
+    refuse("setConsumeMode", "-c DefaultCluster -t T -g G2 -m POP -q 4", "CODE: 29  DESC: mode 'POP': groups pull on this broker"),
+    must("deleteSubGroup", "-c DefaultCluster -g GL2 -r true", r"delete subscription group \[GL2\] from broker .* success"),
+    must("consumerProgress", "", r"^G +1 +V5_3_3 +PUSH +CLUSTERING +\d+ +0"),
+    must(
+        "consumerProgress",
+        "-g G",
+        *EACH_CONSUMED,
+        "Consume Diff Total: 0",
+        r"Consume TPS: [0-9.]+",
+    ),
+    must("consumerProgress", "-g G -s true", r"^T +broker-a +0 +5 +5 +\d+\.\d+\.\d+\.\d+"),
+    must("consumerConnection", "-g G", "{client} +127.0.0.1:.* PYTHON +V5_3_3", r"^T +\*", "CONSUME_PASSIVELY", "CLUSTERING"),
+    should("consumerStatus", "-g G -i {client}", "PROP_CONSUMER_START_TIMESTAMP", "#Consumer Subscription#"),
+    should("consumerStatus", "-g G -i {client} -s", "thread "),
+    should("producerConnection", "-g P -t T", r"127\.0\.0\.1:\d+ +PYTHON +V5_3_3"),
+    should("producer", "-b {broker}", r"group \(P\) instance : clientId=.*,remoteIP=/127\.0\.0\.1:\d+, language=PYTHON, version=479"),
+    should("brokerConsumeStats", "-b {broker}", *(rf"^T +G +broker-a +{queue} +5 +5 +0" for queue in range(4)), "Diff Total: 0"),
+    should("cloneGroupOffset", "-s G -d G2 -t T", r"clone group offset success. srcGroup\[G\], destGroup=\[G2\], topic\[T\]"),
+    must("consumerProgress", "-g G2", *EACH_CONSUMED),
+    must("resetOffsetByTime", "-g G2 -t T -s 1000", *(rf"^broker-a +{queue} +0" for queue in range(4))),
+    must("consumerProgress", "-g G2", "Consume Diff Total: 20"),
+    must("resetOffsetByTime", "-g G2 -t T -s -1 -b {broker} -q 0 -o 2", "reset consumer offset to 2"),
+    must("consumerProgress", "-g G2", "Consume Diff Total: 18"),
+    must("skipAccumulatedMessage", "-g G2 -t T", *(rf"^broker-a +{queue} +5" for queue in range(4))),
+    must("consumerProgress", "-g G2", "Consume Diff Total: 0"),
+    # messages
+    must("queryMsgById", "-i {offset_id} -t T", r"Topic: +T$", r"Tags: +\[A\]", r"Keys: +\[k3\]", r"Queue Offset: +\d"),
+    must("queryMsgById", "-i {offset_id} -t T -g G -d {client}", "consumeResult=CR_SUCCESS"),
+    must("queryMsgByOffset", "-t T -b broker-a -i 0 -o 4", r"Topic: +T$", r"Queue ID: +0", r"Queue Offset: +4"),
+    must("queryMsgByKey", "-t T -k k3", r"^{unique}"),
+    must("queryMsgByUniqueKey", "-t T -i {unique}", r"Keys: +\[k3\]", r"Queue Offset: +\d"),
+    must("queryMsgTraceById", "-i {unique}", "Pub", "P .* success"),
+    should(
+        "printMsg",
+        "-t T",
+        *(rf"minOffset=0, maxOffset=\d, MessageQueue \[topic=T, brokerName=broker-a, queueId={q}\]" for q in range(4)),
+        "{unique}",
+    ),
+    should("printMsgByQueue", "-t T -a broker-a -i 1 -p true", *(f"queueOffset={offset}," for offset in range(5))),
+    should("queryCq", "-t T -q 0 -i 0 -c 3", "max: 5, min: 0", r"idx: 2\nConsumeQueueData\{physicOffset=\d+, physicSize=\d+, tagsCode=65,"),
+    should("queryCq", "-t T -q 0 -i 3 -c 3 -b {broker} -g G", r'"subString":"\*"', "Filter data:", "eval=true"),
+    must("sendMessage", "-t T2W -p hello -k k1 -c tagA", r"broker-a +\d +SEND_OK +[0-9A-F]+$"),
+    must("consumeMessage", "-t T -c 3", "Consume ok", *(f"queueOffset={offset}," for offset in range(3))),
+    should("checkMsgSendRT", "-t T2W -a 3 -s 100", *(r"^broker-a +\d +true +\d+" for _ in range(3)), "Avg RT: "),
+    should("sendMsgStatus", "-b broker-a -c 3 -s 100", r"sendStatus=SEND_OK.*topic=broker-a"),
+    # brokers and clusters
+    must("clusterList", "", r"^DefaultCluster +broker-a +0 +{broker} +V5_3_3 .* true"),
+    should("clusterList", "-m", r"^DefaultCluster +broker-a +0 +0 +2\d +\d+"),
+    must("brokerStatus", "-b {broker}", r"msgPutTotalTodayNow +: 2\d", r"putMessageDistributeTime +: \[<=0ms\]:\d+ "),
+    must("brokerStatus", "-c DefaultCluster", r"^{broker} +putTps +: [0-9.]+ [0-9.]+ [0-9.]+"),
+    must("getBrokerConfig", "-b {broker}", "brokerName += +broker-a", "maxMessageSize += +4194304"),
+    must("updateBrokerConfig", "-b {broker} -k maxMessageSize -v 1048576", "update broker config success"),
+    must("getBrokerConfig", "-b {broker}", "maxMessageSize += +1048576"),
+    refuse("updateBrokerConfig", "-b {broker} -k storePathRootDir -v /tmp/elsewhere", "CODE: 16  DESC: storePathRootDir"),
+    should("cleanExpiredCQ", "-b {broker}", "success"),
+    should("deleteExpiredCommitLog", "-b {broker}", "success"),
+    should("cleanUnusedTopic", "-b {broker}", "success"),
+    should("wipeWritePerm", "-b broker-a", rf"wipe write perm of broker\[broker-a\] in name server\[{NAMESERVERS}\] OK, \d\d"),
+    must("topicRoute", "-t T", r'"perm":4'),
+    should("addWritePerm", "-b broker-a", rf"add write perm of broker\[broker-a\] in name server\[{NAMESERVERS}\] OK, \d\d"),
+    must("topicRoute", "-t T", r'"perm":6'),
+    # name server
+    should("getNamesrvConfig", "", "listenPort += +\\d+", "orderMessageEnable += +false"),
+    should("updateNamesrvConfig", "-k orderMessageEnable -v true", "update name server config success", "orderMessageEnable : true"),
+    should("getNamesrvConfig", "", "orderMessageEnable += +true"),
+    refuse("updateNamesrvConfig", "-k kvConfigPath -v /tmp/elsewhere", "CODE: 16  DESC: kvConfigPath"),
+    should("updateKvConfig", "-s NS -k a -v b", "create or update kv config to namespace success"),
+    should("deleteKvConfig", "-s NS -k a", "delete kv config from namespace success"),
+    # access control, which this broker runs without; test_access_control.py has the same commands on one that runs with it
+    *(
+        refuse(command, arguments, "CODE: 16 +DESC: this broker runs without access control")
+        for command, arguments in (
+            ("createUser", "-b {broker} -u u -p p"),
+            ("updateUser", "-b {broker} -u u -p p2"),
+            ("getUser", "-b {broker} -u u"),
+            ("listUser", "-b {broker}"),
+            ("deleteUser", "-b {broker} -u u"),
+            ("copyUser", "-f {broker} -t {broker} -u u"),
+            ("createAcl", "-b {broker} -s User:u -r Topic:T -a PUB -d ALLOW"),
+            ("updateAcl", "-b {broker} -s User:u -r Topic:T -a PUB -d ALLOW"),
+            ("getAcl", "-b {broker} -s User:u"),
+            ("listAcl", "-b {broker}"),
+            ("deleteAcl", "-b {broker} -s User:u"),
+            ("copyAcl", "-f {broker} -t {broker} -s User:u"),
+        )
+    ),
+    # exports
+    should("exportMetadata", "-c DefaultCluster -f {folder}", "export .*metadata.json success"),
+    should("exportMetadata", "-b {broker} -f {folder} -t", "export .*topic.json success"),
+    should("exportConfigs", "-c DefaultCluster -f {folder}", "export .*configs.json success"),
+    should("exportMetrics", "-c DefaultCluster -f {folder}", "export .*metrics.json success"),
+    # not for one machine
+    refuse("exportPopRecord", "-b {broker}", "CODE: 3 .*: pop consumption is not supported"),
+    refuse("updateStaticTopic", "-t ST -qn 4 -b broker-a -mf {folder}/none", "FileNotFound|not exist|CODE: 3 "),
+    refuse("remappingStaticTopic", "-t T -b broker-a", "Mapping info should not be null in broker broker-a"),
+    *(
+        refuse(command, arguments, f"CODE: 3 .*: {ONE_BROKER}")
+        for command, arguments in (
+            ("addBroker", "-b {folder}/x.conf -c {broker}"),
+            ("removeBroker", "-b DefaultCluster:broker-a:0 -c {broker}"),
+            ("resetMasterFlushOffset", "-b {broker} -o 0"),
+            ("haStatus", "-b {broker}"),
+            ("getSyncStateSet", "-a {broker} -b broker-a"),
+            ("getBrokerEpoch", "-b broker-a"),
+            ("getControllerMetaData", "-a {broker}"),
+            ("getControllerConfig", "-a {broker}"),
+            ("updateControllerConfig", "-a {broker} -k a -v b"),
+            ("electMaster", "-a {broker} -b 0 -bn broker-a -c DefaultCluster"),
+            ("cleanBrokerMetadata", "-a {broker} -bn broker-a -c DefaultCluster"),
+        )
+    ),
+    *(
+        refuse(command, arguments, f"CODE: 3 .*: {OTHER_STORE}")
+        for command, arguments in (
+            ("getColdDataFlowCtrInfo", "-b {broker}"),
+            ("updateColdDataFlowCtrGroupConfig", "-b {broker} -g G -v 100"),
+            ("removeColdDataFlowCtrGroupConfig", "-b {broker} -g G"),
+            ("setCommitLogReadAheadMode", "-b {broker} -m 1"),
+            ("rocksDBConfigToJson", "-c DefaultCluster -t topics"),
+            ("checkRocksdbCqWriteProgress", "-c DefaultCluster -t T"),
+            ("switchTimerEngine", "-b {broker} -e R"),
+        )
+    ),
+    refuse("exportMetadataInRocksDB", "-p {folder}/none -t topics", "RocksDB path is invalid"),  # reads files of its own machine
+    refuse("dumpCompactionLog", "-f {folder}/none", "file .* not exist"),  # this too
+    refuse("getBrokerLiteInfo", "-b {broker}", f"CODE: 3 .*: {LITE}"),
+    *(
+        refuse(command, arguments, SAYS_NO_MORE)
+        for command, arguments in (
+            ("getParentTopicInfo", "-p T"),
+            ("getLiteTopicInfo", "-p T -l x"),
+            ("getLiteClientInfo", "-p T -g G -c x"),
+            ("getLiteGroupInfo", "-p T -g G"),
+            ("triggerLiteDispatch", "-p T -g G"),
+        )
+    ),
+)
+ALONE = {"clusterRT", "startMonitoring"}  # these never end: each has a JVM and a test of its own
+
+
+class Prepared:
+    """What the rows' arguments name."""
+
+    def __init__(self, broker: Broker, folder: Path) -> None:
+        self.broker, self.folder = broker, folder
+        self.seen: list[MessageExt] = []
+        self.names: dict[str, str] = {}
+
+    async def outputs(self) -> list[str]:
+        """What each row printed."""
+        (self.folder / "topics.json").write_text(json.dumps([{"topicName": "TL2", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]))
+        (self.folder / "groups.json").write_text(json.dumps([{"groupName": "GL1", "retryMaxTimes": 5}, {"groupName": "GL2"}]))
+        server = self.broker.name_server
+        async with aio.Admin(server) as admin:
+            for topic in (TOPIC, "T2W"):
+                await admin.create_topic(topic, queues=4)
+        listener = ogive.listener(TOPIC, group=GROUP, start="earliest")(self.seen.append)
+        once = ogive.listener("T2W", group="G2")(self.seen.append)
+        async with aio.PushConsumer(once, name_server=server):
+            pass  # a group has a retry topic, for which mqadmin asks, when a member was online
+        consuming = aio.PushConsumer(listener, name_server=server, config=ogive.ConsumerConfig(persist_period_s=0.2))
+        producing = aio.Producer(server, group=PRODUCERS, config=ogive.ProducerConfig(trace=True))
+        async with consuming as consumer, producing as producer:
+            queues = await producer.client.publish_queues(TOPIC)
+            sent = [await producer.send(TOPIC, b"%d" % i, tag="A", keys=f"k{i}", queue=queues[i % 4]) for i in range(MESSAGES)]
+            await self._until_consumed()
+            offset_id = next(message.offset_id for message in self.seen if message.id == sent[3].id)
+            self.names = {
+                "broker": self.broker.address,
+                "client": consumer.client_id,
+                "unique": sent[3].id,
+                "offset_id": str(offset_id),
+                "folder": str(self.folder),
+            }
+            commands = [f"{row.command} {self.fill(row.arguments)}" for row in ROWS]
+            printed = await asyncio.to_thread(apache.admin, server, *commands)
+        assert len(printed) == len(ROWS)
+        return printed
+
+    async def _until_consumed(self) -> None:
+        async with asyncio.timeout(60), aio.Admin(self.broker.name_server) as admin:
+            while sum(max(0, row.consumer_offset) for row in await admin.lag(GROUP, TOPIC)) < MESSAGES:
+                await asyncio.sleep(0.1)
+
+    def fill(self, text: str) -> str:
+        for name, value in self.names.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+
+@pytest.fixture(scope="module")
+def ran(ogive_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, list[str]]:
+    prepared = Prepared(ogive_broker, tmp_path_factory.mktemp("mqadmin"))
+    return prepared, asyncio.run(prepared.outputs())
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=[str(row) for row in ROWS])
+def test_command(ran: tuple[Prepared, list[str]], number: int) -> None:
+    prepared, outputs = ran
+    row, output = ROWS[number], outputs[number]
+    for pattern in row.says:
+        wanted = prepared.fill(re.sub(r"\{(\w+)\}", lambda found: re.escape(prepared.names.get(found[1], found[0])), pattern))
+        assert re.search(wanted, output, re.MULTILINE), f"{wanted!r} is not in:\n{output}"
+    assert "CODE: 1 " not in output, output  # SYSTEM_ERROR
+    if row.kind != "refuse":
+        said = re.sub(r"exceptionDesc=[^\]]*", "", output)  # of groups that are not online, for Apache's broker too
+        assert not re.search(r"Exception(:|$)|^\s+at org\.", said, re.MULTILINE), output
+
+
+def test_every_command_that_mqadmin_lists_has_a_row() -> None:
+    listed = apache.run_java("org.apache.rocketmq.tools.command.MQAdminStartup").other
+    commands = set(re.findall(r"^   (\w+) +\S", listed, re.MULTILINE))
+    assert len(commands) > 90
+    assert commands == {row.command for row in ROWS} | ALONE
+
+
+def test_cluster_rt_measures_sends_until_it_is_stopped(ogive_broker: Broker) -> None:
+    arguments = ("clusterRT", "-n", ogive_broker.name_server, "-a", "2", "-i", "1")
+    with apache.JavaClient("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments) as running:
+        assert re.search(r"^DefaultCluster +broker-a +[\d.]+ +2 +0", running.wait_for_text("broker-a"), re.MULTILINE)
+
+
+def test_monitoring_connects_and_stays(ogive_broker: Broker) -> None:
+    """It reports to a log file of its own; the broker sees it as a member of its group."""
+    arguments = ("startMonitoring", "-n", ogive_broker.name_server)
+
+    async def until_online() -> None:
+        async with asyncio.timeout(60), aio.Admin(ogive_broker.name_server) as admin:
+            while await admin.members("__MONITOR_CONSUMER") is None:
+                await asyncio.sleep(0.2)
+
+    with apache.JavaClient("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments):
+        asyncio.run(until_online())

@@ -1,0 +1,63 @@
+"""T25: the whole cluster in virtual time, with every fault at once; see tests/simulation."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.figures import figures
+from tests.simulation.story import tell
+
+pytestmark = pytest.mark.rel
+
+ROOT = Path(__file__).parents[2]
+SEEDS = [int(line) for line in (ROOT / "tests" / "simulation" / "seeds.txt").read_text().split("\n") if line and not line.startswith("#")]
+
+
+def stories(seed: int, operations: int, count: int = 1, timeout_s: float = 110.0) -> dict[str, Any]:
+    """Told by a process of their own, whose hashes are fixed; its last line."""
+    command = [sys.executable, "-m", "tests.simulation", str(seed), str(operations), "--seeds", str(count)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return result
+
+
+@pytest.mark.quick
+def test_whatever_fails_what_was_acknowledged_arrives() -> None:
+    with figures("T25", seed=0) as line:
+        line.update(stories(0, 400, 8))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_story_that_went_wrong_once_goes_well(seed: int) -> None:
+    stories(seed, 1000)
+
+
+@pytest.mark.quick
+def test_a_seed_tells_one_story() -> None:
+    assert stories(3, 200)["traces"] == stories(3, 200)["traces"]
+
+
+@pytest.mark.quick
+def test_a_broker_that_answers_before_it_syncs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogive.store.commitlog.LogWriter.sync", lambda self: None)
+    assert any(fault for seed in range(0, 40, 4) for fault in tell(seed, 400).faults)
+
+
+@pytest.mark.quick
+def test_an_orderly_consumer_that_does_not_lock_its_queues_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogive.broker.locks.QueueLocks.lock", lambda self, group, client_id, queues: list(queues))
+    assert any("both at queue" in fault for seed in range(10) for fault in tell(seed, 400).faults)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("first", range(1000, 2000, 250))
+def test_a_thousand_stories_of_two_thousand_operations(first: int) -> None:
+    with figures("T25", nightly=True, seed=first) as line:
+        line.update(stories(first, 2000, 250, timeout_s=1400.0))

@@ -1,0 +1,39 @@
+"""``python -m tests.simulation SEED [OPERATIONS]``: one story. ``--seeds N``: N of them from SEED on, until one goes wrong."""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+from tests.simulation.story import tell
+
+
+def main() -> int:
+    """0 when every story ended well. The last line is JSON: what was done, and the traces."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("operations", type=int, nargs="?", default=500)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every event")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of names is part of the story
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+    began, virtual_s, traces = time.perf_counter(), 0.0, []
+    for seed in range(options.seed, options.seed + options.seeds):
+        outcome = tell(seed, options.operations, verbose=options.verbose)
+        virtual_s += outcome.virtual_s
+        traces.append(outcome.trace)
+        print(f"seed {seed}: {outcome.virtual_s:.0f} s, trace {outcome.trace}, {outcome.counts}", flush=True)
+        if outcome.faults:
+            print("\n".join(outcome.faults[:20]))
+            print(f"again: python -m tests.simulation {seed} {options.operations}")
+            return 1
+    took_s = time.perf_counter() - began
+    done = {"stories": len(traces), "operations": options.operations, "virtual_s": round(virtual_s), "seconds": round(took_s, 1)}
+    print(json.dumps(done | {"traces": traces}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The broker's files: what the process sees, what a power cut would leave, and errors on demand; and a writer without a thread."""
+
+import errno
+import random
+from collections import deque
+from pathlib import Path
+
+from ogive.store.fs import Data
+from ogive.store.writer import Group, GroupWriter, Job
+from tests.chaos.recorder import Disk, Inode, MemoryFs, Operation
+from tests.simulation.loop import Node, VirtualLoop
+
+
+class LiveFs(MemoryFs):
+    """Files in memory that know what of them is certainly on the disk. A dead node's calls change nothing."""
+
+    def __init__(self, base: MemoryFs | None, node: Node) -> None:
+        super().__init__({path: inode.data for path, inode in base.names.items()} if base else None, base.directories if base else None)
+        names: dict[Path, Inode | None] = dict(self.names)
+        self._disk = Disk({inode: bytearray(inode.data) for inode in self.names.values()}, names | dict.fromkeys(self.directories))
+        self._node = node
+        self.failing = False
+
+    def record(self, operation: Operation) -> None:
+        self._disk.apply(operation)
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        self._check()
+        super().pwrite(handle, data, offset)
+
+    def fdatasync(self, handle: int) -> None:
+        self._check()
+        super().fdatasync(handle)
+
+    def _check(self) -> None:
+        if self._node.dead:
+            raise OSError(errno.EIO, "the process is gone")
+        if self.failing:
+            raise OSError(errno.EIO, "input/output error")
+
+    def after_kill(self) -> MemoryFs:
+        """The operating system has everything that was written."""
+        return self.copy()
+
+    def after_power_cut(self, rng: random.Random) -> MemoryFs:
+        return self._disk.after_power_cut(rng)
+
+
+class VirtualWriter:
+    """Groups wait for each other as in the writer's thread, and a sync takes its time."""
+
+    def __init__(self, loop: VirtualLoop, work: GroupWriter, max_group_bytes: int) -> None:
+        self._loop, self._work, self._max_group_bytes = loop, work, max_group_bytes
+        self._jobs: deque[Group | Job] = deque()
+        self._due = False
+        self._closed = False
+
+    def post(self, job: Group | Job) -> None:
+        self._jobs.append(job)
+        if not self._due:
+            self._due = True
+            self._loop.call_later(0.0002 + self._loop.rng.expovariate(500.0), self._turn)
+
+    def close(self) -> None:
+        self._closed = True
+        self._empty()
+        self._work.sync_now()
+
+    def _turn(self) -> None:
+        self._due = False
+        if not self._closed:
+            self._empty()
+            if self._work.sync_in() < 60.0:
+                self._loop.call_later(self._work.sync_in(), self._sync)
+
+    def _sync(self) -> None:
+        if not self._closed and self._work.sync_in() == 0.0:
+            self._work.sync_now()
+
+    def _empty(self) -> None:
+        while self._jobs:
+            groups: list[Group] = []
+            size = 0
+            while self._jobs and isinstance(job := self._jobs[0], Group) and size < self._max_group_bytes:
+                groups.append(job)
+                size += job.end - job.start
+                self._jobs.popleft()
+            if groups:
+                self._work.commit(groups)
+            elif not isinstance(job := self._jobs.popleft(), Group):
+                job()
+        self._work.idle()

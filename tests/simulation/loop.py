@@ -1,0 +1,188 @@
+"""An event loop whose time passes only when nothing is left to do, and the nodes whose work it carries out, holds back or forgets."""
+
+import asyncio
+import contextvars
+import itertools
+import os
+import random
+import secrets
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest import mock
+
+from ogive.transport.connection import Connection
+
+EPOCH_S: Final = 1_700_000_000.0
+
+
+class Deadlock(Exception):
+    """Nothing is left that could ever run."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A process of the simulated cluster. Everything that it starts inherits it; a dead one's callbacks are never called."""
+
+    name: str
+    dead: bool = False
+    paused: bool = False
+    held: deque[tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = field(default_factory=deque)
+
+
+_node: Final[contextvars.ContextVar[Node | None]] = contextvars.ContextVar("node", default=None)
+
+
+def current_node() -> Node | None:
+    return _node.get()
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """``now`` is the monotonic clock, ``wall_offset_s`` how far the wall clock has been set forward or back."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.rng = rng
+        self.now = 1000.0
+        self.wall_offset_s = 0.0
+        self._selector = self
+        self.set_exception_handler(_raise_what_nobody_caught)
+        self.faults: list[BaseException] = []
+        """What a callback raised, or a task whose result nobody asked for: a bug of the code under test."""
+
+    # --- what BaseEventLoop asks of its parts ------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.now
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise Deadlock("every task waits for another, and no timer runs")
+        self.now += timeout
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """What would run in a thread runs here, a little later, in one piece."""
+        future: asyncio.Future[Any] = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except Exception as exc:  # noqa: BLE001  # whatever it is, it belongs to whoever awaits the future
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        self.call_later(self.rng.random() * 0.01, run)
+        return future
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def call_soon(  # type: ignore[override]  # the callback's arguments need no checking here
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        context = context if context is not None else contextvars.copy_context()
+        return super().call_soon(self._call, context.get(_node), callback, args, context, context=context)
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = context if context is not None else contextvars.copy_context()
+        return super().call_at(when, self._call, context.get(_node), callback, args, context, context=context)
+
+    def _call(self, node: Node | None, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        if node is None or not (node.dead or node.paused):
+            callback(*args)
+        elif node.paused and not node.dead:
+            node.held.append((callback, args, context))
+
+    def spawn(self, node: Node, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin *work* on *node*."""
+        context = contextvars.copy_context()
+        context.run(_node.set, node)
+        return self.create_task(work, context=context)
+
+    def resume(self, node: Node) -> None:
+        node.paused = False
+        while node.held:
+            callback, args, context = node.held.popleft()
+            self.call_soon(callback, *args, context=context)
+
+
+def _raise_what_nobody_caught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tasks of a dead node are destroyed while they wait; that is what dying means here."""
+    assert isinstance(loop, VirtualLoop)
+    if "was destroyed but it is pending" in context["message"]:
+        return
+    loop.faults.append(context.get("exception") or RuntimeError(context["message"]))
+
+
+@contextmanager
+def virtual_world(seed: int) -> Iterator[VirtualLoop]:
+    """The loop, with every clock and every source of chance of the process replaced: two worlds of one seed are equal."""
+    rng = random.Random(seed)
+    loop = VirtualLoop(rng)
+    chance = random.Random(seed + 1)
+    known = random.getstate()
+    random.seed(seed)
+
+    numbers = itertools.count()
+
+    def number_of(thing: Any) -> int:
+        """In the order of first use, where an address would do elsewhere: sets keep an order that no run repeats."""
+        return thing.__dict__.setdefault("_simulated_hash", next(numbers))  # type: ignore[no-any-return]
+
+    def wall_s() -> float:
+        return EPOCH_S + loop.now + loop.wall_offset_s
+
+    def wall_ns() -> int:
+        return int(wall_s() * 1e9)
+
+    def monotonic_ns() -> int:
+        return int(loop.now * 1e9)
+
+    def token_bytes(count: int = 32) -> bytes:
+        return chance.randbytes(count)
+
+    def token_hex(count: int = 32) -> str:
+        return chance.randbytes(count).hex()
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+    with (
+        mock.patch.object(time, "time", wall_s),
+        mock.patch.object(time, "time_ns", wall_ns),
+        mock.patch.object(time, "monotonic", loop.time),
+        mock.patch.object(time, "monotonic_ns", monotonic_ns),
+        mock.patch.object(Connection, "__hash__", number_of),
+        mock.patch.object(os, "getpid", return_value=4242),
+        mock.patch.object(secrets, "randbits", chance.getrandbits),
+        mock.patch.object(secrets, "token_bytes", token_bytes),
+        mock.patch.object(secrets, "token_hex", token_hex),
+        mock.patch.object(uuid, "uuid4", uuid4),
+    ):
+        try:
+            yield loop
+        finally:
+            random.setstate(known)
+            for task in asyncio.all_tasks(loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # the world ends with whatever runs in it
+            loop.close()

@@ -1,0 +1,429 @@
+"""Producers, consumers and faults by chance, and the verdict: what was acknowledged came, in order, never early, and nothing else did."""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import ogive
+from ogive import aio
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.errors import OgiveError
+from ogive.model import MessageExt, SendResult
+from tests.simulation.cluster import CLIENT, DELAYS_S, Cluster
+from tests.simulation.loop import Node, VirtualLoop, virtual_world
+
+WORK, LINE = "Work", "Line"
+GROUPS: Final = {WORK: "work", LINE: "line"}
+MAX_IN_FLIGHT: Final = 40
+SETTLE_S: Final = 900.0
+_CONSUMER: Final = ConsumerConfig(
+    rebalance_period_s=5.0, lock_renew_s=5.0, lock_lease_s=10.0, send_back_retry_s=1.0, await_termination_s=5.0
+)
+
+
+class RolledBack(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class Member:
+    """A consumer process of one group."""
+
+    topic: str
+    node: Node
+    consumer: aio.PushConsumer | None = None
+
+
+@dataclass(slots=True)
+class Book:
+    """What happened. Bodies name messages."""
+
+    attempted: set[bytes] = field(default_factory=set)
+    owed: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
+    rolled_back: set[bytes] = field(default_factory=set)
+    received: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
+    due: dict[bytes, tuple[float, int]] = field(default_factory=dict)  # body -> (earliest time, clock changes until then)
+    places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)  # (topic, queue id, offset) -> body
+    high: dict[int, int] = field(default_factory=dict)  # of the ordered topic: queue id -> highest offset handled
+    handled_by: dict[int, Node] = field(default_factory=dict)  # of the ordered topic: queue id -> who is at it
+    faults: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """*faults* is empty when all is well. *trace* is equal for equal stories."""
+
+    seed: int
+    faults: tuple[str, ...]
+    counts: dict[str, int]
+    trace: str
+    virtual_s: float
+
+
+def tell(seed: int, operations: int, *, verbose: bool = False) -> Outcome:
+    """One story from its beginning to its verdict. *verbose* prints every event."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with virtual_world(seed) as loop:
+            asyncio.set_event_loop(loop)
+            try:
+                story = Story(loop, seed, verbose=verbose)
+                loop.run_until_complete(story.run(operations))
+                return story.outcome()
+            finally:
+                asyncio.set_event_loop(None)
+    finally:
+        logging.disable(disabled)
+
+
+class Story:
+    """See the module. Everything here runs outside the nodes."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, *, verbose: bool = False) -> None:
+        self._print = verbose
+        self.loop, self.rng, self.seed = loop, random.Random(seed * 31 + 7), seed
+        self.cluster = Cluster(loop, "async" if seed % 4 == 3 else "sync")
+        self.book = Book()
+        self._producer_node = Node("producers", dead=True)
+        self._producer: aio.Producer | None = None
+        self._members: list[Member] = []
+        self._sends: set[asyncio.Task[None]] = set()
+        self._clock_changes = 0
+        self._number = self._joined = 0
+        self._busy: set[str] = set()  # what a fault is working on
+        self._faults: set[asyncio.Task[None]] = set()
+        self._trace = hashlib.sha256()
+
+    def note(self, *words: object) -> None:
+        line = f"{self.loop.now:.6f} {' '.join(map(str, words))}"
+        self._trace.update(line.encode())
+        if self._print:
+            print(line)
+
+    def outcome(self) -> Outcome:
+        faults = [*self.book.faults, *(f"nobody caught {fault!r}" for fault in self.loop.faults)]
+        return Outcome(
+            self.seed, tuple(faults), dict(sorted(self.book.counts.items())), self._trace.hexdigest()[:16], self.loop.now - 1000.0
+        )
+
+    # --- the story ---------------------------------------------------------------------------------------------------
+
+    async def run(self, operations: int) -> None:
+        await self.cluster.start_name_server()
+        await self.cluster.start_broker()
+        for topic in GROUPS:
+            async with aio.Admin(client=CLIENT) as admin:
+                await admin.create_topic(topic, queues=4)
+        await self._start_producer()
+        for topic in (WORK, WORK, LINE, LINE):
+            await self._join(topic)
+        for _ in range(operations):
+            self._one_operation()
+            await asyncio.sleep(self.rng.expovariate(50.0))
+        await self._settle()
+
+    def _one_operation(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.985:
+            if len(self._sends) < MAX_IN_FLIGHT and not self._producer_node.dead:
+                self._begin_send(self._pick_send())
+            return
+        name, fault = self.rng.choice(self._possible_faults())
+        part = name.split()[0]
+        if part in self._busy:
+            return
+        self._busy.add(part)
+        self.book.counts[f"fault: {name}"] += 1
+        self.note("fault", name)
+        task = self.loop.create_task(self._carry_out(part, fault))
+        self._faults.add(task)
+        task.add_done_callback(self._faults.discard)
+
+    async def _carry_out(self, part: str, fault: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await fault()
+        finally:
+            self._busy.discard(part)
+
+    # --- sends -------------------------------------------------------------------------------------------------------
+
+    def _pick_send(self) -> Coroutine[Any, Any, None]:
+        self._number += 1
+        body = f"{self._number:06d}".encode() * self.rng.randint(1, 60)
+        chance = self.rng.random()
+        self.book.attempted.add(body)
+        if chance < 0.4:
+            return self._send_ordered(body)
+        if chance < 0.8:
+            return self._send(body)
+        if chance < 0.9:
+            return self._send_delayed(body)
+        return self._send_in_transaction(body)
+
+    def _begin_send(self, send: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.spawn(self._producer_node, send)
+        self._sends.add(task)
+        task.add_done_callback(self._sends.discard)
+
+    async def _send(self, body: bytes) -> None:
+        self._stored(WORK, body, await self._attempt(WORK, body))
+
+    async def _send_ordered(self, body: bytes) -> None:
+        self._stored(LINE, body, await self._attempt(LINE, body, sharding_key=f"key {self.rng.randrange(12)}"))
+
+    async def _send_delayed(self, body: bytes) -> None:
+        level = self.rng.randint(1, len(DELAYS_S))
+        self.book.due[body] = self.loop.now + DELAYS_S[level - 1], self._clock_changes
+        if await self._attempt(WORK, body, delay_level=level) is not None:
+            self.book.owed[WORK].add(body)
+
+    async def _attempt(self, topic: str, body: bytes, **options: Any) -> SendResult | None:
+        assert self._producer is not None
+        try:
+            result = await self._producer.send(topic, body, **options)
+        except OgiveError as exc:
+            self.note("send", body[:6], type(exc).__name__)
+            self.book.counts[f"send: {type(exc).__name__}"] += 1
+            return None
+        self.note("sent", body[:6], result.queue_offset)
+        self.book.counts["sent"] += 1
+        return result
+
+    def _stored(self, topic: str, body: bytes, result: SendResult | None) -> None:
+        if result is not None:
+            self.book.owed[topic].add(body)
+            self._stands_at((topic, result.queue.queue_id, result.queue_offset), body)
+
+    def _stands_at(self, place: tuple[str, int, int], body: bytes) -> None:
+        known = self.book.places.setdefault(place, body)
+        if known != body:
+            self.book.faults.append(f"{place} was shown as {known[:6]!r} and as {body[:6]!r}")
+
+    async def _send_in_transaction(self, body: bytes) -> None:
+        assert self._producer is not None
+        end = self.rng.choice(("commit", "commit", "roll back", "leave open"))
+        entered = False
+        if end == "roll back":
+            self.book.rolled_back.add(body)  # from here on whoever asks is told so
+        try:
+            async with self._producer.transaction(WORK, body) as transaction:
+                entered = True
+                if end != "roll back":
+                    self.book.owed[WORK].add(body)  # the decision: what happens to its message from now on must not change it
+                if end == "leave open":
+                    transaction.leave_open()
+                elif end == "roll back":
+                    raise RolledBack
+        except RolledBack:
+            pass
+        except OgiveError as exc:
+            self.book.counts[f"transaction: {type(exc).__name__}"] += 1
+        self.note("transaction", body[:6], end, entered)
+        self.book.counts[f"transaction: {end}"] += entered
+
+    async def _check(self, message: MessageExt) -> bool:
+        self.book.counts["transaction: asked"] += 1
+        return message.body in self.book.owed[WORK]
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    async def _start_producer(self) -> None:
+        node = self._producer_node = Node("producers")
+
+        async def start() -> None:
+            self._producer = aio.Producer(group="shop", check=self._check, client=CLIENT)
+            await self._producer.start()
+
+        await self.cluster.on(node, start)
+
+    async def _join(self, topic: str) -> None:
+        self._joined += 1
+        node = Node(f"{GROUPS[topic]} {self._joined}")
+        member = Member(topic, node)
+        self._members.append(member)
+
+        async def start() -> None:
+            listener = self._worker(node) if topic == WORK else self._liner(node)
+            while member.consumer is None:
+                consumer = aio.PushConsumer(listener, client=CLIENT, config=_CONSUMER)
+                try:
+                    await consumer.start()
+                except OgiveError as exc:
+                    self.note(node.name, "cannot join", type(exc).__name__)
+                    await asyncio.sleep(1.0)
+                else:
+                    member.consumer = consumer
+
+        await self.cluster.on(node, start)
+
+    def _worker(self, node: Node) -> Any:
+        @ogive.listener(WORK, group=GROUPS[WORK], start="earliest", threads=8)
+        async def work(message: MessageExt) -> None:
+            await asyncio.sleep(self.rng.expovariate(200.0))
+            self._received(WORK, message)
+            if self.rng.random() < 0.03:
+                raise ValueError("the listener fails now and then")
+
+        return work
+
+    def _liner(self, node: Node) -> Any:
+        @ogive.listener(LINE, group=GROUPS[LINE], start="earliest", orderly=True, suspend_s=0.2)
+        async def line(message: MessageExt) -> None:
+            queue_id, offset, book = message.queue.queue_id, message.queue_offset, self.book
+            other = book.handled_by.get(queue_id)
+            if other is not None and other is not node and not other.dead:
+                book.faults.append(f"{node.name} and {other.name} are both at queue {queue_id}")
+            book.handled_by[queue_id] = node
+            if offset > book.high.get(queue_id, -1) + 1:
+                book.faults.append(f"queue {queue_id}: {offset} came behind {book.high.get(queue_id, -1)}")
+            await asyncio.sleep(self.rng.expovariate(200.0))
+            if book.handled_by.get(queue_id) is node:
+                del book.handled_by[queue_id]
+            if self.rng.random() < 0.03:
+                raise ValueError("the listener fails now and then")
+            book.high[queue_id] = max(offset, book.high.get(queue_id, -1))
+            self._received(LINE, message)
+
+        return line
+
+    def _received(self, topic: str, message: MessageExt) -> None:
+        book, body = self.book, message.body
+        self.note("received", topic, body[:6], message.queue_offset)
+        book.counts["received"] += 1
+        book.counts["received again"] += body in book.received[topic]
+        book.received[topic].add(body)
+        if body in book.rolled_back:
+            book.faults.append(f"{body[:6]!r} was rolled back and delivered")
+        if body not in book.attempted:
+            book.faults.append(f"{body[:6]!r} was never sent")
+        if message.reconsume_times == 0:
+            self._stands_at((topic, message.queue.queue_id, message.queue_offset), body)
+        due = book.due.get(body)
+        if due is not None and due[1] == self._clock_changes and self.loop.now < due[0] - 0.001:
+            book.faults.append(f"{body[:6]!r} came {due[0] - self.loop.now:.3f} s early")
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def _possible_faults(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        return [
+            ("broker killed", self._kill_broker),
+            ("broker killed", self._kill_broker),
+            ("broker stopped", self._stop_broker),
+            ("broker disk", self._break_disk),
+            ("name-server restarted", self._restart_name_server),
+            ("producer killed", self._kill_producer),
+            ("member killed", self._kill_member),
+            ("member left", self._leave),
+            ("member joined", self._join_one),
+            ("wire cut", self._cut),
+            ("wire slow", self._slow),
+            ("node paused", self._pause),
+            ("clock set", self._set_clock),
+        ]
+
+    async def _kill_broker(self) -> None:
+        self.cluster.kill_broker(power_cut=self.cluster.flush == "sync" and self.rng.random() < 0.5)
+        await asyncio.sleep(self.rng.expovariate(0.5))
+        await self.cluster.start_broker()
+
+    async def _stop_broker(self) -> None:
+        await self.cluster.stop_broker()
+        await asyncio.sleep(self.rng.expovariate(0.5))
+        await self.cluster.start_broker()
+
+    async def _break_disk(self) -> None:
+        self.cluster.break_disk()
+        for _ in range(100):
+            if self.cluster.broker_failed:
+                break
+            await asyncio.sleep(0.1)
+        await self._kill_broker()
+
+    async def _restart_name_server(self) -> None:
+        await self.cluster.restart_name_server(self.rng.expovariate(0.2))
+
+    async def _kill_producer(self) -> None:
+        self.cluster.kill(self._producer_node)
+        self._sends.clear()
+        await asyncio.sleep(self.rng.random())
+        await self._start_producer()
+
+    async def _kill_member(self) -> None:
+        member = self.rng.choice(self._members)
+        self._members.remove(member)
+        self.cluster.kill(member.node)
+        await asyncio.sleep(self.rng.random() * 3)
+        await self._join(member.topic)
+
+    async def _leave(self) -> None:
+        member = self.rng.choice(self._members)
+        if member.consumer is not None and sum(other.topic == member.topic for other in self._members) > 1:
+            self._members.remove(member)
+            await self.cluster.on(member.node, member.consumer.close)
+
+    async def _join_one(self) -> None:
+        if len(self._members) < 6:
+            await self._join(self.rng.choice(list(GROUPS)))
+
+    async def _cut(self) -> None:
+        self.note("cut", self.cluster.network.cut_one())
+
+    async def _slow(self) -> None:
+        self.cluster.network.slow_s = self.rng.random() * 0.5
+        await asyncio.sleep(self.rng.random() * 5)
+        self.cluster.network.slow_s = 0.0
+
+    async def _pause(self) -> None:
+        node = self.rng.choice([*self.cluster.nodes, self._producer_node, *(member.node for member in self._members)])
+        if not node.dead:
+            node.paused = True
+            await asyncio.sleep(self.rng.random() * 6)
+            self.loop.resume(node)
+
+    async def _set_clock(self) -> None:
+        self._clock_changes += 1
+        self.loop.wall_offset_s += self.rng.uniform(-60.0, 60.0)
+
+    # --- the verdict -------------------------------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """All faults end; then everything owed must arrive, and all progress reach the end of its queue."""
+        while self._faults:
+            await asyncio.wait(set(self._faults))
+        if self.cluster.broker_failed:
+            await self._kill_broker()
+        until = self.loop.now + SETTLE_S
+        while self.loop.now < until and (self._missing() or self._sends):
+            await asyncio.sleep(1.0)
+        for topic, bodies in self._missing().items():
+            self.book.faults.append(f"{len(bodies)} messages of {topic} did not arrive, the first is {min(bodies)[:6]!r}")
+        await asyncio.sleep(10.0)
+        if not self.book.faults:
+            await self._check_progress(until)
+
+    def _missing(self) -> dict[str, set[bytes]]:
+        book = self.book
+        return {topic: missing for topic in GROUPS if (missing := book.owed[topic] - book.received[topic])}
+
+    async def _check_progress(self, until: float) -> None:
+        async with aio.Admin(client=CLIENT) as admin:
+            while True:
+                behind = [
+                    f"{group} at {row.queue}: {row.lag}"
+                    for group in GROUPS.values()
+                    for row in await admin.lag(group, members=False)
+                    if row.lag
+                ]
+                if not behind:
+                    return
+                if self.loop.now > until:
+                    self.book.faults.append(f"progress does not reach the end: {', '.join(behind)}")
+                    return
+                await asyncio.sleep(1.0)

@@ -1,0 +1,130 @@
+"""Topics for tests of the Spark bridge: filled over the wire, read by queries that keep what they saw."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ogive.client import api
+from ogive.model import MessageExt, MessageQueue
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies import TopicConfig
+from ogive.wire.headers import SendMessageRequestV2
+from ogive.wire.message import BatchItem, encode_batch, encode_properties
+from tests.peers import RunningBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+T = TypeVar("T")
+
+
+class Wire:
+    """Plain requests to the broker, so that a test says exactly which queue holds what."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.name_server = broker.name_server
+        self._address = broker.address
+
+    def _run(self, call: Callable[[ConnectionPool], Coroutine[Any, Any, T]]) -> T:
+        async def once() -> T:
+            pool = ConnectionPool()
+            try:
+                return await call(pool)
+            finally:
+                await pool.close()
+
+        return asyncio.run(once())
+
+    def create(self, topic: str, queues: int = 1) -> None:
+        config = TopicConfig(name=topic, read_queues=queues, write_queues=queues)
+        self._run(lambda pool: api.create_topic(pool, self._address, config))
+
+    def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], sys_flag: int = 0, **properties: str) -> None:
+        """Each body as a message with *properties*, where {i} stands for its position."""
+
+        def header(text: str, *, batch: bool) -> SendMessageRequestV2:
+            return SendMessageRequestV2(
+                producer_group="tests",
+                topic=topic,
+                queue_id=queue_id,
+                sys_flag=sys_flag,
+                born_timestamp=time.time_ns() // 1_000_000,
+                properties=text,
+                batch=batch,
+            )
+
+        texts = [{name: value.format(i=i) for name, value in properties.items()} for i in range(len(bodies))]
+
+        async def go(pool: ConnectionPool) -> None:
+            if len(bodies) == 1:
+                text = encode_properties(texts[0]).decode()
+                await api.send_message(pool, self._address, header(text, batch=False), bodies[0], broker_name="broker-a")
+                return
+            for at in range(0, len(bodies), 500):
+                rows = zip(bodies[at : at + 500], texts[at : at + 500], strict=True)
+                batch = encode_batch(BatchItem(0, body, encode_properties(text)) for body, text in rows)
+                wait = header("WAIT\x01true\x02", batch=True)
+                await api.send_message(pool, self._address, wait, batch, broker_name="broker-a", batch=True)
+
+        self._run(go)
+
+    def messages(self, queue: MessageQueue, count: int) -> Sequence[MessageExt]:
+        """The first ones, as any client sees them."""
+        return self._run(lambda pool: api.read_messages(pool, self._address, queue, 0, count)).messages
+
+    def count(self, topic: str) -> int:
+        """Messages in all queues."""
+        return sum(span.max_offset for span in self._run(lambda pool: api.topic_stats(pool, self._address, topic)).values())
+
+    def progress(self, group: str, queue: MessageQueue) -> int | None:
+        return self._run(lambda pool: api.query_consumer_offset(pool, self._address, group, queue, zero_if_young=False))
+
+    def broker_name(self, topic: str) -> str:
+        """Of the only broker."""
+        return next(iter(self._run(lambda pool: api.topic_stats(pool, self._address, topic)))).broker_name
+
+
+class Stream:
+    """A stream over one topic that keeps what its batches hold."""
+
+    def __init__(self, spark: "SparkSession", name_server: str, topic: str, checkpoint: Path) -> None:
+        self._spark = spark
+        self._options = {"nameServer": name_server, "subscribe": topic}
+        self._checkpoint = checkpoint
+        self.batches: list[list[tuple[int, int]]] = []
+
+    def start(self, options: Mapping[str, str], *, available_now: bool = True) -> "StreamingQuery":
+        """With *available_now* the query reads what is there, then ends."""
+        stream = self._spark.readStream.format("rocketmq").options(**{**self._options, **options}).load()
+        writer = stream.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self._checkpoint))
+        return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Of all batches so far, in the order in which they came."""
+        return [offset for batch in list(self.batches) for _, offset in batch]
+
+    def run(self, **options: str) -> list[list[tuple[int, int]]]:
+        """Queue and offset of each message, for each batch of this run."""
+        self.batches = []
+        query = self.start(options)
+        assert query.awaitTermination(120)
+        return self.batches
+
+    def _keep(self, frame: "DataFrame", _: int) -> None:
+        self.batches.append(sorted((row.queueId, row.queueOffset) for row in frame.select("queueId", "queueOffset").collect()))
+
+
+def eventually(look: Callable[[], T | None], timeout_s: float = 10.0) -> T | None:
+    """What *look* finds; the stream's process may still be telling the broker when the query has ended."""
+    deadline = time.monotonic() + timeout_s
+    while (found := look()) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def bodies(count: int, start: int = 0) -> list[bytes]:
+    return [b"body %d" % i for i in range(start, start + count)]

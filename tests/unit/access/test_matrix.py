@@ -1,0 +1,178 @@
+"""Every request code with every kind of credential, at a broker and at a name server: default deny."""
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ogive.access.guard import NOBODY_KNOWN
+from ogive.access.table import AccessTable
+from ogive.broker import Broker, BrokerConfig
+from ogive.errors import ResponseCode
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.server import NameServer
+from ogive.wire.acl import Credentials
+from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.raw_client import RawClient
+
+SECRETS = {name: f"{name}-top-secret-0815" for name in ("root", "plain", "other")}
+USERS = {name: Credentials(access_key=name, secret_key=secret) for name, secret in SECRETS.items()}
+FIELDS = {
+    "topic": "T", "b": "T", "a": "P", "consumerGroup": "G", "group": "G", "groupName": "G", "producerGroup": "P", "queueId": "0",
+    "e": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "0", "commitOffset": "0", "suspendTimeoutMillis": "0",
+    "subVersion": "0", "g": "1", "bornTimestamp": "1", "offset": "0", "timestamp": "0", "clusterName": "DefaultCluster",
+    "brokerName": "evil", "brokerAddr": "127.0.0.1:1", "brokerId": "0", "haServerAddr": "", "namespace": "N", "key": "K", "value": "V",
+    "username": "mallory", "subject": "User:plain", "commitLogOffset": "0", "tranStateTableOffset": "0", "commitOrRollback": "8",
+    "msgId": "0", "clientID": "c", "clientId": "c", "srcGroup": "G", "destGroup": "G", "isForce": "true", "offline": "true",
+    "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG",
+    "order": "false", "cluster": "DefaultCluster", "delayLevel": "0", "c": "TBW102", "d": "4", "f": "0", "h": "0",
+}  # fmt: skip
+BODY = json.dumps(
+    {"username": "mallory", "password": "x", "groupName": "G", "consumerGroup": "G", "group": "G", "mqSet": [{"topic": "T", "queueId": 0}],
+     "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}], "clientID": "c",
+     "subscriptionData": {"topic": "T"}, "acks": [{"c": "G", "t": "T"}], "topic": "T", "topicConfigList": [{"topicName": "T"}],
+     "groupConfigList": [{"groupName": "G"}], "policies": [{"entries": [{"resource": "*", "actions": ["All"], "decision": "Allow"}]}]}
+).encode()  # fmt: skip
+UNKNOWN = (-1, 0, 1, 9, 16, 24, 48, 99, 110, 260, 360, 500, 999, 1000, 3000, 3011, 4711, 32767, 200_000)
+OPEN_TO_EVERY_USER = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+"""Besides these every request needs a rule that names what it is about."""
+
+
+@dataclass(slots=True)
+class Servers:
+    table: AccessTable
+    broker: Broker
+    name_server: NameServer
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    table = AccessTable(tmp_path / "store" / "config" / "access")
+    for name, secret in SECRETS.items():
+        await table.create_user(User(username=name, password=secret, user_type="Super" if name == "root" else "Normal"))
+    entries = tuple(
+        PolicyEntry.from_json({"resource": text, "actions": ["All"], "decision": "Allow"}) for text in ("Topic:Own", "Group:Own")
+    )
+    await table.put_acl(Acl(subject="User:other", policies=(Policy(entries=entries),)))
+    name_server = NameServer(NameServerConfig(port=0), access=table)
+    await name_server.start()
+    config = BrokerConfig(
+        data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, name_servers=(name_server.address,), credentials=table.internal
+    )
+    broker = Broker(config, access=table)
+    await broker.start()
+    yield Servers(table, broker, name_server)
+    await broker.stop()
+    await name_server.stop()
+
+
+def signed(kind: str, body: bytes = BODY) -> tuple[dict[str, str], bytes]:
+    """The fields and body of one cell of the matrix."""
+    match kind:
+        case "none":
+            return FIELDS, body
+        case "wrong key":
+            return Credentials(access_key="nobody", secret_key="guess").sign(FIELDS, body), body
+        case "wrong signature":
+            return USERS["root"].sign(FIELDS, body) | {"Signature": "A" * 28}, body
+        case "changed body":
+            return USERS["root"].sign(FIELDS, body), body + b" "
+        case "changed field":
+            return USERS["root"].sign(FIELDS, body) | {"topic": "T2"}, body
+        case "another's name":
+            return USERS["plain"].sign(FIELDS, body) | {"AccessKey": "root"}, body
+        case user:
+            return USERS[user].sign(FIELDS, body), body
+
+
+NOBODY = ("none", "wrong key", "wrong signature", "changed body", "changed field", "another's name")
+
+
+async def ask(address: str, kind: str, codes: list[int]) -> dict[int, RemotingCommand]:
+    fields, body = signed(kind)
+    async with await RawClient.open(address) as client:
+        answers = await asyncio.gather(*(client.call(code, body, **fields) for code in codes))
+    return dict(zip(codes, answers, strict=True))
+
+
+def refused_by_access_control(answer: RemotingCommand) -> bool:
+    words = (NOBODY_KNOWN, "asks for credentials", "has no permission: ", "is for super users")
+    return answer.code == ResponseCode.NO_PERMISSION and any(word in (answer.remark or "") for word in words)
+
+
+def state(servers: Servers) -> object:
+    ctx = servers.broker.context
+    routes = servers.name_server._running.routes
+    return (
+        dict(ctx.topics.all()), dict(ctx.groups.all()), ctx.offsets.snapshot()(), dict(ctx.clients.consumers), dict(ctx.clients.producers),
+        ctx.store.stats().puts, dict(servers.table.users), dict(servers.table.acls), sorted(routes.topics()),
+        dict(servers.name_server._running.kv.namespace("N")),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("codes", ["every known code", pytest.param("0 to 1000 and more", marks=pytest.mark.nightly)])
+async def test_nothing_is_open_that_the_table_does_not_open(servers: Servers, codes: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "ogive")
+    all_codes = sorted({*RequestCode, *UNKNOWN, *(range(1001) if codes.startswith("0") else ())})
+    before = state(servers)
+    texts: list[str] = []
+    for address, kind in itertools.product((servers.broker.address, servers.name_server.address), (*NOBODY, "plain", "other")):
+        answers = await ask(address, kind, all_codes)
+        expected = set() if kind in NOBODY else OPEN_TO_EVERY_USER
+        passed = {code for code, answer in answers.items() if not refused_by_access_control(answer)}
+        assert passed == expected, kind
+        texts += [f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()]
+    assert state(servers) == before
+    await the_super_user_is_refused_nothing(servers, all_codes, texts)
+    for secret in (*SECRETS.values(), servers.table.internal.secret_key):
+        assert not [text for text in [*texts, caplog.text] if secret in text]
+
+
+async def the_super_user_is_refused_nothing(servers: Servers, codes: list[int], texts: list[str]) -> None:
+    kept = {RequestCode.AUTH_DELETE_ACL, RequestCode.AUTH_DELETE_USER}
+    for address in (servers.broker.address, servers.name_server.address):
+        answers = await ask(address, "root", [code for code in codes if code not in kept])
+        assert not [code for code, answer in answers.items() if refused_by_access_control(answer)]
+        texts += [f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()]
+
+
+async def test_a_oneway_request_without_credentials_does_nothing(servers: Servers) -> None:
+    before = state(servers)
+    async with await RawClient.open(servers.broker.address) as client:
+        for code in RequestCode:
+            client.oneway(code, BODY, **FIELDS)
+        await client.call(RequestCode.GET_MAX_OFFSET)
+    assert state(servers) == before
+
+
+async def test_a_user_with_rules_for_the_topic_and_the_group_sends_and_consumes(servers: Servers) -> None:
+    """By hand what clients do; and not a step further."""
+    other = USERS["other"]
+
+    async def call(client: RawClient, code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        return await client.call(code, body, **other.sign(fields, body))
+
+    async with await RawClient.open(servers.broker.address) as client:
+        sent = RawClient.send_fields("Own", 0, "")
+        text = {name: "false" if value is False else str(value) for name, value in sent.items() if value != ""}
+        assert (await call(client, 310, text, b"hello")).code == 0
+        pull = {
+            "consumerGroup": "Own", "topic": "Own", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4",
+            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        own = {"groupName": "Own", "subscriptionDataSet": [{"topic": "Own", "subString": "*"}]}
+        beat = {"clientID": "c", "consumerDataSet": [own]}
+        assert (await call(client, 34, {}, json.dumps(beat).encode())).code == 0
+        answer = await call(client, 11, pull)
+        assert answer.code == 0
+        assert b"hello" in answer.body
+        assert (await call(client, 33, {"offset": "0"})).code == 0
+        for fields in (pull | {"topic": "T"}, pull | {"consumerGroup": "G"}, pull | {"topic": "%RETRY%G"}):
+            assert refused_by_access_control(await call(client, 11, fields))

@@ -1,0 +1,116 @@
+"""What each request needs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ogive.access.decision import Need
+from ogive.access.needs import MAX_BODY_BYTES, RULES, SUPER_ONLY, Facts
+from ogive.broker.routes import ROUTES as BROKER
+from ogive.errors import ProtocolError
+from ogive.namesrv.routes import ROUTES as NAME_SERVER
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+
+LOG = {100: "T", 200: "%RETRY%G"}
+FACTS = Facts(cluster="C", is_super=lambda name: name == "root", topic_at=LOG.get)
+
+
+def needs(code: int, fields: dict[str, str] | None = None, body: Any = b"") -> list[Need]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return list(RULES[code](RemotingCommand(code, fields or {}, raw), FACTS))
+
+
+def test_every_code_of_the_protocol_has_a_row() -> None:
+    assert RULES.keys() == set(RequestCode)
+    assert BROKER.keys() <= RULES.keys()
+    assert NAME_SERVER.keys() <= RULES.keys()
+
+
+TOPIC, GROUP = {"topic": "T"}, {"consumerGroup": "G"}
+BOTH = TOPIC | GROUP
+QUEUES = [{"topic": "T", "queueId": 0, "brokerName": "b"}, {"topic": "%RETRY%G", "queueId": 0, "brokerName": "b"}]
+HEARTBEAT = {
+    "clientID": "c",
+    "consumerDataSet": [
+        {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}, {"topic": "%RETRY%G", "subString": "*"}]}
+    ],
+    "producerDataSet": [{"groupName": "P"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "expected"),
+    [
+        (10, TOPIC, b"", ["Pub on Topic:T"]),
+        (310, {"b": "T"}, b"", ["Pub on Topic:T"]),
+        (320, {"b": "T"}, b"", ["Pub on Topic:T"]),
+        (310, {"b": "%RETRY%G"}, b"", ["Sub on Group:G"]),
+        (310, {"topic": "T"}, b"", ["Pub on Topic:"]),
+        (324, {"b": "T"}, b"", []),
+        (11, BOTH, b"", ["Sub on Topic:T", "Sub on Group:G"]),
+        (361, BOTH, b"", ["Sub on Topic:T", "Sub on Group:G"]),
+        (11, GROUP | {"topic": "%RETRY%H"}, b"", ["Sub on Group:H", "Sub on Group:G"]),
+        (11, GROUP | {"topic": "%DLQ%G"}, b"", ["Sub on Topic:%DLQ%G", "Sub on Group:G"]),
+        (12, TOPIC, b"", ["Sub|Get on Topic:T"]),
+        (14, BOTH, b"", ["Sub|Get on Topic:T", "Sub|Get on Group:G"]),
+        (15, BOTH, b"", ["Sub|Update on Topic:T", "Sub|Update on Group:G"]),
+        (15, TOPIC, b"", ["Sub|Update on Topic:T", "Sub|Update on Group:"]),
+        (33, {"offset": "100"}, b"", ["Sub|Get on Topic:T"]),
+        (33, {"offset": "100", "topic": "Mine"}, b"", ["Sub|Get on Topic:T"]),
+        (33, {"offset": "101"}, b"", ["Sub|Get on Topic:"]),
+        (33, {"offset": "-1"}, b"", ["Sub|Get on Topic:"]),
+        (33, {}, b"", ["Sub|Get on Topic:"]),
+        (34, {}, HEARTBEAT, ["Sub on Group:G", "Sub on Topic:T", "Sub on Group:G"]),
+        (35, {"clientID": "c"}, b"", []),
+        (35, GROUP, b"", ["Sub on Group:G"]),
+        (36, {"group": "G", "offset": "100"}, b"", ["Sub on Group:G", "Sub on Topic:T"]),
+        (36, {"group": "G", "offset": "200"}, b"", ["Sub on Group:G", "Sub on Group:G"]),
+        (37, {"commitLogOffset": "100", "topic": "Mine"}, b"", ["Pub on Topic:T"]),
+        (38, GROUP, b"", ["Sub|Get on Group:G"]),
+        (41, {}, {"consumerGroup": "G", "mqSet": QUEUES}, ["Sub on Group:G", "Sub on Topic:T", "Sub on Group:G"]),
+        (42, {}, {}, ["Sub on Group:"]),
+        (46, {}, {"group": "G", "subscriptionData": {"topic": "T"}}, ["Sub on Group:G", "Sub on Topic:T"]),
+        (46, {}, {}, ["Sub on Group:", "Sub on Topic:"]),
+        (17, TOPIC, b"", ["Create on Topic:T"]),
+        (18, {}, {"topicConfigList": [{"topicName": "T"}, 7]}, ["Create on Topic:T", "Create on Topic:"]),
+        (18, {}, {}, ["Create on Topic:"]),
+        (21, {}, b"", ["Get|List on Topic:*"]),
+        (200, {}, {"groupName": "G"}, ["Create|Update on Group:G"]),
+        (201, {}, b"", ["Get|List on Group:*"]),
+        (207, {"groupName": "G"}, b"", ["Delete on Group:G"]),
+        (208, GROUP, b"", ["Get on Group:G"]),
+        (208, BOTH | {"topicList": "T;U;%RETRY%H"}, b"", ["Get on Group:G", "Get on Topic:T", "Get on Topic:U", "Get on Group:H"]),
+        (215, TOPIC, b"", ["Delete on Topic:T"]),
+        (222, {"topic": "T", "group": "G"}, b"", ["Update on Topic:T", "Update on Group:G"]),
+        (314, {"srcGroup": "G", "destGroup": "H", "topic": "T"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T"]),
+        (309, GROUP | {"msgId": "7F00000100002A9F" + "0000000000000064", "topic": "Mine"}, b"", ["Sub on Group:G", "Sub on Topic:T"]),
+        (309, GROUP | {"msgId": "-64"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
+        (309, GROUP, b"", ["Sub on Group:G", "Sub on Topic:"]),
+        (25, {}, b"", ["Update on Cluster:C"]),
+        (26, {}, b"", ["Get on Cluster:C"]),
+        (103, {"clusterName": "Other"}, b"", ["Update on Cluster:Other"]),
+        (103, {}, b"", ["Update on Cluster:"]),
+        (105, TOPIC, b"", ["Pub|Sub|Get on Topic:T"]),
+        (105, {"topic": "TBW102"}, b"", []),
+        (105, {"topic": "%RETRY%G"}, b"", ["Sub|Get on Group:G"]),
+        (318, {}, b"", ["Update on Cluster:C"]),
+        (3001, {"username": "u"}, {"userType": "Normal"}, ["Update on Cluster:C"]),
+        (3001, {"username": "u"}, {"userType": "super"}, ["Update on Cluster:C", str(SUPER_ONLY)]),
+        (3002, {"username": "root"}, {"password": "x"}, ["Update on Cluster:C", str(SUPER_ONLY)]),
+        (3003, {"username": "root"}, b"", ["Update on Cluster:C", str(SUPER_ONLY)]),
+        (3007, {"subject": "User:root"}, b"", ["Update on Cluster:C", str(SUPER_ONLY)]),
+        (3005, {}, b"", ["Get on Cluster:C"]),
+        (200151, {}, {"acks": [{"c": "G", "t": "T"}]}, ["Sub on Group:G", "Sub on Topic:T"]),
+        (400, {}, {"consumerGroup": "G", "topic": "T"}, ["Sub on Group:G", "Sub on Topic:T"]),
+        (1003, {}, b"", [str(SUPER_ONLY)]),
+    ],
+)  # fmt: skip
+def test_a_request_needs(code: int, fields: dict[str, str], body: Any, expected: list[str]) -> None:
+    assert [str(need) for need in needs(code, fields, body)] == expected
+
+
+def test_a_body_is_read_within_limits() -> None:
+    with pytest.raises(ProtocolError, match="over the limit"):
+        needs(34, {}, b"{" + b" " * MAX_BODY_BYTES)

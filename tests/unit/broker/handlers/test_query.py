@@ -1,0 +1,136 @@
+"""Messages by key, over a socket; and reads for which the disk must be waited for."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.store.disk import Cold
+from ogive.store.fs import OsFs
+from ogive.wire.codes import RequestCode
+from tests.raw_client import RawClient, messages
+from tests.unit.broker.conftest import StartBroker
+
+FOR_EVER = 2**63 - 1
+
+
+def asked(key: str, topic: str = "T", **fields: object) -> dict[str, object]:
+    return {"topic": topic, "key": key, "maxNum": 64, "beginTimestamp": 0, "endTimestamp": FOR_EVER} | fields
+
+
+async def test_messages_are_found_by_key_in_the_order_of_the_log(client: RawClient) -> None:
+    for n in range(70):
+        await client.send("T", b"%d" % n, {"UNIQ_KEY": f"ID{n}", "KEYS": "all odd" if n % 2 else "all"})
+    answer = await client.ok(RequestCode.QUERY_MESSAGE, **asked("odd"))
+    assert [message.body for message in messages(answer)] == [b"%d" % n for n in range(1, 70, 2)]
+    last = messages(answer)[-1]
+    assert int(answer.ext_fields["indexLastUpdatePhyoffset"]) == last.commitlog_offset
+    assert int(answer.ext_fields["indexLastUpdateTimestamp"]) == last.store_timestamp_ms
+    assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, **asked("all", maxNum=1000)))) == 64
+    assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, **asked("all", maxNum=3)))) == 3
+    unique = await client.ok(RequestCode.QUERY_MESSAGE, **asked("ID7", _UNIQUE_KEY_QUERY="true"))
+    assert [message.body for message in messages(unique)] == [b"7"]
+
+
+@pytest.mark.parametrize(("key", "topic", "end"), [("nobody's", "T", FOR_EVER), ("key", "U", FOR_EVER), ("key", "T", 1)])
+async def test_nothing_found_has_its_own_code(client: RawClient, key: str, topic: str, end: int) -> None:
+    await client.send("T", b"x", {"UNIQ_KEY": "A", "KEYS": "key"})
+    answer = await client.call(RequestCode.QUERY_MESSAGE, **asked(key, topic, endTimestamp=end))
+    assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_large_messages_do_not_make_a_frame_that_nobody_takes(start_broker: StartBroker) -> None:
+    server = await start_broker(max_large_pull_bytes=100_000)
+    async with await RawClient.open(server.address) as client:
+        for _ in range(3):
+            await client.send("T", bytes(60_000), {"UNIQ_KEY": "A"})
+        assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, **asked("A")))) == 1
+
+
+class ColdDisk:
+    """Makes the operating system answer that what is asked for is on disk only, until it was read by another thread and *gate* is open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, server: Broker) -> None:
+        self.gate = threading.Event()
+        self.brought_in: list[Cold] = []
+        self._read_before: set[str] = set()
+        store = server.context.store
+        bring_in, read = store.bring_in, store._disk.read
+
+        def slowly(cold: Cold) -> None:
+            assert self.gate.wait(20)
+            bring_in(cold)
+            self.brought_in.append(cold)
+            self._read_before.add(cold.path.parent.name)
+
+        def now(path: Any, size: int, offset: int) -> bytes:
+            if not store._disk.waits and path.parent.name not in self._read_before:
+                raise Cold(path, offset, size)
+            return read(path, size, offset)
+
+        monkeypatch.setattr(server.context.cold_reads, "_bring_in", slowly)
+        monkeypatch.setattr(store._disk, "read", now)
+
+
+async def fill_and_forget(server: Broker, client: RawClient) -> None:
+    """Ten messages, of which memory holds nothing."""
+    for n in range(10):
+        await client.send("Old", b"%d" % n, {"UNIQ_KEY": f"ID{n}"})
+    store = server.context.store
+    store._log.hot._chunks.clear()
+    store._log.hot._starts.clear()
+
+
+async def test_a_pull_that_waits_for_the_disk_stops_nobody(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_and_forget(server, client)
+    disk = ColdDisk(monkeypatch, server)
+    waiting = client.start_pull("G", "Old", 0)
+    by_id = client.start(RequestCode.VIEW_MESSAGE_BY_ID, offset=0)
+    by_time = client.start(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic="Old", queueId=0, timestamp=1)
+    while server.context.cold_reads.waiting < 3:
+        await asyncio.sleep(0.01)
+    await another.send("New", b"hot")
+    assert [message.body for message in messages(await another.pull("G", "New", 0))] == [b"hot"]
+    assert not waiting.done()
+    disk.gate.set()
+    assert [message.body for message in messages(await waiting)] == [b"%d" % n for n in range(10)]
+    assert messages(await by_id)[0].body == b"0"
+    assert (await by_time).ext_fields["offset"] == "0"
+    assert len(disk.brought_in) == 3
+
+
+async def test_a_disk_that_cannot_be_read_is_the_answer(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill_and_forget(server, client)
+    disk = ColdDisk(monkeypatch, server)
+    disk.gate.set()
+
+    def broken(self: OsFs, handle: int, size: int, offset: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(OsFs, "pread", broken)
+    for answer in (
+        await client.pull("G", "Old", 0),
+        await client.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=0),
+    ):
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "Input/output error" in (answer.remark or "")
+
+
+async def test_broker_stops_while_reads_wait(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await fill_and_forget(server, client)
+        disk = ColdDisk(monkeypatch, server)
+        waiting = client.start_pull("G", "Old", 0)
+        while not server.context.cold_reads.waiting:
+            await asyncio.sleep(0.01)
+        threading.Timer(0.2, disk.gate.set).start()
+        await server.stop()
+        await asyncio.wait([waiting], timeout=10)
+        assert waiting.done()
+        waiting.exception()

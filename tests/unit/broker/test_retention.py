@@ -1,0 +1,101 @@
+"""Old messages are removed while consumers read, and clients learn where to go on; over a socket."""
+
+from pathlib import Path
+
+from ogive.broker import Broker
+from ogive.broker.retention import Retention
+from ogive.errors import ResponseCode
+from ogive.store import JsonTable, OsFs
+from ogive.store.retention import RetentionConfig
+from ogive.wire.codes import RequestCode
+from tests.raw_client import RawClient, messages
+from tests.unit.broker.conftest import StartBroker
+
+HOUR = 3600.0
+
+
+class Machine:
+    """Its clock, the hour of the day, and how full its disk is."""
+
+    def __init__(self) -> None:
+        self.now_s, self.hour, self.used = 0.0, 12, 0.1
+
+    def retention(self, server: Broker, folder: Path, config: RetentionConfig | None = None) -> Retention:
+        return Retention(
+            server.context.store, JsonTable(OsFs(), folder / "retention.json"), config or RetentionConfig(), boot="boot",
+            now_s=lambda: self.now_s, hour=lambda: self.hour, used=lambda: self.used,
+        )  # fmt: skip
+
+
+async def fill(client: RawClient) -> None:
+    """Three segments and a bit."""
+    for n in range(40):
+        await client.send("T", b"%d " % n + bytes(90_000))
+
+
+async def test_old_messages_go_and_a_reader_of_them_is_moved(server: Broker, client: RawClient, tmp_path: Path) -> None:
+    await fill(client)
+    machine, store = Machine(), server.context.store
+    retention = machine.retention(server, tmp_path)
+    await retention.run()
+    machine.now_s = 73 * HOUR
+    await retention.run()
+    assert store.min_offset("T", 0) == 0  # it is not the hour
+    machine.hour = 4
+    await retention.run()
+    low = store.min_offset("T", 0)
+    assert low > 20
+    moved = await client.pull("G", "T", 3)
+    assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, str(low))
+    assert messages(await client.pull("G", "T", low))[0].body.startswith(b"%d " % low)
+    assert (await client.ok(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)).ext_fields["offset"] == str(low)
+    new_group = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+    assert new_group.code == ResponseCode.QUERY_NOT_FOUND  # as the queue does not start at 0 any more
+
+
+async def test_ages_outlive_the_process(server: Broker, client: RawClient, tmp_path: Path) -> None:
+    await fill(client)
+    machine = Machine()
+    first = machine.retention(server, tmp_path)
+    await first.run()
+    machine.now_s = 40 * HOUR
+    await first.save()
+    machine.now_s, machine.hour = 73 * HOUR, 4
+    await machine.retention(server, tmp_path).run()
+    assert server.context.store.min_offset("T", 0) > 0
+
+
+async def test_what_somebody_needs_stays(server: Broker, client: RawClient, tmp_path: Path) -> None:
+    await fill(client)
+    machine, store = Machine(), server.context.store
+    retention = machine.retention(server, tmp_path)
+    retention.needed.append(lambda: store.segment_bytes + 5)
+    await retention.run()
+    machine.now_s, machine.hour = 100 * HOUR, 4
+    await retention.run()
+    assert store.stats().commitlog_start == store.segment_bytes
+
+
+async def test_full_disk_removes_young_messages_only_if_told_so(server: Broker, client: RawClient, tmp_path: Path) -> None:
+    await fill(client)
+    machine, store = Machine(), server.context.store
+    machine.used = 0.95
+    await machine.retention(server, tmp_path).run()
+    assert store.min_offset("T", 0) == 0
+    await machine.retention(server, tmp_path, RetentionConfig(force_share=0.9)).run()
+    assert store.min_offset("T", 0) > 0
+
+
+async def test_broker_does_it_by_itself(start_broker: StartBroker) -> None:
+    config = RetentionConfig(keep_s=0.001, hours=tuple(range(24)))
+    server = await start_broker(retention=config, retention_check_s=0.05)
+    async with await RawClient.open(server.address) as client:
+        await fill(client)
+        offset = 0
+        while offset < 40:
+            answer = await client.pull("G", "T", offset)
+            offset = int(answer.ext_fields["nextBeginOffset"])
+            assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        while not server.context.store.min_offset("T", 0):
+            await client.ok(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)
+        assert server.context.store.stats().damaged == 0

@@ -1,0 +1,85 @@
+"""Named clusters: where commands go to."""
+
+import argparse
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from ogive.cli import contexts
+from ogive.cli.connect import client_config
+from ogive.cli.main import build_parser, main
+from ogive.errors import InvalidOption
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty configuration directory, and no word from the environment."""
+    for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def options(*words: str) -> argparse.Namespace:
+    return build_parser().parse_args(["topic", "list", *words])
+
+
+def name_servers(*words: str) -> object:
+    return client_config(options(*words)).name_server
+
+
+def test_an_address_is_looked_for_in_options_environment_context_and_then_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_servers() == "127.0.0.1:9876"
+    assert main(["context", "add", "prod", "-n", "prod:9876"]) == 0
+    assert main(["context", "add", "test", "-n", "test:9876"]) == 0
+    assert name_servers() == "prod:9876"  # the first one is in use
+    assert main(["context", "use", "test"]) == 0
+    assert name_servers() == "test:9876"
+    monkeypatch.setenv("OGIVE_CONTEXT", "prod")
+    assert name_servers() == "prod:9876"
+    monkeypatch.setenv("NAMESRV_ADDR", "env:9876")
+    assert name_servers() == "env:9876"
+    assert name_servers("-n", "given:9876") == "given:9876"
+
+
+def test_a_context_s_secrets_go_to_no_other_cluster(folder: Path) -> None:
+    secrets = folder / "tools.yml"
+    secrets.write_text("accessKey: me\nsecretKey: secret\n")
+    assert main(["context", "add", "prod", "-n", "prod:9876", "--credentials", str(secrets)]) == 0
+    mine = client_config(options()).credentials
+    assert mine is not None
+    assert mine.access_key == "me"
+    assert client_config(options("-n", "other:9876")).credentials is None
+    stored = contexts.file().read_text()
+    assert "secret\n" not in stored
+    assert str(secrets) in stored
+    assert not stat.S_IMODE(contexts.file().stat().st_mode) & 0o077
+
+
+def test_contexts_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["context", "list"]) == 0
+    assert "no contexts" in capsys.readouterr().out
+    for name in ("b", "a"):
+        assert main(["context", "add", name, "-n", f"{name}:9876"]) == 0
+    capsys.readouterr()
+    assert main(["context", "list", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["context"], row["current"], row["name_server"]) for row in rows] == [("a", False, "a:9876"), ("b", True, "b:9876")]
+    assert main(["context", "remove", "b"]) == 0
+    assert name_servers() == "127.0.0.1:9876"
+
+
+@pytest.mark.parametrize("words", [["use", "none"], ["remove", "none"], ["add", "two words", "-n", "x:1"]])
+def test_a_name_that_is_none_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["context", *words]) == 1
+    assert "context" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"contexts":{"a":{"no":1}}}', '{"contexts":{"a":7}}', "{}"])
+def test_a_file_that_is_no_such_file_is_named(text: str) -> None:
+    contexts.file().parent.mkdir()
+    contexts.file().write_text(text)
+    with pytest.raises(InvalidOption, match=r"contexts\.json cannot be used"):
+        name_servers()

@@ -1,0 +1,88 @@
+"""Filters: tags and SQL92, as they are asked of the broker, and once more where the messages arrive."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ogive.errors import BrokerInternalError, InvalidExpression, InvalidOption, ResponseCode, SubscriptionInvalid
+from ogive.wire.bodies import HeartbeatData, loads_object
+from ogive.wire.codes import PullSysFlag, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import encode_properties
+from tests.unit.client.consumer.polling import PULL, Q0, collect, member, reader
+from tests.unit.client.consumer.test_push_consumer import RETRY, Seen, consumer, progress, to
+from tests.unit.client.fake_broker import FakeBroker, error
+
+CHECK = RequestCode.CHECK_CLIENT_CONFIG
+SQL = "amount > 100 AND TAGS = 'paid'"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    """It sends everything, whatever the filter is."""
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as broker:
+        for amount in ("50", "150", "", "x", "250"):
+            properties = {"TAGS": "paid"} | ({"amount": amount} if amount else {})
+            broker.put("Orders", amount.encode() or b"none", properties=encode_properties(properties))
+        broker.put("Orders", b"other tag", properties=encode_properties({"TAGS": "open", "amount": "900"}))
+        yield broker
+
+
+async def test_a_listener_gets_what_its_sql_is_true_of_and_the_rest_counts_as_finished(broker: FakeBroker) -> None:
+    seen = Seen()
+    async with consumer(broker, to(seen, sql=SQL)):
+        await seen.wait(2)
+        await broker.until(lambda: progress(broker) == 6)
+    assert seen.bodies == [b"150", b"250"]
+    (beat, *_) = broker.of(RequestCode.HEART_BEAT)
+    subscriptions = {one.topic: one for one in HeartbeatData.decode(beat.body).consumers[0].subscriptions}
+    assert (subscriptions["Orders"].expression_type, subscriptions["Orders"].expression) == ("SQL92", SQL)
+    assert (subscriptions["Orders"].tags, subscriptions["Orders"].codes) == ((), ())
+    assert subscriptions[RETRY].expression_type == "TAG"
+    assert {pull.ext_fields["expressionType"] for pull in broker.of(PULL) if pull.ext_fields["topic"] == "Orders"} == {"SQL92"}
+
+
+async def test_a_filter_that_is_no_tags_is_checked_with_a_broker_before_the_group_is_joined(broker: FakeBroker) -> None:
+    broker.on(CHECK, error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse error"))
+    with pytest.raises(SubscriptionInvalid, match="parse error"):
+        async with consumer(broker, to(print, sql=SQL)):
+            pass
+    (asked,) = broker.of(CHECK)
+    body = loads_object(asked.body)
+    assert (body["group"], body["subscriptionData"]["subString"], body["subscriptionData"]["expressionType"]) == ("billing", SQL, "SQL92")
+    assert broker.of(RequestCode.HEART_BEAT) == []
+    broker.on(CHECK, error(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92"))
+    with pytest.raises(BrokerInternalError, match="does not support consumer to filter message by SQL92"):
+        async with member(broker, sql=SQL):
+            pass
+
+
+async def test_a_listener_that_joins_later_is_checked_too_and_tags_never_are(broker: FakeBroker) -> None:
+    broker.topics["Prices"] = 1
+    async with consumer(broker, to(print, tags="paid")) as running:
+        assert broker.of(CHECK) == []
+        broker.on(CHECK, error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no"))
+        with pytest.raises(SubscriptionInvalid):
+            await running.subscribe(to(print, topic="Prices", sql="a > 1"))
+        assert list(running.assignment) == ["billing"]
+        assert {queue.topic for queue in running.assignment["billing"]} <= {"Orders", RETRY}
+
+
+async def test_pulls_say_what_they_want(broker: FakeBroker) -> None:
+    async with member(broker, sql=SQL) as consumer:
+        assert [message.body for message in await collect(consumer, 2)] == [b"150", b"250"]
+    async with reader(broker) as consumer:
+        result = await consumer.pull(Q0, 0, sql="amount IS NULL")
+        assert [message.body for message in result.messages] == [b"none"]
+    last: RemotingCommand = broker.of(PULL)[-1]
+    assert (last.ext_fields["expressionType"], last.ext_fields["subscription"]) == ("SQL92", "amount IS NULL")
+    assert int(last.ext_fields["sysFlag"]) & PullSysFlag.SUBSCRIPTION
+
+
+@pytest.mark.parametrize("make", [lambda **how: to(print, **how), lambda **how: member(FakeBroker(), **how)], ids=["listener", "pull"])
+def test_what_cannot_be_a_filter_is_refused_at_once(make: Any) -> None:
+    with pytest.raises(InvalidExpression, match="character 4"):
+        make(sql="a == 1")
+    with pytest.raises(InvalidOption, match="by tags or in SQL, not by both"):
+        make(sql="a = 1", tags="paid")

@@ -1,0 +1,87 @@
+"""What of a listener job is decided without a broker: sizes, tasks, and listeners that travel."""
+
+import threading
+from typing import Any
+
+import pytest
+
+import ogive
+from ogive.client.config import ClientConfig
+from ogive.errors import InvalidOption
+from ogive.model import MessageQueue
+
+pytest.importorskip("pyspark")
+
+from ogive.spark.failures import reason
+from ogive.spark.jobs import check
+from ogive.spark.listening import LARGEST_BATCH, Work, next_size, spread
+from ogive.spark.ranges import QueueRange
+
+
+def test_a_batch_grows_while_it_is_short_and_full() -> None:
+    assert next_size(1000, 1000, 0.2) == 2000
+    assert next_size(1000, 400, 0.2) == 1000
+    assert next_size(1000, 1000, 3.0) == 1000
+    assert next_size(LARGEST_BATCH, LARGEST_BATCH, 0.2) == LARGEST_BATCH
+
+
+def test_a_batch_that_took_long_is_followed_by_a_smaller_one() -> None:
+    assert next_size(1000, 1000, 50.0) == 100
+    assert next_size(1000, 100, 50.0) == 10
+    assert next_size(1, 1, 500.0) == 1
+
+
+def test_a_queue_goes_to_one_task_whole() -> None:
+    ranges = [QueueRange(MessageQueue("T", "b", i), 0, length) for i, length in enumerate((10, 90, 30, 40))]
+    groups = spread(ranges, 2)
+    assert sorted(one for group in groups for one in group) == sorted(ranges)
+    assert sorted(sum(map(len, group)) for group in groups) == [80, 90]
+    assert len(spread(ranges[:1], 8)) == 1
+    assert spread([], 8) == []
+
+
+def test_listeners_travel_with_what_they_close_over() -> None:
+    seen = ["kept"]
+
+    @ogive.listener("T", group="G", batch=3)
+    def note(messages: list[ogive.MessageExt]) -> None:
+        seen.append(str(len(messages)))
+
+    work = Work.loads(Work(ClientConfig(name_server="127.0.0.1:1"), (note,), 2).dumps())
+    assert (work.group, work.topics, work.listeners[0].config.batch) == ("G", ("T", "%RETRY%G"), 3)
+
+
+def test_a_listener_that_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+
+    @ogive.listener("T", group="G")
+    def guarded(message: ogive.MessageExt) -> None:
+        with lock:
+            pass
+
+    with pytest.raises(InvalidOption, match="guarded cannot be sent to executors"):
+        Work(ClientConfig(), (guarded,), 1).dumps()
+
+
+@pytest.mark.parametrize("settings", [{"broadcast": True}, {"orderly": True, "auto_commit": False}])
+def test_what_a_batch_cannot_do_is_for_the_local_engine(settings: dict[str, Any]) -> None:
+    @ogive.listener("T", group="G", **settings)
+    def show(message: ogive.MessageExt) -> None: ...
+
+    with pytest.raises(InvalidOption, match="--engine local"):
+        check([show], ClientConfig())
+
+
+def test_namespaces_are_for_the_local_engine() -> None:
+    @ogive.listener("T", group="G")
+    def show(message: ogive.MessageExt) -> None: ...
+
+    with pytest.raises(InvalidOption, match="--engine local"):
+        check([show], ClientConfig(namespace="shop"))
+
+
+def test_of_a_failure_our_sentence_is_told() -> None:
+    text = "Job aborted\n  File x\nogive.errors.NoRoute: topic 'T' has no route\n\n\tat org.apache.spark"
+    assert reason(text) == "topic 'T' has no route"
+    assert reason("[SOME_CODE] plain\n\tat x") == "[SOME_CODE] plain"
+    assert reason("") == "Spark failed without saying why"

@@ -1,0 +1,204 @@
+"""Rows as messages: every column lands where consumers look for it, and a row that cannot be sent is named."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
+
+from ogive.errors import InvalidOption, SendFailed
+from ogive.model import Message, MessageQueue
+from ogive.spark.rows import Row, form, key_of_text, numbered_keys, queue_of
+from ogive.spark.schema import check_sink_schema
+from ogive.wire.message import decode_properties
+
+KEYS = numbered_keys("query", 7, 3)
+
+
+def formed(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Row]:
+    names = list(rows[0])
+    columns = [pa.array([row[name] for row in rows], (types or {}).get(name)) for name in names]
+    return list(form(pa.RecordBatch.from_arrays(columns, names), topic, 100, 3, KEYS))
+
+
+def messages(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Message]:
+    return [as_message(row) for row in formed(rows, topic, types)]
+
+
+def as_message(row: Row) -> Message:
+    """What a consumer gets of it."""
+    properties = decode_properties(row.properties)
+    assert properties.pop("UNIQ_KEY") == row.key
+    tag, keys = properties.pop("TAGS", None), tuple(properties.pop("KEYS", "").split())
+    delay, sharding_key = int(properties.pop("DELAY", "0")), properties.pop("__SHARDINGKEY", None)
+    assert sharding_key == row.sharding_key
+    return Message(row.topic, row.body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, delay_level=delay)
+
+
+def test_a_body_alone_is_a_message() -> None:
+    assert messages([{"body": "grün"}, {"body": "b"}]) == [Message("Orders", "grün".encode()), Message("Orders", b"b")]
+    assert messages([{"body": b"\x00\xff"}]) == [Message("Orders", b"\x00\xff")]
+
+
+def test_every_column_is_used() -> None:
+    row = {
+        "topic": "Elsewhere",
+        "body": "b",
+        "tags": "paid",
+        "keys": ["k1", "k2"],
+        "properties": [("shop", "a")],
+        "shardingKey": "N14228",
+        "delayTimeLevel": 3,
+    }
+    (message,) = messages([row], topic=None, types={"properties": pa.map_(pa.string(), pa.string())})
+    assert message == Message(
+        "Elsewhere", b"b", tag="paid", keys=("k1", "k2"), properties={"shop": "a"}, sharding_key="N14228", delay_level=3
+    )
+
+
+def test_the_option_topic_overrides_the_column() -> None:
+    assert messages([{"topic": "Elsewhere", "body": "b"}])[0].topic == "Orders"
+
+
+def test_keys_as_text_are_separated_by_spaces() -> None:
+    assert messages([{"body": "b", "keys": "k1 k2"}, {"body": "b", "keys": None}])[0].keys == ("k1", "k2")
+
+
+@given(st.lists(st.tuples(*[st.one_of(st.none(), st.text("aé \x01\x02\U0001f680", max_size=5))] * 3), min_size=1, max_size=5))
+def test_the_quick_way_gives_the_same_rows(values: list[tuple[str | None, str | None, str | None]]) -> None:
+    """With nothing but body, tag and keys a row is made by a shorter way; a column more, and it is not."""
+
+    def outcome(rows: list[dict[str, Any]]) -> Any:
+        try:
+            return formed(rows, types={"body": pa.string(), "tags": pa.string(), "keys": pa.string(), "shardingKey": pa.string()})
+        except SendFailed as exc:
+            return str(exc)
+
+    rows = [{"body": body, "tags": tag, "keys": keys} for body, tag, keys in values]
+    assert outcome(rows) == outcome([{**row, "shardingKey": None} for row in rows])
+
+
+def test_null_means_absent() -> None:
+    row = {"body": "b", "tags": None, "keys": None, "properties": None, "shardingKey": None, "delayTimeLevel": None}
+    assert messages([row]) == [Message("Orders", b"b")]
+
+
+def test_reserved_properties_are_left_out() -> None:
+    """A map that came out of a topic holds what the first broker and client wrote there."""
+    row = {"body": "b", "properties": [("UNIQ_KEY", "7F"), ("CLUSTER", "c"), ("shop", "a"), ("none", None)]}
+    (message,) = messages([row], types={"properties": pa.map_(pa.string(), pa.string())})
+    assert message.properties == {"shop": "a"}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"body": None}, "its body is null"),
+        ({"body": "b", "tags": ""}, "tag is empty"),
+        ({"body": "b", "keys": ["a b"]}, "holds a space"),
+        ({"body": "b", "keys": ["a", None]}, "null"),
+        ({"body": "b", "delayTimeLevel": -1}, "delay level"),
+        ({"body": "b", "delayTimeLevel": 1 << 31}, "delay level"),
+        ({"body": "b", "delayTimeLevel": 2, "deliverAt": 1767225600000}, "a delay level and a time of delivery"),
+        ({"body": "b", "shardingKey": "k", "queueId": 1}, "a sharding key and a queue"),
+        ({"body": "b", "brokerName": "broker-a"}, "names a broker, but no queue"),
+        ({"body": "b", "queueId": -1}, "queue id -1"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], why: str) -> None:
+    fine = dict.fromkeys(row) | {"body": "fine"}
+    with pytest.raises(SendFailed, match=f"row 101 of partition 3 cannot be sent: .*{why}"):
+        messages([fine, row])
+
+
+def test_a_missing_topic_is_named() -> None:
+    with pytest.raises(SendFailed, match="row 100 of partition 3 cannot be sent: its topic is null"):
+        messages([{"topic": None, "body": "b"}], topic=None)
+
+
+# --- unique keys -----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_has_the_same_key_in_every_attempt() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"])], ["body"])
+    keys = [[row.key for row in form(batch, "Orders", 100, 3, numbered_keys("query", 7, 3))] for _ in range(2)]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+    assert all(len(key) == 32 and key.isalnum() and key.upper() == key for key in keys[0])
+    assert b"UNIQ_KEY\x01" + keys[0][0].encode() in next(form(batch, "Orders", 100, 3, numbered_keys("query", 7, 3))).properties
+    elsewhere = [numbered_keys("query", 7, 4)(100), numbered_keys("query", 8, 3)(100), numbered_keys("other", 7, 3)(100)]
+    assert len({*elsewhere, keys[0][0]}) == 4
+
+
+def test_what_a_user_calls_unique_makes_the_key() -> None:
+    rows: list[dict[str, Any]] = [
+        {"body": "b", "uniqueKey": "order 1"},
+        {"body": "c", "uniqueKey": "order 1"},
+        {"body": "d", "uniqueKey": None},
+    ]
+    keys = [row.key for row in formed(rows)]
+    assert keys == [key_of_text("order 1"), key_of_text("order 1"), KEYS(102)]
+
+
+# --- where and when --------------------------------------------------------------------------------------------------
+
+QUEUES = tuple(MessageQueue("Orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(2))
+
+
+def test_a_row_may_name_its_queue() -> None:
+    (row,) = formed([{"body": "b", "brokerName": "broker-b", "queueId": 1}])
+    assert queue_of(row, QUEUES) == QUEUES[3]
+    (row,) = formed([{"body": "b"}])
+    assert queue_of(row, QUEUES) is None
+
+
+@pytest.mark.parametrize(("names", "why"), [({"queueId": 1}, r"2 queues of topic Orders are called \*/1"), ({"queueId": 9}, "0 queues")])
+def test_a_queue_that_is_not_one_queue_is_refused(names: dict[str, Any], why: str) -> None:
+    (row,) = formed([{"body": "b", **names}])
+    with pytest.raises(ValueError, match=why):
+        queue_of(row, QUEUES)
+
+
+def test_a_time_of_delivery_is_what_the_timer_reads() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    (row,) = formed([{"body": "b", "deliverAt": at}], types={"deliverAt": pa.timestamp("us", "UTC")})
+    assert row.alone
+    assert b"TIMER_DELIVER_MS\x011767225600000\x02" in row.properties
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+BODY = StructField("body", StringType())
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([StructField("text", StringType())], "column 'text' cannot be sent"),
+        ([BODY, StructField("tag", StringType())], "did you mean tags"),
+        ([StructField("body", IntegerType())], "column 'body' is int; it must be binary or string"),
+        ([StructField("tags", StringType())], "no column body"),
+    ],
+)
+def test_columns_that_cannot_be_sent_are_named(columns: list[StructField], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        check_sink_schema(StructType(columns), topic_given=True)
+
+
+def test_a_topic_must_come_from_somewhere() -> None:
+    with pytest.raises(InvalidOption, match="give the option topic, or a column topic"):
+        check_sink_schema(StructType([BODY]), topic_given=False)
+    check_sink_schema(StructType([BODY, StructField("topic", StringType())]), topic_given=False)
+
+
+def test_nullability_does_not_matter() -> None:
+    keys = ArrayType(StringType(), containsNull=False)
+    check_sink_schema(StructType([BODY, StructField("keys", keys, nullable=False)]), topic_given=True)

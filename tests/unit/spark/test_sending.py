@@ -1,0 +1,237 @@
+"""Rows on their way to brokers: order where it counts, a bounded window, and what happens when an answer never comes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+from ogive.client import api
+from ogive.errors import ConnectionLost, MessageIllegal, OgiveError, ResponseCode, SendFailed, SendTimeout, broker_error
+from ogive.model import MessageQueue, SendResult, SendStatus
+from ogive.spark import sending, sink
+from ogive.spark.options import SinkOptions
+from ogive.spark.rows import Row, form, numbered_keys
+from ogive.spark.rpc import Cluster
+from ogive.spark.sending import Half, Sending, end_transactions
+from ogive.spark.sink import BatchSink
+from ogive.wire.codes import Decision
+from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
+from ogive.wire.message import decode_batch, decode_properties
+
+QUEUES = tuple(MessageQueue("Orders", "broker-a", number) for number in range(4))
+Fault = Callable[[int], OgiveError | None]
+
+
+class Brokers:
+    """A cluster of one broker that keeps what it is sent. *fault* says what goes wrong with the n-th request; it is stored all the same
+    where the outcome is unknown."""
+
+    def __init__(self, fault: Fault = lambda _: None) -> None:
+        self.pool = None
+        self.stored: list[tuple[int, str, bytes]] = []  # queue id, unique key, body
+        self.headers: list[SendMessageRequestV2] = []
+        self.ended: list[EndTransactionRequest] = []
+        self.sending = self.most = self.requests = 0
+        self._fault = fault
+
+    async def writable(self, _: str) -> tuple[MessageQueue, ...]:
+        return QUEUES
+
+    async def master_of(self, _: MessageQueue) -> str:
+        return "broker-a:10911"
+
+    def forget_route(self, _: str) -> None: ...
+
+    async def _busy(self) -> OgiveError | None:
+        self.requests += 1
+        fault = self._fault(self.requests)
+        self.sending += 1
+        self.most = max(self.most, self.sending)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.sending -= 1
+        return fault
+
+    async def send_message(
+        self, _: Any, __: str, header: SendMessageRequestV2, body: bytes, *, batch: bool = False, **___: Any
+    ) -> SendResult:
+        self.headers.append(header)
+        fault = await self._busy()
+        if fault is None or fault.outcome_unknown:
+            items = [(item.properties, item.body) for item in decode_batch(body)] if batch else [((header.properties or "").encode(), body)]
+            self.stored += [(header.queue_id, decode_properties(raw)["UNIQ_KEY"], text) for raw, text in items]
+        if fault is not None:
+            raise fault
+        return SendResult(SendStatus.SEND_OK, "", "7F00000100002A9F00000000000004D2", QUEUES[header.queue_id], 5)
+
+    async def end_transaction(self, _: Any, __: str, header: EndTransactionRequest, **___: Any) -> None:
+        self.ended.append(header)
+        fault = await self._busy()
+        if fault is not None:
+            raise fault
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(int(body) for _, __, body in self.stored)
+
+
+def rows(count: int, first: int = 0, **columns: Any) -> list[Row]:
+    names = ["body", *columns]
+    arrays = [pa.array([str(first + i) for i in range(count)]), *(pa.array([value] * count) for value in columns.values())]
+    return list(form(pa.RecordBatch.from_arrays(arrays, names), "Orders", first, 0, numbered_keys("q", 0, 0)))
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Brokers]:
+    def make(fault: Fault = lambda _: None) -> Brokers:
+        made = Brokers(fault)
+        monkeypatch.setattr(api, "send_message", made.send_message)
+        monkeypatch.setattr(api, "end_transaction", made.end_transaction)
+        return made
+
+    return make
+
+
+def task(brokers: Brokers, **settings: Any) -> Sending:
+    return Sending(cast(Cluster, brokers), "g", 0, **{"max_in_flight": 3, **settings})
+
+
+async def test_rows_travel_in_batches(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers()
+    await task(cluster).send(rows(1000))
+    assert (cluster.numbers, cluster.requests) == (list(range(1000)), 1)
+
+
+async def test_large_rows_are_cut_into_requests(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BATCH_BYTES", 1000)
+    cluster = brokers()
+    await task(cluster, max_in_flight=2).send(rows(100))
+    assert cluster.numbers == list(range(100))
+    assert cluster.requests > 5
+    assert cluster.most == 2
+    assert {header.queue_id for header in cluster.headers} == {0, 1, 2, 3}
+
+
+async def test_rows_of_a_queue_keep_their_order(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several calls, small requests, and one that fails in the middle."""
+    monkeypatch.setattr(sending, "BATCH_BYTES", 500)
+    cluster = brokers(lambda n: broker_error(ResponseCode.SYSTEM_BUSY, "", "b") if n == 3 else None)
+    sent = task(cluster)
+    await asyncio.gather(*(sent.send(rows(50, 50 * part, shardingKey="plane")) for part in range(4)))
+    assert [int(body) for _, __, body in cluster.stored] == list(range(200))
+    assert len({queue for queue, _, __ in cluster.stored}) == 1
+
+
+async def test_a_row_with_a_delay_travels_alone(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers()
+    await task(cluster).send(rows(5, delayTimeLevel=1))
+    assert (cluster.numbers, cluster.requests, cluster.most) == (list(range(5)), 5, 3)
+    assert all("DELAY\x011" in (header.properties or "") for header in cluster.headers)
+
+
+def lost(n: int) -> OgiveError | None:
+    return ConnectionLost("gone", "broker-a:10911") if n == 1 else None
+
+
+async def test_an_answer_that_never_came_is_sent_again_where_twice_is_allowed(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers(lost)
+    await task(cluster).send(rows(3))
+    assert cluster.numbers == [0, 0, 1, 1, 2, 2]
+    assert len({key for _, key, __ in cluster.stored}) == 3  # by key the second ones can be told
+
+
+async def test_an_answer_that_never_came_is_looked_up_where_once_is_asked_for(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers(lost)
+
+    async def recall() -> set[str]:
+        return {key for _, key, __ in cluster.stored}
+
+    await task(cluster, recall=recall).send(rows(3))
+    assert cluster.numbers == [0, 1, 2]
+
+
+async def test_a_failure_names_the_rows_and_ends_the_sending(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BATCH_BYTES", 500)
+    cluster = brokers(lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == 2 else None)
+    with pytest.raises(SendFailed, match=r"one or more of the rows 5 to 9 of partition 0 for topic Orders: b answered 13"):
+        await task(cluster, max_in_flight=1).send(rows(30, shardingKey="plane"))
+    assert cluster.numbers == list(range(5))
+
+
+async def test_a_broker_that_stays_away_leaves_the_outcome_open(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.0)
+    with pytest.raises(SendTimeout, match="row 0 of partition 0"):
+        await task(brokers(lost)).send(rows(1))
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+async def test_rows_of_a_transaction_are_half_messages(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers()
+    halves = await task(cluster, immunity_s=60.0).send(rows(2))
+    assert [(half.key, half.queue_offset, half.commitlog_offset) for half in halves] == [(row.key, 5, 1234) for row in rows(2)]
+    assert {header.sys_flag for header in cluster.headers} == {4}
+    fields = decode_properties((cluster.headers[0].properties or "").encode())
+    assert (fields["TRAN_MSG"], fields["PGROUP"], fields["CHECK_IMMUNITY_TIME_IN_SECONDS"]) == ("true", "g", "60")
+
+
+HALVES = [Half("Orders", "broker-a", f"key {number}", number, 100 * number) for number in range(10)]
+
+
+async def end(cluster: Brokers, **settings: Any) -> None:
+    await end_transactions(cast(Cluster, cluster), "g", HALVES, Decision.COMMIT, max_in_flight=3, **settings)
+
+
+async def test_all_transactions_are_ended_a_few_at_a_time(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers()
+    await end(cluster)
+    assert sorted(header.tran_state_table_offset for header in cluster.ended) == list(range(10))
+    assert cluster.most == 3
+
+
+async def test_a_commit_without_an_answer_is_repeated_only_if_it_did_not_arrive(brokers: Callable[..., Brokers]) -> None:
+    """A second commit makes Apache's brokers deliver the message once more."""
+    cluster = brokers(lost)
+
+    async def delivered() -> set[str]:
+        return {"key 0"}
+
+    await end(cluster, recall=delivered)
+    assert len(cluster.ended) == 10
+    again = brokers(lost)
+
+    async def nothing() -> set[str]:
+        return set()
+
+    await end(again, recall=nothing)
+    assert [header.msg_id for header in again.ended].count("key 0") == 2
+
+
+# --- a task ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it still sends comes between the rows of the attempt that Spark starts next."""
+    stored: list[int] = []
+
+    class Slow:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        async def send(self, rows: list[Row]) -> list[Half]:
+            for _turn in range(50_000):
+                await asyncio.sleep(0)
+            stored.extend(row.number for row in rows)
+            return []
+
+    monkeypatch.setattr(sink, "Sending", Slow)
+    batches = (pa.RecordBatch.from_arrays([pa.array([body], pa.string())], ["body"]) for body in ("a", "b", None))
+    with pytest.raises(SendFailed, match="row 2 of partition 0 cannot be sent: its body is null"):
+        BatchSink(SinkOptions.parse({"topic": "Orders"})).write(batches)
+    assert stored == [0, 1]

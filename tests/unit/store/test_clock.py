@@ -1,0 +1,72 @@
+"""Time that never goes back."""
+
+from ogive.store.clock import SteadyClock
+
+
+class Times:
+    """A wall clock that can be set, and a monotonic one that cannot."""
+
+    def __init__(self) -> None:
+        self.wall_ms = 1_000_000
+        self.passed_s = 50.0
+
+    def passes(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.passed_s += ms / 1000
+
+    def clock(self, at_least_ms: int = 0) -> SteadyClock:
+        return SteadyClock(lambda: self.wall_ms, lambda: self.passed_s, at_least_ms)
+
+
+def test_it_is_the_wall_clock() -> None:
+    times = Times()
+    clock = times.clock()
+    assert clock.now_ms() == 1_000_000
+    times.passes(1234)
+    assert clock.now_ms() == 1_001_234
+
+
+def test_a_step_forward_is_followed_at_once() -> None:
+    times = Times()
+    clock = times.clock()
+    times.wall_ms += 3_600_000
+    assert clock.now_ms() == 4_600_000
+
+
+def test_after_a_step_back_time_goes_on_and_is_never_faster_than_time() -> None:
+    times = Times()
+    clock = times.clock()
+    times.wall_ms -= 3_600_000
+    assert (now := clock.now_ms()) == 1_000_000
+    for _ in range(1000):
+        times.passes(16)
+        assert now <= clock.now_ms() <= now + 16
+        now = clock.now_ms()
+    assert 1_014_900 <= now <= 1_015_100  # 16 s, a sixteenth slower
+
+
+def test_it_meets_the_wall_clock_again() -> None:
+    times = Times()
+    clock = times.clock()
+    times.wall_ms -= 1000
+    for _ in range(200):
+        times.passes(100)
+        clock.now_ms()
+    assert clock.now_ms() == times.wall_ms
+
+
+def test_a_step_that_is_taken_back_moves_nothing() -> None:
+    times = Times()
+    clock = times.clock()
+    times.wall_ms -= 60_000
+    clock.now_ms()
+    times.wall_ms += 60_000
+    assert clock.now_ms() == 1_000_000
+
+
+def test_it_goes_on_where_an_earlier_process_left_off() -> None:
+    times = Times()
+    clock = times.clock(at_least_ms=1_005_000)
+    assert clock.now_ms() == 1_005_000
+    times.passes(1600)
+    assert clock.now_ms() == 1_006_500

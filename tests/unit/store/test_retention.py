@@ -1,0 +1,186 @@
+"""Which segments may go, and what goes with them."""
+
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import InvalidOption
+from ogive.store import GetStatus
+from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
+from tests.chaos.recorder import MemoryFs
+from tests.stores import Driver, message, small
+
+HOUR = 3600.0
+CONFIG = RetentionConfig()
+FULL = [0, 100, 200]
+
+
+def aged(*hours: float) -> Ages:
+    """Segments that have been full for so many hours each."""
+    ages = Ages("boot", 0.0)
+    ages.load(
+        {"boot": "boot", "at": 0, "elapsed": 1000 * HOUR, "fullAt": {str(s): (1000 - h) * HOUR for s, h in zip(FULL, hours, strict=True)}}
+    )
+    ages.see(FULL, 0.0)
+    return ages
+
+
+@pytest.mark.parametrize(
+    ("hours", "hour", "disk", "expected"),
+    [
+        ((80, 73, 1), 4, 0.1, 2),
+        ((80, 73, 1), 5, 0.1, 0),
+        ((80, 73, 1), 5, 0.76, 2),
+        ((71, 80, 80), 4, 0.9, 0),  # nothing young goes, and nothing behind it
+        ((1, 1, 1), 4, 0.99, 0),
+    ],
+)
+def test_what_is_old_enough_goes_at_its_hour_or_while_the_disk_fills(
+    hours: tuple[float, ...], hour: int, disk: float, expected: int
+) -> None:
+    assert due(FULL, aged(*hours), CONFIG, hour=hour, disk_used=disk) == expected
+
+
+def test_young_segments_go_only_where_that_was_asked_for() -> None:
+    config = RetentionConfig(force_share=0.85)
+    assert due(FULL, aged(1, 1, 1), config, hour=5, disk_used=0.86) == 3
+    assert due(FULL, aged(1, 1, 1), config, hour=5, disk_used=0.85) == 0
+    many = list(range(0, 10_000, 100))
+    assert due(many, Ages("b", 0), config, hour=5, disk_used=0.9) == MAX_PER_RUN
+
+
+def test_operator_can_have_it_done_at_once() -> None:
+    assert due(FULL, aged(80, 73, 1), CONFIG, hour=5, disk_used=0.1, at_once=True) == 2
+
+
+def test_age_is_time_that_passed_also_while_the_broker_was_down() -> None:
+    ages = Ages("boot 1", 1000.0)
+    ages.see([0], 1000.0)
+    ages.see([0], 1010.0)
+    after = Ages("boot 1", 5000.0)  # a later process, the same run of the machine
+    after.load(ages.save())
+    assert after.of(0) == 4000.0
+    other = Ages("boot 2", 3.0)  # the machine was started again: nobody can tell how long that took
+    other.load(after.save())
+    other.see([0], 5.0)
+    assert other.of(0) == 4002.0
+
+
+@pytest.mark.parametrize("step_s", [-HOUR, -0.001, -10 * 365 * 24 * HOUR])
+def test_clock_that_goes_back_makes_nothing_older_or_younger(step_s: float) -> None:
+    ages = Ages("boot", 50.0)
+    ages.see([0], 50.0)
+    ages.see([0], 60.0)
+    ages.see([0], 60.0 + step_s)
+    assert ages.of(0) == 10.0
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"elapsed": "x"}, {"elapsed": 1e9, "at": 0, "fullAt": [1]}, {"elapsed": 1e9, "at": 0, "fullAt": {"x": 1}}]
+)
+def test_ages_that_make_no_sense_count_as_young(value: dict[str, object]) -> None:
+    ages = Ages("boot", 0.0)
+    ages.load(value)
+    ages.see([0], 0.0)
+    assert ages.of(0) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"keep_s": 0}, {"hours": ()}, {"hours": (24,)}, {"disk_share": 0}, {"force_share": 1.1}])
+def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidOption):
+        RetentionConfig(**wrong)  # type: ignore[arg-type]  # the test is about that
+
+
+# --- what goes -------------------------------------------------------------------------------------------------------
+
+
+def filled(driver: Driver, count: int = 300) -> None:
+    for n in range(count):
+        driver.put(message(b"%d " % n + bytes(300), f"T{n % 2}", properties=f"UNIQ_KEY\x01ID{n}\x02".encode()))
+    driver.put(message(b"only one", "Early"))
+
+
+def expire(driver: Driver, segments: int) -> int:
+    until = driver.store.full_segments[segments]
+    for _ in driver.store.expire(until):
+        pass
+    driver.store.sync(lambda: None)
+    return until
+
+
+def test_segments_go_with_all_that_speaks_of_them(tmp_path: Path) -> None:
+    config = small(tmp_path)
+    with Driver(config) as driver:
+        driver.put(message(b"first of all", "Early"))
+        filled(driver)
+        everything = {topic: driver.bodies(topic) for topic in ("T0", "T1", "Early")}
+        until = expire(driver, 5)
+        assert driver.store.stats().commitlog_start == until == 5 * config.segment_bytes
+        low = driver.store.min_offset("T0", 0)
+        assert 0 < low < 150
+        gone = driver.store.get("T0", 0, 0, 32, 100_000)
+        assert (gone.status, gone.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
+        assert driver.bodies("T0") == everything["T0"][low:]
+        assert driver.bodies("Early") == [b"only one"]
+        assert (driver.store.min_offset("Early", 0), driver.store.max_offset("Early", 0)) == (1, 2)
+        assert list(driver.store.find_key("T0", "ID0", 0, 2**63)) == []
+        assert len(list(driver.store.find_key("T0", "ID298", 0, 2**63))) == 1
+    kept = sorted(int(path.name) for path in (tmp_path / "commitlog").iterdir())
+    assert kept[0] == until
+    assert min(int(path.name) for path in (tmp_path / "consumequeue" / "T0" / "0").iterdir()) == low // 16 * 320
+    with Driver(config) as driver:
+        assert driver.bodies("T0") == everything["T0"][low:]
+        assert driver.store.min_offset("T0", 0) == low
+        assert driver.put(message(b"next", "T0"))[0].queue_offset == 150
+        assert driver.store.stats().damaged == 0
+
+
+def test_queue_whose_messages_all_went_goes_on_behind_them(tmp_path: Path) -> None:
+    """Also where the list of queues was lost, so that only its own file tells."""
+    with Driver(small(tmp_path)) as driver:
+        for _ in range(20):
+            driver.put(message(b"x", "Early"))
+        filled(driver)
+        driver.store.delete_topic("Early")
+        for _ in range(3):
+            driver.put(message(b"again", "Early"))
+        for _ in range(100):
+            driver.put(message(bytes(400), "T0"))
+        expire(driver, len(driver.store.full_segments) - 1)
+        assert driver.store.min_offset("Early", 0) == driver.store.max_offset("Early", 0) == 3
+    for lose in (False, True):
+        if lose:
+            (tmp_path / "queues.json").unlink()
+        with Driver(small(tmp_path)) as driver:
+            assert driver.store.max_offset("Early", 0) == 3 + lose
+            assert driver.store.get("Early", 0, 0, 32, 1000).status is GetStatus.OFFSET_TOO_SMALL
+            assert driver.put(message(b"x", "Early"))[0].queue_offset == 3 + lose
+        # what was put just now is in the log again: the queue's file is not the only witness any more
+
+
+def test_crash_between_removal_and_checkpoint_is_made_up_for(tmp_path: Path) -> None:
+    with Driver(small(tmp_path)) as driver:
+        filled(driver)
+        everything = driver.bodies("T0")
+    config = small(tmp_path)
+    for number in range(4):
+        (tmp_path / "commitlog" / f"{number * config.segment_bytes:020d}").unlink()
+    with Driver(config) as driver:
+        low = driver.store.min_offset("T0", 0)
+        assert low > 0
+        assert driver.bodies("T0") == everything[low:]
+        assert driver.store.entries("T0", 0, low, 1)[0].commitlog_offset >= 4 * config.segment_bytes
+    with Driver(config) as driver:
+        assert driver.store.min_offset("T0", 0) == low
+
+
+def test_newest_segment_stays_whatever_is_asked(tmp_path: Path) -> None:
+    fs = MemoryFs()
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
+        filled(driver, 100)
+        end = driver.store.stats().commitlog_end
+        for _ in driver.store.expire(end + 10**9):
+            pass
+        assert driver.store.stats().commitlog_start == end - end % driver.store.segment_bytes
+        driver.put(message(b"goes on"))
+        assert driver.bodies() == [b"goes on"]

@@ -1,0 +1,150 @@
+"""What a look at a directory finds, and what a repair mends."""
+
+import json
+import logging
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import StoreLocked, StoreUnusable
+from ogive.store import JsonTable, OsFs
+from ogive.store.fs import ReadOnlyFs
+from ogive.store.verify import repair, verify
+from tests.stores import Driver, crash, message, small
+
+COUNT = 120
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store that was stopped cleanly, with delayed messages and a table that has a version before."""
+    rng = random.Random(1)
+    with Driver(small(tmp_path / "store")) as driver:
+        for n in range(COUNT):
+            topic = "SCHEDULE_TOPIC_XXXX" if n % 5 == 0 else f"T{n % 2}"
+            properties = f"UNIQ_KEY\x01ID{n}\x02DELAY\x013\x02TAGS\x01a\x02".encode()
+            driver.put(message(b"%d " % n + rng.randbytes(300), topic, n % 3, properties=properties))
+        table = JsonTable(OsFs(), tmp_path / "store" / "config" / "topics.json")
+        for version in (1, 2):
+            table.save({"topicConfigTable": {"T0": {}, "T1": {}}, "version": version})
+    return tmp_path / "store"
+
+
+def bodies(root: Path) -> dict[tuple[str, int], list[bytes]]:
+    with Driver(small(root)) as driver:
+        return {key: driver.bodies(*key) for key in driver.store.queues}
+
+
+def snapshot(root: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def a_file(root: Path, part: str) -> Path:
+    return min(path for path in root.rglob("*") if path.is_file() and part in str(path.relative_to(root)))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_nothing_is_wrong_with_a_sound_store_and_nothing_is_changed(root: Path) -> None:
+    before = snapshot(root)
+    report = verify(root)
+    assert (report.problems, report.records, report.queues, report.clean) == ([], COUNT, 9, True)
+    assert report.log_end > 0
+    assert report.index_files == 2
+    assert snapshot(root) == before
+
+
+SPOILED = {
+    "log": (lambda root: flip(a_file(root, "commitlog"), 3000), "1 damaged places"),
+    "queue": (lambda root: flip(a_file(root, "consumequeue/T0"), 7), "does not say what the log says, from offset 0 on"),
+    "queue file gone": (lambda root: a_file(root, "consumequeue/T0").unlink(), "has no entries from offset 0 on"),
+    "index": (lambda root: flip(a_file(root, "index"), 200), "index file .* is missing or damaged"),
+    "list of queues": (lambda root: flip(root / "queues.json", 60), "queues.json, the list of queues, is damaged"),
+    "table": (lambda root: (root / "config" / "topics.json").write_text('{"half":'), "topics.json is no table"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_damage_is_found_told_and_mended(root: Path, what: str) -> None:
+    """All but a lost record can be made again; what checks is all there afterwards."""
+    good = bodies(root)
+    spoil, told = SPOILED[what]
+    spoil(root)  # type: ignore[no-untyped-call]
+    before = snapshot(root)
+    report = verify(root)
+    assert not report.is_sound
+    assert any(re.search(told, problem) for problem in report.problems), report.problems
+    assert snapshot(root) == before
+    found, after = repair(root)
+    assert found.problems == report.problems
+    if what == "log":
+        assert (after.damaged_records, after.records) == (1, COUNT - 1)
+        assert after.wrong_queues == after.wrong_index_files == after.wrong_tables == 0
+        assert sum(map(len, bodies(root).values())) == COUNT - 1
+    else:
+        assert after.is_sound, after.problems
+        assert bodies(root) == good
+        assert json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"].keys() == {"T0", "T1"}
+
+
+def test_store_of_a_killed_broker_is_behind_not_wrong(tmp_path: Path) -> None:
+    driver = Driver(small(tmp_path, flush_bytes=100_000))
+    for n in range(30):
+        driver.put(message(b"%d" % n))
+    crash(driver)
+    report = verify(tmp_path)
+    assert (report.is_sound, report.clean, report.queues_behind, report.records) == (True, False, 1, 30)
+    assert repair(tmp_path)[1].clean
+    assert len(bodies(tmp_path)[("T", 0)]) == 30
+
+
+def test_deleted_topics_are_no_damage(root: Path) -> None:
+    with Driver(small(root)) as driver:
+        driver.store.delete_topic("T0")
+    assert verify(root).problems == []
+    (root / "queues.json").unlink()
+    JsonTable(OsFs(), root / "config" / "topics.json").save({"topicConfigTable": {"T1": {}}})
+    assert verify(root).problems == []
+    assert repair(root)[1].problems == []
+
+
+def test_running_store_is_refused(root: Path) -> None:
+    with Driver(small(root)):
+        for look in (verify, repair):
+            with pytest.raises(StoreLocked, match=f"a broker runs on the store in {root}: stop it first"):
+                look(root)
+    assert verify(root).is_sound
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    for look in (verify, repair):
+        with pytest.raises(StoreUnusable, match="holds no store"):
+            look(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_file_system_refuses_every_change(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    fs = ReadOnlyFs()
+    handle = fs.open(path)
+    for change in (
+        lambda: fs.pwrite(handle, b"y", 0), lambda: fs.truncate(handle, 0), lambda: fs.unlink(path), lambda: fs.rename(path, path),
+        lambda: fs.make_dirs(tmp_path / "d"), lambda: fs.remove_dir(tmp_path), lambda: fs.open(tmp_path / "new", create=True),
+    ):  # fmt: skip
+        with pytest.raises(OSError, match=r"Read-only file system|No such file"):
+            change()
+    os.close(handle)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,247 @@
+"""TLS at a server: who is let in, which versions, and what stuck or hostile connections cost."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from ogive.errors import ConnectError, ConnectionLost, InvalidOption
+from ogive.transport.connection import Connection, connect
+from ogive.transport.limits import ServerLimits
+from ogive.transport.server import Server
+from ogive.transport.tls import TlsConfig
+from ogive.wire.codes import Flag
+from ogive.wire.command import RemotingCommand
+
+StartServer = Callable[..., Awaitable[Server]]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def write_certificate(folder: Path, authority: trustme.CA, name: str = "127.0.0.1") -> tuple[Path, Path]:
+    issued = authority.issue_cert(name)
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    return cert, key
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: trustme.CA) -> TlsConfig:
+    cert, key = write_certificate(tmp_path, authority)
+    (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
+    return TlsConfig(cert=cert, key=key)
+
+
+def echo(connection: Connection, command: RemotingCommand) -> None:
+    connection.reply(RemotingCommand(0, body=command.body, opaque=command.opaque, flag=Flag.RESPONSE))
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[StartServer]:
+    servers: list[Server] = []
+
+    async def start_one(tls: TlsConfig, **limits: float) -> Server:
+        server = Server(echo, tls=tls, limits=ServerLimits(**limits))  # type: ignore[arg-type]  # the test names fields of the right type
+        await server.start()
+        servers.append(server)
+        return server
+
+    yield start_one
+    for server in servers:
+        await server.stop()
+
+
+def trusting(authority: trustme.CA, client: trustme.CA | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if client is not None:
+        client.issue_cert("client@example.org").configure_cert(context)
+    return context
+
+
+async def say(server: Server, context: ssl.SSLContext | None, body: bytes = b"hello") -> bytes:
+    connection = await connect("127.0.0.1", server.port, ssl=context)
+    try:
+        return (await connection.call(RemotingCommand(1, body=body), 10)).body
+    finally:
+        connection.close()
+        await connection.wait_closed()
+
+
+async def is_refused(server: Server, context: ssl.SSLContext | None) -> bool:
+    try:
+        await say(server, context)
+    except (OSError, ConnectError, ConnectionLost):
+        return True
+    return False
+
+
+async def test_enforcing_takes_tls_and_nothing_else(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+    server = await start(files)
+    assert await say(server, trusting(authority)) == b"hello"
+    assert await say(server, trusting(authority), b"x" * 3_000_000) == b"x" * 3_000_000
+    assert await is_refused(server, None)
+    assert not server.connections
+
+
+async def test_permissive_takes_both_on_one_port(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+    server = await start(TlsConfig(cert=files.cert, key=files.key, mode="permissive"))
+    assert await say(server, trusting(authority)) == b"hello"
+    assert await say(server, None) == b"hello"
+
+
+async def test_a_client_that_does_not_trust_the_certificate_stays_away(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+    server = await start(files)
+    with pytest.raises(ConnectError, match="TLS with"):
+        await say(server, trusting(trustme.CA()))
+    with pytest.raises(ConnectError, match="TLS with"):
+        await say(server, ssl.create_default_context())
+    wrong_host = trusting(authority)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.open_connection("127.0.0.1", server.port, ssl=wrong_host, server_hostname="example.org")
+
+
+@pytest.mark.parametrize(
+    ("version", "works"), [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)]
+)
+async def test_old_versions_are_refused(
+    start: StartServer, files: TlsConfig, authority: trustme.CA, version: ssl.TLSVersion, works: bool
+) -> None:
+    server = await start(files)
+    context = trusting(authority)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # else this client would not even offer 1.1
+    with pytest.warns(DeprecationWarning, match="TLSv1_1") if not works else contextlib.nullcontext():
+        context.minimum_version = context.maximum_version = version
+    assert await is_refused(server, context) is not works
+
+
+@pytest.mark.parametrize(
+    ("auth", "certificate", "works"),
+    [
+        ("required", "good", True),
+        ("required", "none", False),
+        ("required", "strange", False),
+        ("optional", "none", True),
+        ("optional", "strange", False),
+    ],
+)
+async def test_client_certificates(
+    start: StartServer, files: TlsConfig, authority: trustme.CA, auth: str, certificate: str, works: bool
+) -> None:
+    config = TlsConfig(cert=files.cert, key=files.key, client_ca=files.cert.with_name("ca.pem"), client_auth=auth)  # type: ignore[arg-type]  # parametrized text
+    server = await start(config)
+    own = {"good": authority, "strange": trustme.CA(), "none": None}[certificate]
+    assert await is_refused(server, trusting(authority, own)) is not works
+    assert not server.connections or works
+
+
+async def test_certificates_are_read_again_and_bad_ones_change_nothing(
+    start: StartServer, files: TlsConfig, authority: trustme.CA, tmp_path: Path
+) -> None:
+    server = await start(files)
+    another = trustme.CA()
+    write_certificate(tmp_path, another)
+    assert await is_refused(server, trusting(another))
+    await server.reload_certificates()
+    assert await say(server, trusting(another)) == b"hello"
+    files.key.write_text("no key")
+    with pytest.raises(InvalidOption):
+        await server.reload_certificates()
+    assert await say(server, trusting(another)) == b"hello"
+
+
+async def test_connections_inside_the_process_need_no_tls(start: StartServer, files: TlsConfig) -> None:
+    server = await start(files)
+    connection = await server.connect_here()
+    assert (await connection.call(RemotingCommand(1, body=b"here"), 10)).body == b"here"
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_stuck_handshakes_are_counted_and_closed_while_others_come_in(
+    start: StartServer, files: TlsConfig, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    """200 that say nothing, or a part of a greeting; one more than allowed is closed at once."""
+    server = await start(files, first_frame_s=2.0, max_connections_per_address=202)
+    stuck = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+    for one in stuck[::2]:
+        one.sendall(b"\x16\x03\x01\x02\x00\x01")
+    assert await say(server, trusting(authority)) == b"hello"
+    more = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+    for one in (*more, *stuck):
+        one.setblocking(False)
+    closed: set[socket.socket] = set()
+    async with asyncio.timeout(30):
+        while len(closed) < 205:
+            await asyncio.sleep(0.02)
+            for one in {*more, *stuck} - closed:
+                with contextlib.suppress(BlockingIOError):
+                    try:
+                        if not one.recv(4096):
+                            closed.add(one)
+                    except ConnectionResetError:
+                        closed.add(one)
+    for one in closed:
+        one.close()
+    assert await say(server, trusting(authority)) == b"hello"
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
+
+
+async def test_stopping_drops_connections_in_the_middle_of_a_handshake(files: TlsConfig) -> None:
+    server = Server(echo, tls=files)
+    await server.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as one:
+        one.sendall(b"\x16\x03\x01")
+        await asyncio.sleep(0)
+        await server.stop()
+        one.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert one.recv(1) == b""
+
+
+@pytest.mark.parametrize("spoil", ["no cert", "no key", "garbage", "two keys", "no authorities"])
+def test_bad_files_are_named(files: TlsConfig, tmp_path: Path, spoil: str) -> None:
+    config = files
+    if spoil == "no cert":
+        config = TlsConfig(cert=tmp_path / "absent.pem", key=files.key)
+    elif spoil == "no key":
+        files.key.unlink()
+    elif spoil == "garbage":
+        files.cert.write_text("garbage")
+    elif spoil == "two keys":
+        (tmp_path / "other").mkdir()
+        config = TlsConfig(cert=files.cert, key=write_certificate(tmp_path / "other", trustme.CA())[1])
+    else:
+        (tmp_path / "empty.pem").write_text("")
+        config = TlsConfig(cert=files.cert, key=files.key, client_ca=tmp_path / "empty.pem", client_auth="required")
+    with pytest.raises(InvalidOption, match=r"\.pem"):
+        config.context()
+
+
+def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(files: TlsConfig) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    form = serialization.BestAvailableEncryption(b"password")
+    files.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, form))
+    with pytest.raises(InvalidOption, match="encrypted"):
+        files.context()
+
+
+def test_settings_that_contradict_each_other_are_refused(files: TlsConfig) -> None:
+    with pytest.raises(InvalidOption):
+        TlsConfig(cert=files.cert, key=files.key, client_auth="required")
+    with pytest.raises(InvalidOption):
+        TlsConfig(cert=files.cert, key=files.key, client_ca=files.cert)
+    with pytest.raises(InvalidOption):
+        TlsConfig(cert=files.cert, key=files.key, mode="off")  # type: ignore[arg-type]  # what a user might write
