@@ -96,6 +96,16 @@ def test_queues_are_chosen_by_pattern_and_by_name(wire: Wire, table: Topic, topi
     assert table.read(queues="1") == [(1, 0), (1, 1)]
 
 
+def test_a_namespace_is_on_the_wire_only(wire: Wire, table: Topic, topic: str) -> None:
+    for name in (f"shop%{topic}", topic):
+        wire.create(name)
+    wire.send(f"shop%{topic}", 0, bodies(3))
+    assert {(row["topic"], row["queueOffset"]) for row in table.rows(namespace="shop")} == {(topic, offset) for offset in range(3)}
+    pattern = {"subscribe": None, "subscribePattern": f"{topic}.*"}
+    assert table.read(namespace="shop", **pattern) == [(0, 0), (0, 1), (0, 2)]
+    assert table.read(**pattern) == []
+
+
 def test_a_read_starts_and_ends_at_times(wire: Wire, table: Topic, topic: str) -> None:
     """Times are the broker's, when it stored the message; the end is not read."""
     wire.create(topic, 2)

@@ -129,6 +129,8 @@ class _Sink:
         try:
             for batch in batches:
                 rows = list(form(batch, options.topic, count, attempt.partition, key_of))
+                if options.access.namespace:
+                    rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
                 count += len(rows)
                 topics |= {row.topic for row in rows}
                 if len(on_their_way) == _ARROW_BATCHES:
