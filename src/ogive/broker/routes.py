@@ -10,6 +10,7 @@ from ogive.broker.handlers import (
     admin,
     ask_clients,
     assignment,
+    cleaning,
     clients,
     groups,
     locks,
@@ -112,6 +113,8 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group),
         Route(headers.QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
         Route(headers.CleanUnusedTopicRequest, topics.clean_unused),
+        Route(headers.DeleteExpiredLogRequest, cleaning.delete_expired_log),
+        Route(headers.CleanExpiredQueuesRequest, cleaning.clean_expired_queues),
         Route(headers.CreateGroupListRequest, groups.create_all),
         Route(headers.GetConsumerRunningInfoRequest, ask_clients.running_info),
         Route(headers.ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
@@ -182,7 +185,7 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
     ),
     **_reasons(
         "an operator's command that this broker does not have",
-        C.CLEAN_EXPIRED_CONSUMEQUEUE, C.QUERY_CORRECTION_OFFSET, C.DELETE_EXPIRED_COMMITLOG, C.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        C.QUERY_CORRECTION_OFFSET, C.UPDATE_AND_GET_GROUP_FORBIDDEN,
         C.RESUME_CHECK_HALF_MESSAGE,
     ),
 }  # fmt: skip

@@ -16,9 +16,11 @@ from ogive.wire.headers.access import (
     UpdateUserRequest,
 )
 from ogive.wire.headers.admin import (
+    CleanExpiredQueuesRequest,
     CleanUnusedTopicRequest,
     CreateGroupListRequest,
     CreateTopicListRequest,
+    DeleteExpiredLogRequest,
     GetAllProducerInfoRequest,
     GetBrokerConsumeStatsRequest,
     InvokeGetConsumerStatusRequest,
@@ -137,6 +139,7 @@ __all__ = [
     "BrokerHeartbeatRequest",
     "CheckClientConfigRequest",
     "CheckTransactionStateRequest",
+    "CleanExpiredQueuesRequest",
     "CleanUnusedTopicRequest",
     "CloneGroupOffsetRequest",
     "ConsumeMessageDirectlyRequest",
@@ -148,6 +151,7 @@ __all__ = [
     "CreateTopicRequest",
     "CreateUserRequest",
     "DeleteAclRequest",
+    "DeleteExpiredLogRequest",
     "DeleteGroupRequest",
     "DeleteKvConfigRequest",
     "DeleteTopicInNameServerRequest",
