@@ -5,7 +5,7 @@ The readers do here, in this process, what Spark has them do in its own ones; wi
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,13 +14,14 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from ogive.model import MessageQueue
 from ogive.spark import source
 from ogive.spark.reader import StreamReader
-from ogive.spark.schema import MESSAGE_COLUMNS
+from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema
 from ogive.wire.compression import CompressionType, compress
-from tests.topics import Wire, bodies
+from tests.topics import Wire, bodies, eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -185,3 +186,22 @@ def test_tasks_are_as_many_as_asked_for(wire: Wire, table: Topic, topic: str) ->
         assert len(read) == tasks
         rows = [row for task in read for row in task.to_pylist()]
         assert places(rows) == [(0, offset) for offset in range(90)] + [(1, offset) for offset in range(10)]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_delivered_at_its_time(wire: Wire, table: Topic, topic: str) -> None:
+    """The broker's timer keeps it until then."""
+    wire.create(topic)
+    due = datetime.now(UTC) + timedelta(seconds=2.5)
+    columns = StructType([StructField("body", StringType()), StructField("deliverAt", TimestampType())])
+    rows = pa.RecordBatch.from_pylist(
+        [{"body": "later", "deliverAt": due}, {"body": "now", "deliverAt": None}], schema=arrow_schema(columns)
+    )
+    sink = source.batch_sink({"nameServer": wire.name_server, "topic": topic}, columns, overwrite=False)
+    sink.commit([sink.write(iter([rows]))])
+    found = eventually(lambda: table.rows() if len(table.rows()) == 2 else None, 30)
+    assert found is not None
+    assert [row["body"] for row in found] == [b"now", b"later"]
+    assert found[1]["storeTimestamp"] >= due - timedelta(seconds=1)  # Apache's wheel turns once a second
