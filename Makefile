@@ -29,7 +29,9 @@ test:
 
 test-slow:
 	@tools/setup test
-	@$(pytest) --nightly -m nightly tests $(ARGS)
+	@mkdir -p .cache && rm -f .cache/figures.jsonl
+	@OGIVE_FIGURES=$(CURDIR)/.cache/figures.jsonl $(pytest) --nightly -m nightly tests $(ARGS)
+	@$(python) tools/reliability.py .cache/figures.jsonl
 
 check:
 	@tools/setup test

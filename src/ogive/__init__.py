@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ogive.client.consumer.push import run
     from ogive.client.hooks import SendHook
     from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, Reply, later, listener, suspend
+    from ogive.client.serialize import to_json
     from ogive.client.sync import Producer, PullConsumer, PushConsumer, Transaction
     from ogive.client.sync_admin import Admin
     from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
@@ -51,6 +52,7 @@ __all__ = [
     "listener",
     "run",
     "suspend",
+    "to_json",
 ]
 
 _HOME: Final = {
@@ -81,6 +83,7 @@ _HOME: Final = {
     "listener": "ogive.client.listener",
     "run": "ogive.client.consumer.push",
     "suspend": "ogive.client.listener",
+    "to_json": "ogive.client.serialize",
 }
 _SUBMODULES: Final = frozenset({"aio", "errors"})
 

@@ -296,6 +296,10 @@ def broker_error(code: int, remark: str | None, address: str = "") -> BrokerErro
     return _BY_CODE.get(code, BrokerError)(code, remark, address)
 
 
+class BodyUnreadable(OgiveError, ValueError):
+    """The body of a message is not what the listener reads it as (``as_=``)."""
+
+
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_DELAY_S: Final = 40 * 365 * 86_400  # brokers have a limit of their own, three days by default (timerMaxDelaySec)
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
 MAX_RESOURCE_LENGTH: Final = 255  # %RETRY% and %DLQ% topics
@@ -26,9 +27,10 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group under which a broker keeps its own progress in the topics of half messages. Source: MixAll.java, 5.3."""
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 NO_SEND_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
 """Only the broker itself writes to these. Source: TopicValidator.java, 5.3."""
 SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", TRACE_TOPIC, "CHECKPOINT_TOPIC"}
@@ -73,6 +75,8 @@ class PropertyName:
     PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
     CLUSTER = "CLUSTER"
     SHARDING_KEY = "__SHARDINGKEY"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     RECORD_CRC = "__CRC32#"
 
 
@@ -92,8 +96,6 @@ RESERVED_PROPERTIES: Final = frozenset(
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
         "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
     }
 )
 """Names that carry meaning for the broker or the client; a user property must not use them."""
@@ -164,7 +166,8 @@ class Message:
 
     *tag* is what consumers filter by, *keys* what operators look messages up by; messages with equal *sharding_key* go to one queue, in
     order. *properties* are the application's own; names that RocketMQ reserves are refused. *delay_level* n >= 1 delivers later, after
-    the broker's n-th delay. Raises MessageIllegal for a message that no broker would store.
+    the broker's n-th delay; *deliver_at* at a time, and *delay_s* so many seconds after the broker got it (both from 5.0 on). Raises
+    MessageIllegal for a message that no broker would store.
     """
 
     topic: str
@@ -174,6 +177,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES, kw_only=True)
     sharding_key: str | None = field(default=None, kw_only=True)
     delay_level: int = field(default=0, kw_only=True)
+    deliver_at: datetime | None = field(default=None, kw_only=True)
+    delay_s: float | None = field(default=None, kw_only=True)
     flag: int = field(default=0, kw_only=True)
     wait_store_ok: bool = field(default=True, kw_only=True)
 
@@ -195,10 +200,24 @@ class Message:
             _check_text("sharding key", self.sharding_key)
         if self.delay_level < 0:
             raise InvalidOption(f"delay level {self.delay_level} is below 0")
+        self._check_times()
         for key in self.keys:
             _check_text("key", key)
             if " " in key:
                 raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"key {key!r} holds a space: keys are stored separated by spaces")
+
+    def _check_times(self) -> None:
+        if (self.delay_level > 0) + (self.deliver_at is not None) + (self.delay_s is not None) > 1:
+            raise InvalidOption("a message is delivered after a delay level, at a time or after some seconds: give one of them")
+        if self.deliver_at is not None and self.deliver_at.tzinfo is None:
+            raise InvalidOption("deliver_at needs a time zone: datetime(..., tzinfo=UTC)")
+        if self.delay_s is not None and not 0 <= self.delay_s <= MAX_DELAY_S:
+            raise InvalidOption(f"delay_s is {self.delay_s}: 0 to {MAX_DELAY_S:,} seconds are possible")
+
+    @property
+    def is_delayed(self) -> bool:
+        """By level, or by the broker's timer."""
+        return self.delay_level > 0 or self.deliver_at is not None or self.delay_s is not None
 
     def _illegal(self) -> Exception:
         if not self.topic:
@@ -309,13 +328,17 @@ class SendStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a sent message stands. For a batch: *id* and *offset_id* are comma lists, *queue_offset* is that of the first."""
+    """Where a sent message stands. For a batch: *id* and *offset_id* are comma lists, *queue_offset* is that of the first.
+
+    *recall_handle* takes a message back that waits for its time, see ``Producer.recall``.
+    """
 
     status: SendStatus
     id: str
     offset_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str | None = None
 
 
 class PullStatus(enum.Enum):

@@ -58,6 +58,7 @@ _BROKER_SETTINGS = {
     "autoCreateTopicEnable": "true",
     "autoCreateSubscriptionGroup": "true",
     "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
     "flushDiskType": "SYNC_FLUSH",
     "diskMaxUsedSpaceRatio": "95",
 }
@@ -80,7 +81,7 @@ def class_path(version: str = VERSION) -> str:
 
 
 def _jars(version: str = VERSION) -> str:
-    pom = SOURCES / "pom.xml"
+    pom = SOURCES / ("pom-4.xml" if version.startswith("4.") else "pom.xml")
     kept = CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
     if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
         return kept.read_text()

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -246,6 +247,17 @@ def test_bombs_of_every_kind_end_at_the_limit(kind: CompressionType) -> None:
         decompress(bomb, flags, 1000)
 
 
+def test_a_zlib_bomb_takes_no_more_memory_than_the_limit() -> None:
+    bomb, flags = compress(bytes(64 * 1024 * 1024), "zlib")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="inflates to more than"):
+            decompress(bomb, flags, 1024 * 1024)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])
 def test_a_missing_library_is_named(kind: CompressionType, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed, flags = compress(b"x", kind)
@@ -320,3 +332,11 @@ def test_header_round_trip_and_named_field_in_the_error() -> None:
 def _only_protocol_error(decode: Callable[[Any], object], raw: Any) -> None:
     with contextlib.suppress(ProtocolError):
         decode(raw)
+
+
+def test_a_binary_header_that_ends_in_a_name_of_one_letter_is_refused() -> None:
+    """Its body goes on as if the name had a value there."""
+    whole = encode_command(RemotingCommand(34, serialize_type=SerializeType.ROCKETMQ))[4:]
+    header = whole[4:-4] + (2).to_bytes(4) + b"\x00\x01"  # two bytes of fields: the length of a name
+    with pytest.raises(ProtocolError, match="in the middle of a field"):
+        decode_command((1 << 24 | len(header)).to_bytes(4) + header + b"a\x00\x00\x00\x01b")

@@ -1,6 +1,5 @@
 """Power loss, by every kind of disk image that unsynced writes can leave; and proof that the judgement can fail."""
 
-import json
 import logging
 import random
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from ogive.store.fs import Data
 from ogive.store.writer import GroupWriter
 from tests.chaos.recorder import RecorderFs, images
 from tests.chaos.workload import History, judge, judge_table, run_script
+from tests.figures import figures
 
 pytestmark = [pytest.mark.rel, pytest.mark.quick]
 
@@ -31,21 +31,34 @@ def recorded(
     return fs, run_script(fs, flush, seed, steps, store_type)
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_power_cut_loses_nothing_that_was_acknowledged(flush: Any) -> None:
+def loses_nothing(flush: Any, seeds: int, *, nightly: bool = False) -> None:
     """sync: 0 lost, 0 phantom, 0 damaged. async: only the newest window may be lost, and nothing survives behind a loss."""
     alarms: list[str] = []
-    count = 0
-    for seed in (1, 2, 3, 4):
-        fs, history = recorded(flush, 250, seed)
-        for image, acked in images(fs, 250, random.Random(seed)):
-            count += 1
-            table = judge_table(image, acked, history)
-            verdict = judge(image, acked, history, flush)
-            if verdict.alarms or table:
-                alarms.append(f"seed {seed}, {len(acked)} acknowledged: {verdict} {table}"[:600])
-    print(json.dumps({"test": "power loss", "flush": flush, "images": count, "alarms": len(alarms)}))
+    with figures("T3", nightly=nightly, flush=flush, attempts=0, acknowledged=0, lost=0, faults=0) as line:
+        for seed in range(1, seeds + 1):
+            fs, history = recorded(flush, 250, seed)
+            line["attempts"] += history.operations
+            for image, acked in images(fs, 250, random.Random(seed)):
+                line["faults"] += 1
+                line["acknowledged"] = max(line["acknowledged"], len(acked))
+                table = judge_table(image, acked, history)
+                verdict = judge(image, acked, history, flush)
+                line["lost"] += len(verdict.lost)
+                if verdict.alarms or table:
+                    alarms.append(f"seed {seed}, {len(acked)} acknowledged: {verdict} {table}"[:600])
     assert not alarms, alarms[0]
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_power_cut_loses_nothing_that_was_acknowledged(flush: Any) -> None:
+    loses_nothing(flush, 4)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_ten_thousand_power_cuts_lose_nothing_that_was_acknowledged(flush: Any) -> None:
+    loses_nothing(flush, 40, nightly=True)
 
 
 def test_power_cut_during_recovery_loses_nothing() -> None:

@@ -41,12 +41,14 @@ FORBIDDEN_IMPORTS = {
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
 EXTRAS = {  # packages outside the standard library, and the parts that may import them
     "lz4": {"wire"},
+    "msgspec": {"client"},  # where a user's own class is one of its structs
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "pyarrow": {"spark", "demo"},
     "pyspark": {"spark", "demo", "pipelines"},
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
+    "typing_extensions": {"client"},  # for type checkers only
     "uvloop": {"transport"},
     "zstandard": {"wire"},
 }

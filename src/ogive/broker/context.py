@@ -10,6 +10,7 @@ from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
+from ogive.broker.duplicates import Duplicates
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
@@ -17,6 +18,7 @@ from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
+from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreError
@@ -47,6 +49,9 @@ class Context:
     slow_readers: SlowReaders
     registration: Registration
     transactions: Transactions
+    timers: Timers
+    duplicates: Duplicates | None
+    """None unless messages that are sent twice are to be stored once."""
     traffic: Traffic
     cold_reads: ColdReads
     retention: Retention

@@ -16,10 +16,12 @@ from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
+from ogive.broker.duplicates import Duplicates
 from ogive.broker.groups import GroupTable
 from ogive.broker.handlers import send
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
+from ogive.broker.metrics import CONTENT_TYPE, metrics
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Dial, Registration
@@ -29,17 +31,20 @@ from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.scrubbing import Scrubbing
 from ogive.broker.stats import SAMPLE_S, Traffic
+from ogive.broker.timer_progress import TimerProgressFile
+from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.broker.transactions import Transactions
 from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
-from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, PropertyName
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
 from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import Connection
+from ogive.transport.http import Page
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.command import RemotingCommand
@@ -74,6 +79,8 @@ class _Opened:
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
+    timers_file: TimerProgressFile
+    timers: Timers
     retention: Retention
     locks_file: JsonTable
     locks: dict[str, Any]
@@ -112,6 +119,10 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         _cut_progress(store, offsets, offsets_file, delays, delays_file)
         locks_file = JsonTable(fs, folder / "queueLocks.json")
         locks = locks_file.load() or {}
+        timers_file = TimerProgressFile(fs, config.data)
+        timers = Timers(store, store.now_ms, config.timer_max_waiting)
+        timers.recover(timers_file.progress())
+        timers_file.take_over(timers.snapshot()())
         transactions = Transactions(store, store.now_ms, config.max_open_transactions)
         transactions.recover(offsets)
         retention = Retention(
@@ -124,7 +135,7 @@ def _open(config: BrokerConfig, machine: Machine) -> _Opened:
         raise
     return _Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, locks_file=locks_file, locks=locks, retention=retention,
+        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, retention=retention,
     )  # fmt: skip
 
 
@@ -205,17 +216,20 @@ class Broker:
         self._saves = [
             partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
             Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
+            Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced).save,
         ]
-        ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule)
+        ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule, ctx.timers)
         ctx.store.on_failure = self._store_failed
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
+        ctx.timers.start(ctx.put_counted, ctx.store_host)
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
         config = self.config
         self._jobs = [
             self._job(config.offsets_persist_s, self._saves[0], "save consumer offsets"),
             self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
+            self._job(config.delay_persist_s, self._saves[2], "save the progress of timer messages"),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
@@ -263,6 +277,8 @@ class Broker:
                 dial=self._dial,
             ),
             transactions=opened.transactions,
+            timers=opened.timers,
+            duplicates=_duplicates(config, opened.store),
             retention=opened.retention,
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
@@ -287,6 +303,21 @@ class Broker:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
 
+    def metrics_page(self) -> Page:
+        """For Prometheus."""
+        if self._ctx is None:
+            return Page(503, "this broker does not serve\n")
+        return Page(200, metrics(self._ctx), CONTENT_TYPE)
+
+    def health_page(self) -> Page:
+        """Whether the process is worth keeping: not once the store has failed."""
+        return Page(503, f"failed: {self.failed.result()}\n") if self.failed.done() else Page(200, "ok\n")
+
+    def ready_page(self) -> Page:
+        """Whether clients should come: not before the start, after a failure, or while it stops."""
+        ready = self._ctx is not None and not self._stopping and not self.failed.done()
+        return Page(200, "ready\n") if ready else Page(503, "not ready\n")
+
     async def reload_certificates(self) -> None:
         """See Server.reload_certificates."""
         await self._server.reload_certificates()
@@ -305,6 +336,7 @@ class Broker:
         self._ctx = None
         if self._schedule is not None:
             await self._schedule.stop()
+        await ctx.timers.stop()
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -358,6 +390,12 @@ class Broker:
             self.failed.set_result(error)
 
 
+def _duplicates(config: BrokerConfig, store: MessageStore) -> Duplicates | None:
+    if not config.duplicate_window_s:
+        return None
+    return Duplicates(config.duplicate_window_s, config.duplicate_max_keys, store.now_ms, store.find_key)
+
+
 def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
     """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and belong to where they will go."""
     record = store.record_at(commitlog_offset)
@@ -365,12 +403,13 @@ def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
         return None
     stored = decode_stored(record)
     real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
-    return real.decode() if real is not None and stored.topic in (HALF_TOPIC, SCHEDULE_TOPIC) else stored.topic
+    return real.decode() if real is not None and stored.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) else stored.topic
 
 
-def _arrived(holds: PullHolds, schedule: Schedule, ends: dict[QueueKey, int]) -> None:
+def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]) -> None:
     holds.arrived(ends)
     schedule.arrived(ends)
+    timers.arrived(ends)
 
 
 async def _save_offsets(ctx: Context, progress: Progress) -> None:

@@ -130,6 +130,12 @@ class Tallies:
         for table in self._tables.values():
             yield from table.values()
 
+    def items(self) -> Iterator[tuple[str, str, Counts]]:
+        """Every key's two words, and its counters since it began."""
+        for first, table in self._tables.items():
+            for second, tally in table.items():
+                yield first, second, tally.counts()
+
     def passed(self, first: str, second: str) -> tuple[Passed, ...] | None:
         """For each of WINDOWS; None for a key that nothing was counted for."""
         tally = self._tables.get(first, {}).get(second)

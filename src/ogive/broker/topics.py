@@ -19,6 +19,7 @@ from ogive.model import (
     SCHEDULE_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     dlq_topic,
     reply_topic,
     retry_topic,
@@ -38,6 +39,7 @@ _FIXED: Final = {
     "OFFSET_MOVED_EVENT": 1,
     "BenchmarkTest": 1024,
     SCHEDULE_TOPIC: 18,
+    TIMER_TOPIC: 1,
     HALF_TOPIC: 1,
     OP_HALF_TOPIC: 1,
     CHECKED_TOO_OFTEN_TOPIC: 1,
@@ -212,20 +214,6 @@ class TopicTable:
     def _snapshot(self) -> Render:
         topics, version = list(self._topics.values()), self.data_version
         return lambda: {"dataVersion": version.to_json(), "topicConfigTable": {topic.name: topic.to_json() for topic in topics}}
-
-
-def change_attributes(current: Mapping[str, str], text: str | None) -> dict[str, str]:
-    """*current* after ``+name=value,-name``. Raises InvalidOption. Source: AttributeParser.java."""
-    attributes = dict(current)
-    for change in filter(None, (text or "").split(",")):
-        sign, (name, _, value) = change[0], change[1:].partition("=")
-        if sign == "+" and name and value:
-            attributes[name] = value
-        elif sign == "-" and name and not value:
-            attributes.pop(name, None)
-        else:
-            raise InvalidOption(f"attribute change {change[:80]!r} is neither +name=value nor -name")
-    return attributes
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:

@@ -31,6 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    if getattr(options, "config", None):
+        try:
+            config_file = importlib.import_module("ogive.cli.config_file")
+            options.config_of.set_defaults(**config_file.read(options.config, options.config_of))
+        except OgiveError as exc:
+            print(f"ogive: {exc}", file=sys.stderr)
+            return EXIT_ERROR
+        options = parser.parse_args(arguments)
     if not hasattr(options, "module"):
         getattr(options, "group_parser", parser).print_help()
         return EXIT_USAGE
@@ -127,6 +135,12 @@ def _json_option(command: argparse.ArgumentParser) -> None:
 
 def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     command = _command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
+    command.set_defaults(config_of=command, first_user=None)
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings from a TOML file, under the names of these options without --; or from Apache's broker.conf (*.conf, *.properties)",
+    )
     command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
     command.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     command.add_argument(
@@ -150,6 +164,16 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         default=os.environ.get("OGIVE_CREDENTIALS"),
         help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
     )
+    command.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve /metrics (Prometheus), /health and /ready there over HTTP; 0 takes a free port",
+    )
+    command.add_argument(
+        "--metrics-host", metavar="IP", default="127.0.0.1", help="address for that; it asks nobody for credentials (default: 127.0.0.1)"
+    )
+    command.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on standard error (default: text)")
     command.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
     command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
     command.add_argument(
@@ -200,6 +224,16 @@ def _up(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         type=float,
         default=30.0,
         help="time between two rounds of questions (default: 30)",
+    )
+    command.add_argument(
+        "--transaction-check-max", metavar="N", type=int, default=15, help="questions that were asked before giving up (default: 15)"
+    )
+    command.add_argument(
+        "--duplicate-window",
+        metavar="SECONDS",
+        type=float,
+        default=0.0,
+        help="store a message whose unique key was stored in the last SECONDS only once (default: 0, every message is stored)",
     )
     command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")

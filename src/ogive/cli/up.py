@@ -14,10 +14,12 @@ from ogive.access.table import AccessTable
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
 from ogive.cli.connect import read_credentials
+from ogive.cli.logs import set_up
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
+from ogive.transport.http import PageServer
 from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.access import SUPER, User
@@ -25,15 +27,16 @@ from ogive.wire.bodies.access import SUPER, User
 log = logging.getLogger(__name__)
 
 EXIT_STORE_FAILED: Final = 74  # EX_IOERR
-_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes. 0 after a clean stop, 74 when the store failed."""
-    logging.basicConfig(level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    set_up(options.verbose, options.log_format)
     if not options.data:
         raise InvalidOption("--data is empty: the directory for messages is expected")
     check_host(options.host, options.insecure_listen or options.acl, options.advertised_host)
+    if options.metrics_port is not None:
+        check_metrics_host(options.metrics_host, options.insecure_listen)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(serve(options))
@@ -43,6 +46,18 @@ def run(options: argparse.Namespace) -> int:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:
             raise OgiveError(f"{exc}; mend that, or choose another directory with --data") from None
+
+
+def check_metrics_host(host: str, insecure_listen: bool) -> None:
+    """Raises InvalidOption. Credentials do not help here: nobody is asked for them."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise InvalidOption(f"--metrics-host {host}: an IP address is expected") from None
+    if not loopback and not insecure_listen:
+        raise InvalidOption(
+            f"--metrics-host {host} is not loopback, everybody who reaches it can read the figures; add --insecure-listen if that is meant"
+        )
 
 
 def check_host(host: str, insecure_listen: bool, advertised_host: str | None = None) -> None:
@@ -84,24 +99,42 @@ async def serve(options: argparse.Namespace) -> int:
             dial=lambda _: name_server.connect_here(credentials),
         )
         await broker.start()
+        pages: PageServer | None = None
         try:
             if tls is not None:
                 loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(name_server, broker))))
             if access is not None:
                 await make_first_user(options, access)
+            pages = await _serve_pages(options, broker)
             print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
+            if pages is not None:
+                print(f"metrics http://{pages.address}/metrics", flush=True)
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
             await _until_stopped(stop, broker.failed)
         finally:
             await broker.stop()
+            if pages is not None:
+                await pages.stop()
     finally:
         await name_server.stop()
     if broker.failed.done():
         print(f"ogive: the store failed, nothing more was acknowledged: {broker.failed.result()}", file=sys.stderr)
         return EXIT_STORE_FAILED
     return 0
+
+
+async def _serve_pages(options: argparse.Namespace, broker: Broker) -> PageServer | None:
+    if options.metrics_port is None:
+        return None
+    pages = PageServer(
+        {"/metrics": broker.metrics_page, "/health": broker.health_page, "/ready": broker.ready_page},
+        host=options.metrics_host,
+        port=options.metrics_port,
+    )
+    await pages.start()
+    return pages
 
 
 async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
@@ -113,7 +146,7 @@ async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError
 def open_access(options: argparse.Namespace) -> AccessTable:
     """The users of this broker. Raises InvalidOption where nobody could administer it."""
     access = AccessTable(Path(options.data) / "config" / "access")
-    if not access.has_super_user and not options.credentials:
+    if not access.has_super_user and not options.credentials and not options.first_user:
         raise InvalidOption(
             "--acl needs a first super user: --credentials FILE (or OGIVE_CREDENTIALS) names a file with the lines "
             "accessKey: NAME and secretKey: SECRET"
@@ -123,9 +156,12 @@ def open_access(options: argparse.Namespace) -> AccessTable:
 
 async def make_first_user(options: argparse.Namespace, access: AccessTable) -> None:
     """The user of --credentials, unless there is one of that name: then its password, kind and rules are what they became since."""
-    if not options.credentials:
+    if options.credentials:
+        first = await asyncio.to_thread(read_credentials, options.credentials)
+    elif options.first_user:
+        first = options.first_user
+    else:
         return
-    first = await asyncio.to_thread(read_credentials, options.credentials)
     if first.access_key not in access.users:
         await access.create_user(User(username=first.access_key, password=first.secret_key, user_type=SUPER))
         log.info("super user %s is made", first.access_key)
@@ -186,5 +222,7 @@ def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig 
         retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
+        transaction_check_max=options.transaction_check_max,
+        duplicate_window_s=options.duplicate_window,
         tls=tls,
     )

@@ -295,7 +295,14 @@ def send_result(reply: RemotingCommand, address: str, topic: str, broker_name: s
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.SendMessageResponse, reply.ext_fields)
     queue = MessageQueue(topic, broker_name, answer.queue_id)
-    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset)
+    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset, answer.recall_handle)
+
+
+async def recall_message(
+    pool: ConnectionPool, address: str, header: h.RecallMessageRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> str:
+    """Take a message back that waits for its time; returns its unique key."""
+    return decode_header(h.RecallMessageResponse, (await _ask(pool, address, header, timeout_s)).ext_fields).msg_id
 
 
 async def send_reply(
@@ -364,6 +371,8 @@ async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequ
     if status is None:
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.PullMessageResponse, reply.ext_fields)
+    if answer.next_begin_offset < 0:
+        raise ProtocolError(f"{address} says that a pull goes on at {answer.next_begin_offset}: no queue has such a place")
     return RawPull(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, answer.suggest_which_broker_id, reply.body)
 
 
@@ -394,9 +403,12 @@ async def query_consumer_offset(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_young
     )
     try:
-        return await _offset(pool, address, header, timeout_s)
+        offset = await _offset(pool, address, header, timeout_s)
     except QueryNotFound:
         return None
+    if offset < 0:
+        raise ProtocolError(f"{address} says that {group} stands at {offset} in {queue}: no queue has such a place")
+    return offset
 
 
 async def update_consumer_offset(

@@ -8,13 +8,14 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 from ogive.client.consumer.filter import subscription, validate_filter
+from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
-from ogive.model import Message, validate_group, validate_topic
+from ogive.model import Message, MessageExt, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -139,6 +140,7 @@ class ListenerConfig:
     max_retries: int | None = None  # maxReconsumeTimes; None: 16, and without end for an orderly listener
     start: Start = "latest"  # consumeFromWhere, consumeTimestamp
     suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
+    as_: As[Any] | None = None  # what the body is read as; the listener gets that instead of the message
     auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener answers COMMIT
 
     def __post_init__(self) -> None:
@@ -157,6 +159,12 @@ class ListenerConfig:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+        if self.as_ is not None:
+            if self.batch > 1:
+                raise InvalidOption(
+                    "as_ is for listeners that get one message at a time: one body that cannot be read would fail the batch"
+                )
+            reader(self.as_)
         if not self.auto_commit and not self.orderly:
             raise InvalidOption("auto_commit=False is for orderly listeners: a concurrent one finishes each message by itself")
         validate_start(self.start)
@@ -191,6 +199,25 @@ class Listener(Generic[P, R]):
 AnyListener = Listener[..., Any]
 
 
+def decoded(listener: AnyListener) -> AnyListener:
+    """The same listener as a function of the message: with *as_* it reads the body first, and raises BodyUnreadable where it cannot."""
+    as_, function = listener.config.as_, listener.function
+    if as_ is None:
+        return listener
+    read, both = reader(as_), takes_message(function)
+
+    def arguments(message: MessageExt) -> tuple[Any, ...]:
+        return (read(message.body), message) if both else (read(message.body),)
+
+    def plain(message: MessageExt) -> Any:
+        return function(*arguments(message))
+
+    async def on_the_loop(message: MessageExt) -> Any:
+        return await function(*arguments(message))
+
+    return replace(listener, function=on_the_loop if listener.is_async else plain)
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
     while isinstance(function, functools.partial):
@@ -213,6 +240,7 @@ def listener(
     start: Start = "latest",
     suspend_s: float = 1.0,
     auto_commit: bool = True,
+    as_: As[Any] | None = None,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
     """Make a function a listener to *topic*, as a member of *group*, to all messages, to some *tags*, or to those that *sql* is true of.
 
@@ -221,9 +249,10 @@ def listener(
     runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
     group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
     offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
-    Without *auto_commit* an orderly listener's progress moves only when it answers COMMIT, for all messages of the queue since the last
-    one; ROLLBACK has them all delivered again, in order. Raises InvalidOption,
-    and InvalidExpression for bad SQL.
+    With *as_* the function gets the body read as that (a dataclass, a pydantic model, a msgspec struct, a function of the body), and the
+    message as well if it has a second parameter; a body that cannot be read counts as a failure. Without *auto_commit* an orderly
+    listener's progress moves only when it answers COMMIT, for all messages of the queue since the last one; ROLLBACK has them all
+    delivered again, in order. Raises InvalidOption, and InvalidExpression for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,
@@ -239,6 +268,7 @@ def listener(
         start=start,
         suspend_s=suspend_s,
         auto_commit=auto_commit,
+        as_=as_,
     )
 
     def decorate(function: Callable[P, R]) -> Listener[P, R]:

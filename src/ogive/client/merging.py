@@ -188,7 +188,7 @@ def may_share(outgoing: Outgoing) -> bool:
     """Whether the message may travel in a batch: brokers take no compressed, delayed or retry-topic messages there."""
     if outgoing.alone or outgoing.batch is not None or outgoing.sys_flag or outgoing.topic.startswith("%"):
         return False
-    return "DELAY\x01" not in outgoing.text and "WAIT\x01" not in outgoing.text
+    return "DELAY\x01" not in outgoing.text and "WAIT\x01" not in outgoing.text and "TIMER_DEL" not in outgoing.text
 
 
 def next_run(waiting: deque[Outgoing], max_bytes: int, now: float, max_count: int = MAX_RUN) -> list[Outgoing]:
@@ -223,7 +223,7 @@ def read_result(key: str, answer: RemotingCommand, queue: MessageQueue) -> SendR
         queue_id = int(ext["queueId"])
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        return SendResult(STORED[answer.code], key, ext["msgId"], queue, int(ext["queueOffset"]))
+        return SendResult(STORED[answer.code], key, ext["msgId"], queue, int(ext["queueOffset"]), ext.get("recallHandle"))
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"the broker stored the message, but its answer cannot be read: {exc}") from None
 

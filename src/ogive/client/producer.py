@@ -4,13 +4,16 @@
 """
 
 import asyncio
+import base64
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
+from ogive.client import api
 from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
 from ogive.client.hooks import run_after, run_before
 from ogive.client.instance import ClientInstance, ClientOwner
@@ -25,17 +28,29 @@ from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, Message, MessageExt, MessageQueue, SendResult, as_keys, validate_topic
 from ogive.transport.tasks import every
 from ogive.wire.compression import compress
+from ogive.wire.headers import RecallMessageRequest
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
+if TYPE_CHECKING:  # type checkers know typing_extensions; at run time it is not needed, and may not be there
+    from typing_extensions import TypeVar
+
+    B = TypeVar("B", default=bytes)
+else:
+    from typing import TypeVar
+
+    B = TypeVar("B")
+
+HANDLE_WORDS: Final = 5  # version, topic, broker, time, unique key
 _BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
 
 
-class Producer:
+class Producer(Generic[B]):
     """``async with Producer() as producer``. Used on one event loop; many tasks may share it.
 
     *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
     Leaving the block waits for the messages in flight. *check* answers the broker's questions about transactions of *group* that nobody
-    ended: True commits, False rolls back, None means "not known yet".
+    ended: True commits, False rolls back, None means "not known yet". With a *serializer*, ``to_json`` for one, bodies are what it takes
+    (``Producer[Order]``); a ``Message`` holds its bytes still.
     """
 
     def __init__(
@@ -44,6 +59,7 @@ class Producer:
         *,
         group: str | None = None,
         check: Check | None = None,
+        serializer: Callable[[B], bytes] | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
@@ -55,6 +71,7 @@ class Producer:
         self._wire_config = replace(self.config, group=self._namespace.wrap(self.config.group)) if self._namespace else self.config
         if check is not None and self.config.group == DEFAULT_GROUP:
             raise InvalidOption("a check needs a producer group of its own: Producer(group=..., check=...)")
+        self._serializer = serializer
         self._check = check
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
@@ -133,7 +150,7 @@ class Producer:
     async def send(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -141,13 +158,16 @@ class Producer:
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has it. A ``Message`` stands for topic, body and all that describes the message.
 
         *timeout_s* is the whole budget: route, connection and every try. Messages with equal *sharding_key* go to one queue; *queue* names
-        one. Raises NoRoute, NoNameServer, MessageIllegal and other BrokerErrors, SendFailed (certainly not stored), SendTimeout (nobody
-        knows). A cancelled send may still arrive.
+        one. *deliver_at* and *delay_s* are for brokers from 5.0 on, older ones deliver at once. Raises NoRoute, NoNameServer,
+        MessageIllegal and other BrokerErrors, SendFailed (certainly not stored), SendTimeout (nobody knows). A cancelled send may still
+        arrive.
         """
         future = await self.submit(
             topic,
@@ -158,6 +178,8 @@ class Producer:
             sharding_key=sharding_key,
             queue=queue,
             delay_level=delay_level,
+            deliver_at=deliver_at,
+            delay_s=delay_s,
             timeout_s=timeout_s,
         )
         return await future
@@ -165,7 +187,7 @@ class Producer:
     async def submit(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -173,6 +195,8 @@ class Producer:
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> asyncio.Future[SendResult]:
         """Like ``send``, but waits only until there is room among the messages in flight; the future gets the result.
@@ -180,7 +204,7 @@ class Producer:
         Messages of one queue are stored in the order in which they were submitted.
         """
         publisher = self.publisher
-        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         outgoing.future = future
         await publisher.accept(outgoing, self.budget_s(timeout_s))
@@ -189,7 +213,7 @@ class Producer:
     async def send_oneway(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -200,7 +224,7 @@ class Producer:
     ) -> None:
         """Send without an answer: nothing tells whether the message arrived. Raises only what goes wrong before it leaves."""
         publisher = self.publisher
-        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue)
         error: BaseException | None = None
         try:
             await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
@@ -214,7 +238,7 @@ class Producer:
     def transaction(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -230,15 +254,15 @@ class Producer:
         interrupted leaves the decision to the check, too. *timeout_s* is the budget of entering, and again of leaving.
         """
         publisher = self.publisher
-        if isinstance(topic, Message) and topic.delay_level:
+        if isinstance(topic, Message) and topic.is_delayed:
             raise InvalidOption("a message is either transactional or delayed, not both")
-        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue)
         return Transaction(self.client, publisher, outgoing, self.budget_s(timeout_s))
 
     async def send_batch(
         self,
         topic: str,
-        messages: Iterable[bytes | Message],
+        messages: Iterable[B | Message],
         *,
         tag: str | None = None,
         sharding_key: str | None = None,
@@ -254,7 +278,8 @@ class Producer:
         publisher = self.publisher
         hooks = self.config.hooks
         items = [
-            run_before(hooks, m if isinstance(m, Message) else Message(topic, m, tag=tag, sharding_key=sharding_key)) for m in messages
+            run_before(hooks, m if isinstance(m, Message) else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key))
+            for m in messages
         ]
         budget = self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
@@ -286,8 +311,8 @@ class Producer:
         for i, message in enumerate(items):
             if message.topic != topic:
                 raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
-            if message.delay_level:
-                raise InvalidOption("messages with a delay level cannot be sent in a batch")
+            if message.is_delayed:
+                raise InvalidOption("delayed messages cannot be sent in a batch")
             key = None if message.sharding_key is None or queue is not None else java_hash(message.sharding_key)
             groups.setdefault(key, []).append(i)
         for group in groups.values():
@@ -298,7 +323,7 @@ class Producer:
     async def request(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -315,8 +340,22 @@ class Producer:
         """
         _ = self.publisher
         assert self._requester is not None
-        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        outgoing = self.prepare(topic, body, tag, keys, properties, sharding_key, queue)
         return await self._requester.request(outgoing, self.budget_s(timeout_s))
+
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Take back a message to *topic* that waits for its time; *handle* is the ``recall_handle`` of its SendResult. Returns its id.
+
+        Raises InvalidOption for a handle that no broker gave, NoRoute, NotSupported from a broker before 5.3.2, and other BrokerErrors:
+        ILLEGAL_OPERATION where its time has come. Apache's brokers answer so, too, unless recallMessageEnable is true there.
+        """
+        _ = self.publisher
+        client, budget = self.client, self.budget_s(timeout_s)
+        broker_name = broker_of_handle(handle)
+        topic, _ = self._on_wire(topic, None)
+        await client.route(topic, timeout_s=budget)
+        header = RecallMessageRequest(topic=topic, recall_handle=handle, producer_group=self._wire_config.group, broker_name=broker_name)
+        return await api.recall_message(client.pool, client.broker_address(broker_name), header, timeout_s=budget)
 
     async def flush(self) -> None:
         """Wait until every message submitted so far has its outcome; the futures hold it."""
@@ -331,27 +370,33 @@ class Producer:
     def prepare(
         self,
         topic: str | Message,
-        body: bytes | None,
+        body: Any,
         tag: str | None,
         keys: str | Iterable[str],
         properties: Mapping[str, str] | None,
         sharding_key: str | None,
         queue: MessageQueue | None,
-        delay_level: int,
+        delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
     ) -> Outgoing:
         """Check and form one message; on any thread. Raises InvalidOption, MessageIllegal, TypeError."""
         hooks = self.config.hooks
         message, flag = None, 0
+        if self._serializer is not None and body is not None:
+            body = self._raw(body)
         if (
             isinstance(topic, str)
             and type(body) is bytes
             and len(body) <= MAX_BODY_BYTES
             and not (properties or hooks)
             and delay_level >= 0
+            and deliver_at is None
+            and delay_s is None
         ):
             text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
         else:
-            message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level))
+            message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level, deliver_at, delay_s))
             topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
             text = message_property_text(message)
         topic, queue = self._on_wire(topic, queue)
@@ -365,6 +410,13 @@ class Producer:
         if self._is_observed:
             outgoing.on_end = partial(self._ended, () if message is None else (message,))
         return outgoing
+
+    def _raw(self, body: Any) -> bytes:
+        """What stands for *body*. Raises what the serializer raises, TypeError where it gives no bytes."""
+        raw = body if self._serializer is None else self._serializer(body)
+        if self._serializer is not None and not isinstance(raw, bytes):
+            raise TypeError(f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes are expected")
+        return raw
 
     def _on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
         """The names that brokers know. Raises InvalidOption."""
@@ -393,17 +445,39 @@ def _as_message(
     properties: Mapping[str, str] | None,
     sharding_key: str | None,
     delay_level: int,
+    deliver_at: datetime | None,
+    delay_s: float | None,
 ) -> Message:
     """The message that the arguments of a send describe. Raises InvalidOption, MessageIllegal, TypeError."""
     if isinstance(topic, str):
         if body is None:
             raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
         return Message(
-            topic, body, tag=tag, keys=as_keys(keys), properties=properties or {}, sharding_key=sharding_key, delay_level=delay_level
+            topic,
+            body,
+            tag=tag,
+            keys=as_keys(keys),
+            properties=properties or {},
+            sharding_key=sharding_key,
+            delay_level=delay_level,
+            deliver_at=deliver_at,
+            delay_s=delay_s,
         )
-    if body is not None or tag is not None or keys or properties or sharding_key is not None or delay_level:
-        raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay level: give nothing beside it")
+    given = (body, tag, keys or None, properties or None, sharding_key, delay_level or None, deliver_at, delay_s)
+    if any(value is not None for value in given):
+        raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay: give nothing beside it")
     return topic
+
+
+def broker_of_handle(handle: str) -> str:
+    """Which broker gave a recall handle. Raises InvalidOption. Source: RecallMessageHandle.java, 5.5."""
+    try:
+        words = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
+    except (UnicodeError, ValueError):
+        words = []
+    if len(words) < HANDLE_WORDS or words[0] != "v1":
+        raise InvalidOption(f"{handle[:80]!r} is no recall handle: it stands in the SendResult of a message that waits for its time")
+    return words[2]
 
 
 def _batch_item_bytes(message: Message) -> int:

@@ -128,6 +128,10 @@ def message_property_text(message: Message) -> str:
         properties[PropertyName.SHARDING_KEY] = message.sharding_key
     if message.delay_level:
         properties[PropertyName.DELAY] = str(message.delay_level)
+    if message.deliver_at is not None:
+        properties[PropertyName.TIMER_DELIVER_MS] = str(round(message.deliver_at.timestamp() * 1000))
+    if message.delay_s is not None:
+        properties[PropertyName.TIMER_DELAY_MS] = str(round(message.delay_s * 1000))
     if not message.wait_store_ok:
         properties[PropertyName.WAIT] = "false"
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeVar
 
 from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
@@ -22,6 +22,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
 from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Portal, SubmitFuture, portal
+from ogive.client.producer import B
 from ogive.client.publish import Publisher
 from ogive.client.transaction import Check
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
@@ -78,7 +79,7 @@ class Facade(ABC):
             self._portal.let_go(self)
 
 
-class Producer(Facade):
+class Producer(Facade, Generic[B]):
     """Blocking ``ogive.aio.Producer``. ``with Producer() as producer``; many threads may share it."""
 
     def __init__(
@@ -87,11 +88,14 @@ class Producer(Facade):
         *,
         group: str | None = None,
         check: Check | None = None,
+        serializer: Callable[[B], bytes] | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._producer = aio_producer.Producer(name_server, group=group, check=check, config=config, client=client)
+        self._producer: aio_producer.Producer[B] = aio_producer.Producer(
+            name_server, group=group, check=check, serializer=serializer, config=config, client=client
+        )
 
     def start(self) -> None:
         """See ``ogive.aio.Producer.start``."""
@@ -109,7 +113,7 @@ class Producer(Facade):
     def send(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -117,15 +121,17 @@ class Producer(Facade):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """See ``ogive.aio.Producer.send``."""
-        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout_s).result()
+        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s).result()
 
     def submit(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -133,18 +139,20 @@ class Producer(Facade):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """See ``ogive.aio.Producer.submit``. Blocks while there is no room among the messages in flight.
 
         The messages of one thread keep their order. A failure that nobody looks at is logged.
         """
-        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout_s)
+        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
 
     def send_oneway(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -163,7 +171,7 @@ class Producer(Facade):
     def transaction(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -183,7 +191,7 @@ class Producer(Facade):
     def send_batch(
         self,
         topic: str,
-        messages: Iterable[bytes | Message],
+        messages: Iterable[B | Message],
         *,
         tag: str | None = None,
         sharding_key: str | None = None,
@@ -198,7 +206,7 @@ class Producer(Facade):
     def request(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: B | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = (),
@@ -214,6 +222,10 @@ class Producer(Facade):
             )
         )
 
+    def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """See ``ogive.aio.Producer.recall``."""
+        return self._live().call(self._producer.recall(topic, handle, timeout_s=timeout_s))
+
     def flush(self) -> None:
         """See ``ogive.aio.Producer.flush``."""
         self._live().call(self._producer.flush())
@@ -221,13 +233,15 @@ class Producer(Facade):
     def _submit(
         self,
         topic: str | Message,
-        body: bytes | None,
+        body: B | None,
         tag: str | None,
         keys: str | Iterable[str],
         properties: Mapping[str, str] | None,
         sharding_key: str | None,
         queue: MessageQueue | None,
         delay_level: int,
+        deliver_at: datetime | None,
+        delay_s: float | None,
         timeout_s: float | None,
     ) -> SubmitFuture[SendResult]:
         portal = self._live()
@@ -235,7 +249,7 @@ class Producer(Facade):
         producer = self._producer
         publisher = producer.publisher
         budget = producer.budget_s(timeout_s)
-        outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
         future: SubmitFuture[SendResult] = SubmitFuture()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
         outgoing.future = future

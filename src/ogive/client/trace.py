@@ -157,7 +157,8 @@ def record_sent(tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult
 def _kind(properties: dict[str, str]) -> MessageKind:
     if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
         return MessageKind.HALF
-    return MessageKind.DELAY if PropertyName.DELAY in properties else MessageKind.NORMAL
+    delayed = {PropertyName.DELAY, PropertyName.TIMER_DELAY_MS, PropertyName.TIMER_DELIVER_MS} & properties.keys()
+    return MessageKind.DELAY if delayed else MessageKind.NORMAL
 
 
 # --- the consumer's side ---------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Pull answers to Arrow columns, a whole answer at a time.
 
-Python touches a record once, to find where its parts begin; every column is then made by Arrow kernels over those positions: parts are
-gathered by a bitmap filter, numbers are byte-swapped in one sweep, properties are cut at the positions of their separators.
+Python touches a record once, to find where the next one begins; its parts and every column are then found by Arrow kernels over those
+positions: parts are gathered by a bitmap filter, numbers are byte-swapped in one sweep, properties are cut at the positions of their
+separators.
 
 Behaviour
 - `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or dead-letter topic keeps its own name.
@@ -32,9 +33,10 @@ from ogive.wire.codes import SysFlag
 from ogive.wire.compression import decompress
 from ogive.wire.message import MAGIC_V1, RECORD_V4, StoredMessage, decode_host, decode_stored, offset_message_id
 
-_FIXED: Final = struct.Struct(">II28xI44xI")  # size, magic, sysFlag, body length of a record with IPv4 hosts
+_SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
 _FIXED_WORDS: Final = _FIXED_BYTES // 4
+_SMALLEST: Final = _FIXED_BYTES + 3  # without body, topic and properties
 _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 
 _INNER_BATCH: Final = 0xC0  # protocol 03, section 6
@@ -52,8 +54,18 @@ _STORED_AT: Final = 14
 _STORE_HOST_AT: Final = 16
 _RECONSUME_AT: Final = 18
 
-_ZERO: Final = pa.scalar(0, pa.int32())  # a plain Python number would widen the result to 64 bits
+# Typed once: a plain Python number widens results to 64 bits, and Arrow looks for a library of dates whenever it has to guess a type.
+_ZERO: Final = pa.scalar(0, pa.int32())
 _ONE: Final = pa.scalar(1, pa.int32())
+_FIXED_SIZE: Final = pa.scalar(_FIXED_BYTES, pa.int32())
+_ONE_64: Final = pa.scalar(1, pa.int64())
+_TWO: Final = pa.scalar(2, pa.int64())
+_TAIL: Final = pa.scalar(3, pa.int64())  # one byte of topic length, two of property length
+_BYTE: Final = pa.scalar(256, pa.int64())
+_THOUSAND: Final = pa.scalar(1000, pa.int64())
+_EMPTY: Final = pa.scalar(b"", pa.binary())
+_AFTER_VALUES: Final = pa.scalar(3, pa.uint8())  # the first byte that is no separator
+_PROPERTY_NAMES: Final = {name: pa.scalar(name, pa.string()) for name in (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQ_KEY)}
 
 _PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties", "msgId"})
 
@@ -83,8 +95,8 @@ class RecordDecoder:
         properties = _Properties.of(_every(parts, 3, _PARTS)) if self._wants_properties else None
 
         make: dict[str, Callable[[], Any]] = {
-            "topic": lambda: pa.repeat(queue.topic, count),
-            "brokerName": lambda: pa.repeat(queue.broker_name, count),
+            "topic": lambda: pa.repeat(pa.scalar(queue.topic, pa.string()), count),
+            "brokerName": lambda: pa.repeat(pa.scalar(queue.broker_name, pa.string()), count),
             "queueId": lambda: pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
             "queueOffset": lambda: _int64(words, _QUEUE_OFFSET_AT),
             "body": lambda: _every(parts, 1, _PARTS),
@@ -130,29 +142,65 @@ def _in_plain_form(records: bytes) -> "tuple[bytes, array[int], list[StoredMessa
 
 
 def _positions(records: bytes) -> "array[int] | None":
-    """Where each record's fixed part, body, topic and properties begin, and at last the end; None if a record is not in the plain form."""
-    positions: list[int] = []
-    extend, unpack = positions.extend, _FIXED.unpack_from
+    """Where each record's fixed part, body, topic and properties begin, and at last the end; None if a record is not in the plain form.
+
+    Python takes one step a record, from its start to the next one; all else is found by kernels over those starts.
+    """
+    starts = _starts(records)
+    count = len(starts) - 1
+    if count == 0:
+        return array("i", (0,))
+    fixed_cuts = array("i", bytes(8 * count + 4))  # fixed part, rest, fixed part, rest, ..., end
+    fixed_cuts[0::2] = starts
+    fixed_cuts[1::2] = array("i", _ints(pc.add(_view(pa.int32(), starts[:-1]), _FIXED_SIZE)))
+    data = pa.py_buffer(records)
+    words = _words(_every(_cut(pa.binary(), data, fixed_cuts), 0, 2))
+    if any(magic != MAGIC_V1 for magic in set(words[1::_FIXED_WORDS])) or any(
+        flag & _NOT_PLAIN for flag in set(words[_SYS_FLAG_AT::_FIXED_WORDS])
+    ):
+        return None
+    bodies = _view(pa.uint32(), words[_FIXED_WORDS - 1 :: _FIXED_WORDS]).cast(pa.int64())
+    body_starts, ends = _view(pa.int32(), fixed_cuts[1::2]).cast(pa.int64()), _view(pa.int32(), starts[1:]).cast(pa.int64())
+    body_ends = pc.add(body_starts, bodies)
+    if not pc.all(pc.less_equal(pc.add(body_ends, _TAIL), ends)).as_py():
+        raise _not_adding_up()
+    octets = pa.Array.from_buffers(pa.uint8(), len(records), [None, data])
+    properties_at = pc.add(pc.add(body_ends, _TAIL), octets.take(body_ends).cast(pa.int64()))
+    if not pc.all(pc.less_equal(properties_at, ends)).as_py():
+        raise _not_adding_up()
+    high, low = (octets.take(pc.subtract(properties_at, back)).cast(pa.int64()) for back in (_TWO, _ONE_64))
+    if not pc.add(properties_at, pc.add(pc.multiply(high, _BYTE), low)).equals(ends):
+        raise _not_adding_up()
+    positions = array("i", bytes(16 * count + 4))
+    positions[0::_PARTS] = starts
+    positions[1::_PARTS] = fixed_cuts[1::2]
+    positions[2::_PARTS] = _ints(body_ends.cast(pa.int32()))
+    positions[3::_PARTS] = _ints(properties_at.cast(pa.int32()))
+    return positions
+
+
+def _starts(records: bytes) -> "array[int]":
+    """Where each record begins, and at last the end."""
+    starts: list[int] = []
+    begin, unpack = starts.append, _SIZE.unpack_from
     at, end = 0, len(records)
     try:
         while at < end:
-            size, magic, sys_flag, body_length = unpack(records, at)
-            if magic != MAGIC_V1 or sys_flag & _NOT_PLAIN:
-                return None
-            body_at = at + _FIXED_BYTES
-            body_end = body_at + body_length
-            properties_at = body_end + 3 + records[body_end]
-            following = at + size
-            if properties_at + (records[properties_at - 2] << 8 | records[properties_at - 1]) != following:
-                raise ProtocolError("the parts of a stored message do not add up to its length")
-            extend((at, body_at, body_end, properties_at))
-            at = following
-    except (struct.error, IndexError):
+            begin(at)
+            (size,) = unpack(records, at)
+            if size < _SMALLEST:
+                raise ProtocolError(f"a stored message of {size} bytes is too short to be one")
+            at += size
+    except struct.error:
         at = end + 1
     if at != end:
         raise ProtocolError("a pull answer ends in the middle of a message")
-    positions.append(end)
-    return array("i", positions)
+    begin(end)
+    return array("i", starts)
+
+
+def _not_adding_up() -> ProtocolError:
+    return ProtocolError("the parts of a stored message do not add up to its length")
 
 
 def _stored(records: bytes) -> list[StoredMessage]:
@@ -229,7 +277,7 @@ def _int64(words: "array[int]", at: int) -> Any:
 
 
 def _timestamps(words: "array[int]", at: int) -> Any:
-    return pc.multiply(_int64(words, at), 1000).cast(pa.timestamp("us", "UTC"))
+    return pc.multiply(_int64(words, at), _THOUSAND).cast(pa.timestamp("us", "UTC"))
 
 
 def _int32(words: "array[int]", at: int) -> Any:
@@ -329,7 +377,7 @@ class _Properties:
 
     def values_of(self, name: str) -> Any:
         """One property of every row, null where there is none."""
-        found = pc.indices_nonzero(pc.equal(self.names, name))
+        found = pc.indices_nonzero(pc.equal(self.names, _PROPERTY_NAMES[name]))
         rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(found)
         every_row = _numbers(len(self.row_ends) - 1)
         values = self.values.take(found)
@@ -338,7 +386,7 @@ class _Properties:
 
 def _terminate(raw: Any) -> Any:
     """*raw* with a separator 2 at the end of every row that has properties; 4.9 brokers leave the last one off."""
-    open_ended = pc.and_not(pc.not_equal(raw, b""), pc.ends_with(raw, b"\x02"))
+    open_ended = pc.and_not(pc.not_equal(raw, _EMPTY), pc.ends_with(raw, b"\x02"))
     if not pc.any(open_ended, min_count=0).as_py():
         return raw
     return pc.if_else(open_ended, pc.binary_join_element_wise(raw, b"\x02", b""), raw)
@@ -351,7 +399,7 @@ def _cut_properties(raw: Any) -> _Properties | None:
     """
     data = _data(raw)
     octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
-    separators = pc.indices_nonzero(pc.less(octets, pa.scalar(3, pa.uint8()))).cast(pa.int32())
+    separators = pc.indices_nonzero(pc.less(octets, _AFTER_VALUES)).cast(pa.int32())
     count = len(separators) // 2
     if octets.take(separators).buffers()[1].to_pybytes()[: len(separators)] != b"\x01\x02" * count:
         return None

@@ -5,20 +5,21 @@ Names in `properties` that RocketMQ reserves are left out: a map that came out o
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ogive.client.send_frame import message_property_text, with_unique_key
 from ogive.errors import MessageIllegal, OgiveError, SendFailed
-from ogive.model import RESERVED_PROPERTIES, Message, MessageQueue
+from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue
 
 _MAX_LEVEL: Final = 0x7FFFFFFF  # Java's brokers read an int; above their last level they take that
 _COLUMNS: Final = (
     "body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel", "deliverAt", "brokerName", "queueId", "uniqueKey",
 )  # fmt: skip
+_PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
+_SHORT: Final = 8000  # characters of properties that are within every limit, whatever they take as UTF-8
 _SALT_DIGITS: Final = 20
 _ROW_DIGITS: Final = 12
 
@@ -26,21 +27,22 @@ KeyOf = Callable[[int], str]
 """The unique key of a row, by its number in its partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One message, and which row of its partition it was. *queue* is the one that the row names; *alone*: it cannot travel in a batch."""
 
     number: int
-    message: Message
+    topic: str
+    body: bytes
     key: str
     properties: bytes  # as stored
+    sharding_key: str | None = None
     queue: tuple[str, int] | None = None  # broker name ("" where the row leaves it out) and queue id
     alone: bool = False
 
     @property
     def size(self) -> int:
         """Bytes in a batch."""
-        return 22 + len(self.message.body) + len(self.properties)
+        return 22 + len(self.body) + len(self.properties)
 
 
 def numbered_keys(*origin: object) -> KeyOf:
@@ -64,12 +66,36 @@ def form(batch: pa.RecordBatch, topic: str | None, first: int, partition: int, k
         return values
 
     topics = [topic] * batch.num_rows if topic is not None else column("topic")
+    plain = _PLAIN.issuperset(names)
     for number, (name, *values) in enumerate(zip(topics, *map(column, _COLUMNS), strict=True), first):
+        row = _plain_row(number, name, values[0], values[1], values[2], key_of) if plain else None
+        if row is not None:
+            yield row
+            continue
         try:
             yield _row(number, name, values, key_of)
         except (OgiveError, TypeError, ValueError) as exc:
             why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
             raise SendFailed(f"row {number} of partition {partition} cannot be sent: {why}") from exc
+
+
+def _plain_row(number: int, topic: Any, body: Any, tag: Any, keys: Any, key_of: KeyOf) -> Row | None:
+    """The row, made in a fraction of the time that `_row` takes; None where anything about it needs a closer look."""
+    if type(body) is str:
+        body = body.encode()
+    if type(body) is not bytes or len(body) > MAX_BODY_BYTES or topic is None:
+        return None
+    key = key_of(number)
+    text, count = f"UNIQ_KEY\x01{key}\x02", 1
+    if tag is not None:
+        text, count = f"{text}TAGS\x01{tag}\x02", count + 1
+    if keys is not None:
+        if type(keys) is not str or " " in keys or not keys:
+            return None
+        text, count = f"{text}KEYS\x01{keys}\x02", count + 1
+    if tag == "" or text.count("\x01") != count or text.count("\x02") != count or len(text) > _SHORT:
+        return None
+    return Row(number, topic, body, key, text.encode())
 
 
 def _row(number: int, topic: Any, values: list[Any], key_of: KeyOf) -> Row:
@@ -90,7 +116,8 @@ def _row(number: int, topic: Any, values: list[Any], key_of: KeyOf) -> Row:
         text += f"TIMER_DELIVER_MS\x01{_ms(deliver_at)}\x02"
     key = key_of(number) if unique is None else key_of_text(unique)
     alone = bool(message.delay_level) or deliver_at is not None
-    return Row(number, message, key, with_unique_key(key, text), _queue(broker_name, queue_id, sharding_key), alone)
+    queue = _queue(broker_name, queue_id, sharding_key)
+    return Row(number, message.topic, message.body, key, with_unique_key(key, text), sharding_key, queue, alone)
 
 
 def _present(name: str, value: Any) -> Any:
@@ -145,5 +172,5 @@ def queue_of(row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
     broker_name, queue_id = row.queue
     named = [queue for queue in queues if queue.queue_id == queue_id and broker_name in ("", queue.broker_name)]
     if len(named) != 1:
-        raise ValueError(f"{len(named)} queues of topic {row.message.topic} are called {broker_name or '*'}/{queue_id}")
+        raise ValueError(f"{len(named)} queues of topic {row.topic} are called {broker_name or '*'}/{queue_id}")
     return named[0]

@@ -85,10 +85,10 @@ class Sending:
         return halves
 
     async def _requests(self, rows: Sequence[Row]) -> list[Coroutine[None, None, list[Half]]]:
-        queues = {topic: await self._queues(topic, rows) for topic in {row.message.topic for row in rows}}
+        queues = {topic: await self._queues(topic, rows) for topic in {row.topic for row in rows}}
         groups: dict[tuple[str, MessageQueue | None, bool], list[Row]] = {}
         for row in rows:
-            topic = row.message.topic
+            topic = row.topic
             groups.setdefault((topic, self._pinned(row, queues[topic]), row.alone), []).append(row)
         requests: list[Coroutine[None, None, list[Half]]] = []
         for (topic, queue, alone), group in groups.items():
@@ -99,8 +99,8 @@ class Sending:
 
     def _pinned(self, row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
         """The queue that the row names, or that every client chooses for its sharding key."""
-        if row.message.sharding_key is not None:
-            return queues[abs(java_hash(row.message.sharding_key)) % len(queues)] if queues else None
+        if row.sharding_key is not None:
+            return queues[abs(java_hash(row.sharding_key)) % len(queues)] if queues else None
         try:
             return queue_of(row, queues)
         except ValueError as exc:
@@ -110,7 +110,7 @@ class Sending:
         try:
             return await self._cluster.writable(topic)
         except OgiveError as exc:
-            first = next(row for row in rows if row.message.topic == topic)
+            first = next(row for row in rows if row.topic == topic)
             raise self._failure(exc, [first], topic) from exc
 
     # --- one request -------------------------------------------------------------------------------------------------
@@ -163,15 +163,15 @@ class Sending:
         if len(rows) == 1:
             await self._send_one(queue, address, rows[0], rows[0].properties.decode())
         else:
-            body = encode_batch(BatchItem(row.message.flag, row.message.body, row.properties) for row in rows)
+            body = encode_batch(BatchItem(0, row.body, row.properties) for row in rows)
             header = self._header(queue, _BATCH_PROPERTIES, batch=True)
             pool = self._cluster.pool
             await api.send_message(pool, address, header, body, broker_name=queue.broker_name, batch=True, timeout_s=CALL_TIMEOUT_S)
         return []
 
     async def _send_one(self, queue: MessageQueue, address: str, row: Row, properties: str, sys_flag: int = 0) -> SendResult:
-        header = self._header(queue, properties, sys_flag=sys_flag, flag=row.message.flag)
-        pool, body = self._cluster.pool, row.message.body
+        header = self._header(queue, properties, sys_flag=sys_flag)
+        pool, body = self._cluster.pool, row.body
         return await api.send_message(pool, address, header, body, broker_name=queue.broker_name, timeout_s=CALL_TIMEOUT_S)
 
     async def _send_half(self, queue: MessageQueue, address: str, row: Row) -> Half:
@@ -183,16 +183,13 @@ class Sending:
         commitlog_offset = parse_offset_message_id(stored.offset_id)[1]
         return Half(queue.topic, queue.broker_name, row.key, stored.queue_offset, commitlog_offset)
 
-    def _header(
-        self, queue: MessageQueue, properties: str, *, batch: bool = False, sys_flag: int = 0, flag: int = 0
-    ) -> SendMessageRequestV2:
+    def _header(self, queue: MessageQueue, properties: str, *, batch: bool = False, sys_flag: int = 0) -> SendMessageRequestV2:
         return SendMessageRequestV2(
             producer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             sys_flag=sys_flag,
             born_timestamp=time.time_ns() // 1_000_000,
-            flag=flag,
             properties=properties,
             batch=batch,
             broker_name=queue.broker_name,

@@ -84,7 +84,7 @@ class _Memory:
         self._stored: set[str] = set()
 
     def unsent(self, rows: Sequence[Row]) -> list[Row]:
-        for topic in {row.message.topic for row in rows} - self._begins.keys():
+        for topic in {row.topic for row in rows} - self._begins.keys():
             self._begins[topic] = self._begin(topic)
             if self._repeated:
                 self._stored |= stored_keys(self._cluster, topic, self._begins[topic])
@@ -129,8 +129,10 @@ class _Sink:
         try:
             for batch in batches:
                 rows = list(form(batch, options.topic, count, attempt.partition, key_of))
+                if options.access.namespace:
+                    rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
                 count += len(rows)
-                topics |= {row.message.topic for row in rows}
+                topics |= {row.topic for row in rows}
                 if len(on_their_way) == _ARROW_BATCHES:
                     halves += on_their_way.popleft().result()
                 unsent = rows if memory is None else memory.unsent(rows)
@@ -204,7 +206,8 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        memory = _Memory(self._cluster, batches.begin, repeated=repeated)
+        begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated)
+        memory = _Memory(self._cluster, begin, repeated=repeated)
         return self._send(iterator, attempt, origin, memory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -1,7 +1,25 @@
-"""For tests: a real broker and name server (temporary folder, free ports, gone afterwards), one that follows a script, and messages."""
+"""For tests: a real broker and name server (temporary folder, free ports, gone afterwards), one that follows a script, and messages.
 
-from ogive.testing.broker import Broker
-from ogive.testing.fake_broker import FakeBroker
-from ogive.testing.messages import message
+Each name is loaded when it is first used: pytest imports this package in every run, for the fixture.
+"""
 
-__all__ = ["Broker", "FakeBroker", "message"]
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ogive.testing.broker import Broker
+    from ogive.testing.fake_broker import FakeBroker
+    from ogive.testing.messages import message
+    from ogive.testing.rocketmq import RocketMQ
+
+__all__ = ["Broker", "FakeBroker", "RocketMQ", "message"]
+
+_HOME: Final = {"Broker": "broker", "FakeBroker": "fake_broker", "RocketMQ": "rocketmq", "message": "messages"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ogive.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"ogive.testing.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

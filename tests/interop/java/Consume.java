@@ -89,6 +89,7 @@ public class Consume {
             line.put("keys", message.getKeys());
             line.put("body", new String(message.getBody()));
             line.put("properties", message.getProperties());
+            line.put("at", System.currentTimeMillis());
             line.put("outcome", fails ? "later" : "done");
             Options.print(line);
             left.countDown();

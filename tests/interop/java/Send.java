@@ -13,6 +13,7 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Sends count messages with the bodies "message 0", "message 1", ... and prints a JSON line per result.
  * nameServer= topic= count= [mode=sync|async|oneway|batch|orderly] [first=0] [size=0] [tags=a,b] [delay=0] [batch=10] [shards=4]
+ * [delayMs=0] [deliverAt=milliseconds since 1970]; mode=recall handle= takes a timed message back.
  * [accessKey= secretKey=]
  * size pads the body with dots; tags are given in turn; every message has the key "key-N" and the user property index=N;
  * orderly chooses queue (N modulo shards) modulo queues. -Drocketmq.serialize.type=ROCKETMQ switches to binary headers.
@@ -65,6 +66,7 @@ public class Send {
                 }
             }
             case "async" -> sendAsync(first, count);
+            case "recall" -> Options.print(Map.of("id", producer.recallMessage(options.text("topic"), options.text("handle"))));
             default -> throw new IllegalArgumentException("mode=" + options.text("mode"));
         }
         producer.shutdown();
@@ -100,6 +102,8 @@ public class Send {
         String[] tags = options.text("tags", "").split(",");
         if (!tags[0].isEmpty()) message.setTags(tags[index % tags.length]);
         if (options.number("delay", 0) > 0) message.setDelayTimeLevel(options.number("delay", 0));
+        if (options.number("delayMs", 0) > 0) message.setDelayTimeMs(options.number("delayMs", 0));
+        if (!options.text("deliverAt", "").isEmpty()) message.setDeliverTimeMs(Long.parseLong(options.text("deliverAt")));
         message.setKeys("key-" + index);
         message.putUserProperty("index", Integer.toString(index));
         return message;
@@ -114,6 +118,7 @@ public class Send {
         line.put("brokerName", result.getMessageQueue().getBrokerName());
         line.put("queueId", result.getMessageQueue().getQueueId());
         line.put("queueOffset", result.getQueueOffset());
+        if (result.getRecallHandle() != null) line.put("handle", result.getRecallHandle());
         Options.print(line);
     }
 }

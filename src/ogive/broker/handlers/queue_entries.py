@@ -38,11 +38,11 @@ def show(ctx: Context, connection: Connection, header: QueryConsumeQueueRequest,
     entries = ctx.store.entries(topic, queue_id, header.index, min(header.count, MAX_ENTRIES))
     if not entries:
         return success(remark=f"Index {header.index} of {queue_id}@{topic[:256]} is not exist!")
-    subscription, note = None, None
+    subscription, note = None, None  # what Apache keeps of SQL92 subscriptions, as JSON text, does not exist here
     if header.consumer_group:
         online = ctx.clients.consumer_group(header.consumer_group)
         subscription = online.subscriptions.get(topic) if online is not None else None
-        note = None if subscription is not None else f"{header.consumer_group[:256]}@{topic[:256]} is not online!"
+        note = "null" if subscription is not None else f"{header.consumer_group[:256]}@{topic[:256]} is not online!"
     rows = [
         QueueEntry(
             commitlog_offset=entry.commitlog_offset,

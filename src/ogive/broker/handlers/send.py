@@ -6,7 +6,8 @@ Behaviour
 - Checks, in this order: topic name, reserved topics, topic (made after the default topic if allowed), queue id, retry topic, properties.
 - The answer leaves when the store says that the messages are safe and visible, and their topic is saved.
 - Added to each single message: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY where the client gave none. Batch items stay as they are.
-- A delay level sends the message through SCHEDULE_TOPIC_XXXX.
+- A delay level sends the message through SCHEDULE_TOPIC_XXXX, a time (TIMER_*) through rmq_sys_wheel_timer, see timers.py; the answer
+  then has the handle with which it is taken back.
 - A transactional message waits as a half message, see transactions.py; one that is tried again by a consumer is an ordinary one.
 - A message for a retry topic that has had its retries goes to the dead-letter topic.
 
@@ -14,7 +15,7 @@ Differs from Java
 - Properties keep the client's order; Java's come out of a hash map.
 - A batch item that is transactional or has a delay level is refused; Java stores it as an ordinary one.
 - A transactional message with a delay is refused; Java's own client takes the delay off, and a half message with one would be lost there.
-- Timer messages (TIMER_*) are answered as by a Java broker with its timer wheel off.
+- The type of messages that a topic takes (message.type) is held to here, see attributes.py.
 - FLUSH_DISK_TIMEOUT is never answered: the answer waits for the sync, or says that it failed.
 """
 
@@ -24,12 +25,14 @@ import secrets
 from functools import partial
 from typing import Final, NamedTuple
 
+from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
 from ogive.broker.context import Context
 from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
 from ogive.broker.schedule import delayed
+from ogive.broker.timers import DELAY_MS, DELAY_SEC, DELIVER_MS, recall_handle, timed
 from ogive.broker.transactions import redirect_half
 from ogive.errors import ProtocolError, ResponseCode, StoreError
-from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, PropertyName, validate_topic
+from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -47,7 +50,6 @@ _CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRES
 _MAX_INT: Final = 0x7FFFFFFF
 _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
-_TIMERS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class _Names(NamedTuple):
@@ -114,8 +116,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         config = _make_topic(ctx, topic, ext, names)
     if not 0 <= queue_id < config.write_queues:
         queue_id = check_queue(queue_id, config)
-    if config.filter_type == "MULTI_TAG":
-        sys_flag |= SysFlag.MULTI_TAGS
+    if config.filter_type == "MULTI_TAG" or config.attributes:
+        sys_flag |= _checked_by_topic(config, ext.get(names.properties, ""), reconsume_times)
     if len(command.body) > ctx.config.max_message_bytes:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(command.body)} bytes is over the limit of {ctx.config.max_message_bytes}"
@@ -125,7 +127,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         _put_batch(ctx, connection, command, draft, text)
         return
-    asked_queue = queue_id
+    asked_queue, recall = queue_id, None
     key_at = text.find(_UNIQ_KEY)
     if (
         key_at < 0
@@ -137,7 +139,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         or "POP_CK\x01" in text
         or "CLUSTER\x01" in text  # has been through a broker before
     ):
-        topic, queue_id, text, key = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
+        topic, queue_id, text, key, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
     else:
         key_at += len(_UNIQ_KEY)
         key = text[key_at : text.find("\x02", key_at)] if "\x02" in text[key_at:] else text[key_at:]
@@ -145,16 +147,18 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     message = NewMessage(
         topic, queue_id, command.body, encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
     )
-    done = partial(_stored, ctx, connection, command, topic, asked_queue, key, ctx.loop.time())
+    done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic == HALF_TOPIC:
         ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+    elif ctx.duplicates is not None and topic == config.name and topic[0] != "%" and not reconsume_times:
+        ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
         ctx.put((message,), done)
     ctx.sends_waiting += 1
 
 
 def _stored(
-    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, queue_id: int, key: str, started: float,
+    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, queue_id: int, key: str, recall: str | None, started: float,
     result: list[PutResult] | StoreError,
 ) -> None:  # fmt: skip
     ctx.sends_waiting -= 1
@@ -166,10 +170,21 @@ def _stored(
     ctx.traffic.stored(topic, 1, stored.size, ctx.loop.time() - started)
     if command.flag & ONEWAY:
         return
+    if recall is not None:
+        _reply_in_full(ctx, connection, command, queue_id, key, result, recall)
+        return
     json_key = f'"{key}"' if key.isalnum() else json.dumps(key)
     head = (ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)).encode()
     size = len(head)
     connection.reply(b"%b%b%b" % ((size + 4).to_bytes(4), size.to_bytes(4), head))
+
+
+def _placed(
+    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, key: str, started: float, queue_id: int,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
+    """_stored() for a message that may have been stored before, perhaps in another queue."""
+    _stored(ctx, connection, command, topic, queue_id, key, None, started, result)
 
 
 # --- what a message may be -------------------------------------------------------------------------------------------
@@ -186,6 +201,13 @@ def _unusual(sys_flag: int) -> Rejected:
     return Rejected(
         ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
     )
+
+
+def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int) -> int:
+    """The flag that the topic adds. Raises Rejected for a message that is not of the topic's type, unless a consumer sends it again."""
+    if (expected := config.attributes.get(MESSAGE_TYPE)) is not None and not reconsume_times:
+        check_message_type(config.name, expected, encoded(text))
+    return SysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
 
 
 def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
@@ -246,8 +268,8 @@ def encoded(text: str) -> bytes:
 
 def _redirect(
     ctx: Context, command: RemotingCommand, topic: str, queue_id: int, text: str, reconsume_times: int, names: _Names
-) -> tuple[str, int, str, str]:
-    """Topic, queue, properties as stored and unique key of a message with special properties or for a retry topic."""
+) -> tuple[str, int, str, str, str | None]:
+    """Topic, queue, properties as stored, unique key and recall handle of a message with special properties or for a retry topic."""
     properties = decode_properties(encoded(text))
     properties.pop("POP_CK", None)
     if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
@@ -261,9 +283,13 @@ def _redirect(
         topic, queue_id = redirect_half(properties, topic, queue_id)
     else:
         topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
-    if topic != SCHEDULE_TOPIC and any(name in properties for name in _TIMERS):
-        raise Rejected(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
-    return topic, queue_id, "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties, key
+        if topic != SCHEDULE_TOPIC:
+            topic, queue_id = timed(properties, topic, queue_id, ctx.now_ms(), ctx.config.timer_max_delay_s)
+    recall = None
+    if topic == TIMER_TOPIC:
+        ctx.timers.check_room()
+        recall = recall_handle(properties, ctx.config.name)
+    return topic, queue_id, "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties, key, recall
 
 
 def _is_transactional(properties: dict[str, str], topic: str, reconsume_times: int) -> bool:
@@ -306,12 +332,24 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
         messages.append(draft._replace(flag=item.flag, body=item.body, properties=item.properties))
     if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, own.get(PropertyName.UNIQ_KEY), ctx.loop.time()))
+    key, started = own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
+    if ctx.duplicates is not None:
+        ctx.duplicates.put(ctx.put, messages, partial(_placed_batch, ctx, connection, command, draft, key, started))
+    else:
+        ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, key, started))
     ctx.sends_waiting += 1
 
 
+def _placed_batch(
+    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
+    """_stored_batch() for messages some of which may have been stored before."""
+    _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
+
+
 def _refuse_special_item(properties: bytes) -> None:
-    for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, *_TIMERS):
+    for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, DELAY_SEC, DELAY_MS, DELIVER_MS):
         if raw_property(properties, name.encode()):
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL, f"a message in a batch carries {name}: batches are neither delayed nor transactional"
@@ -328,13 +366,27 @@ def _stored_batch(
         refuse(connection, command, result)
         return
     ctx.traffic.stored(draft.topic, len(result), sum(stored.size for stored in result), ctx.loop.time() - started)
+    _reply_in_full(ctx, connection, command, draft.queue_id, key, result)
+
+
+def _reply_in_full(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    queue_id: int,
+    key: str | None,
+    result: list[PutResult],
+    recall: str | None = None,
+) -> None:
+    """The answer of a batch, or of one message with a handle to take it back."""
     host = ctx.store_host.hex().upper()
     header = SendMessageResponse(
         msg_id=",".join([f"{host}{stored.commitlog_offset:016X}" for stored in result]),
-        queue_id=draft.queue_id,
+        queue_id=queue_id,
         queue_offset=result[0].queue_offset,
         transaction_id=key,
         region=ctx.config.region,
         trace_on="true",
+        recall_handle=recall,
     )
     reply(connection, command, success(header))

@@ -27,7 +27,7 @@ from ogive.client.consumer.statistics import Statistics
 from ogive.client.consumer.wired import wired, wired_on_change
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where
+from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where, decoded
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
@@ -60,7 +60,7 @@ class Member:
     ) -> None:
         check_one_group([listener.config for listener in listeners])
         self._namespace = instance.namespace
-        listeners = [wired(intercepted(listener, config.interceptors), self._namespace) for listener in listeners]
+        listeners = [wired(intercepted(decoded(listener), config.interceptors), self._namespace) for listener in listeners]
         settings = [listener.config for listener in listeners]
         self._make_service = make_service
         self.group = settings[0].group
@@ -160,7 +160,7 @@ class Member:
 
     async def add(self, listener: AnyListener) -> None:
         """Listen to one more topic. Raises InvalidOption where the listener cannot join the group, NoNameServer."""
-        listener = wired(intercepted(listener, self._config.interceptors), self._namespace)
+        listener = wired(intercepted(decoded(listener), self._config.interceptors), self._namespace)
         check_one_group([*self._settings, listener.config])
         topic = listener.config.topic
         await self._find_route(topic)

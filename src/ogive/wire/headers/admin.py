@@ -43,6 +43,20 @@ class QueryConsumeTimeSpanRequest(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CleanExpiredQueuesRequest(Header):
+    """CLEAN_EXPIRED_CONSUMEQUEUE (306)."""
+
+    code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteExpiredLogRequest(Header):
+    """DELETE_EXPIRED_COMMITLOG (329)."""
+
+    code = RequestCode.DELETE_EXPIRED_COMMITLOG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewBrokerStatsRequest(Header):
     """VIEW_BROKER_STATS_DATA (315)."""
 

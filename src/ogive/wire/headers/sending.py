@@ -61,6 +61,7 @@ class SendMessageResponse(Header):
     transaction_id: str | None = None
     region: str | None = wire("MSG_REGION", default=None)
     trace_on: str | None = wire("TRACE_ON", default=None)
+    recall_handle: str | None = None  # of a timer message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,24 @@ class ConsumerSendMsgBackRequest(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageRequest(Header):
+    """RECALL_MESSAGE (370). Source: RecallMessageRequestHeader.java, 5.5."""
+
+    code = RequestCode.RECALL_MESSAGE
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageResponse(Header):
+    """*msg_id* is the unique key of what was taken back."""
+
+    msg_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

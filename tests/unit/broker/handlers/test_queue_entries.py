@@ -13,7 +13,7 @@ async def test_entries_with_the_group_s_filter(server: Broker, client: RawClient
     await client.heartbeat("c1", "G", "T", expression="A")
     answer = await client.ok(RequestCode.QUERY_CONSUME_QUEUE, topic="T", queueId=0, index=1, count=5, consumerGroup="G")
     body = loads_object(answer.body)
-    assert (body["minQueueIndex"], body["maxQueueIndex"], body["filterData"]) == (0, 3, None)
+    assert (body["minQueueIndex"], body["maxQueueIndex"], body["filterData"]) == (0, 3, "null")
     entries = server.context.store.entries("T", 0, 1, 2)
     shown = [(row["physicOffset"], row["physicSize"], row["tagsCode"], row["eval"]) for row in body["queueData"]]
     assert shown == [(entry.commitlog_offset, entry.size, entry.tags_code, tag == "A") for entry, tag in zip(entries, "BA", strict=True)]

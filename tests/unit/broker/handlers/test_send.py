@@ -156,7 +156,7 @@ async def test_a_queue_beyond_the_topic_is_refused_and_a_negative_one_is_chosen(
         ({"g": -1}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"g": 1 << 63}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"j": -1}, None, ResponseCode.MESSAGE_ILLEGAL),
-        ({}, {"TIMER_DELAY_MS": "5", "UNIQ_KEY": "AB"}, ResponseCode.SYSTEM_ERROR),
+        ({}, {"TIMER_DELAY_MS": "5 s", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({}, {"DELAY": "soon", "UNIQ_KEY": "AB"}, ResponseCode.SYSTEM_ERROR),
         ({}, {"long": "p" * (MAX_PROPERTIES_BYTES - 40), "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
     ],

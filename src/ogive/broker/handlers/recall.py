@@ -1,0 +1,70 @@
+"""RECALL_MESSAGE (370): take a timer message back before its time.
+
+Source: RecallMessageProcessor.java, 5.5.
+
+Behaviour
+- The handle is what the send answered: topic, broker, time and unique key. A message that takes it back is stored beside it in the timer
+  topic; the answer leaves when that is safe. Neither is delivered.
+
+Differs from Java
+- On by default; in Java recallMessageEnable is off.
+- A message that does not wait here (any more) is refused with ILLEGAL_OPERATION; Java answers SUCCESS.
+"""
+
+import asyncio
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.handlers.send import encoded
+from ogive.broker.replies import Rejected, success
+from ogive.broker.timers import DELETE_KEY, DELIVER_MS, Handle, read_handle, timed
+from ogive.errors import ResponseCode, StoreError
+from ogive.model import PropertyName
+from ogive.store.model import NewMessage, PutResult
+from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import RecallMessageRequest, RecallMessageResponse
+
+_TAG: Final = "_RECALL_TAG_"
+
+
+async def handle(ctx: Context, connection: Connection, header: RecallMessageRequest, _body: bytes) -> RemotingCommand:
+    if header.topic not in ctx.topics:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic[:256]}] not exist")
+    try:
+        taken = read_handle(header.recall_handle)
+    except ValueError as exc:
+        raise Rejected(ResponseCode.ILLEGAL_OPERATION, str(exc)) from None
+    if taken.topic != header.topic:
+        raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+    if taken.broker_name != ctx.config.name:
+        raise Rejected(ResponseCode.ILLEGAL_OPERATION, f"recall failed, the message is on broker {taken.broker_name[:256]}")
+    now = ctx.now_ms()
+    if not now < taken.time_ms < now + ctx.config.timer_max_delay_s * 1000:
+        raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
+    if not ctx.timers.hold(taken):
+        raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits: it was delivered, or taken back already")
+    try:
+        await _store(ctx, connection, header, taken, now)
+    except BaseException:
+        ctx.timers.release(taken)
+        raise
+    return success(RecallMessageResponse(msg_id=taken.unique_key))
+
+
+async def _store(ctx: Context, connection: Connection, header: RecallMessageRequest, taken: Handle, now: int) -> None:
+    properties = {
+        DELETE_KEY: taken.unique_key,
+        PropertyName.UNIQ_KEY: taken.unique_key,
+        PropertyName.TAGS: _TAG,
+        DELIVER_MS: str(taken.time_ms),
+        PropertyName.PRODUCER_GROUP: header.producer_group or "",
+    }
+    topic, queue_id = timed(properties, taken.topic, 0, now, ctx.config.timer_max_delay_s)
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
+    message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now, ctx.born_hosts[connection], ctx.store_host)
+    stored: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
+    ctx.put((message,), stored.set_result)
+    result = await stored
+    if isinstance(result, StoreError):
+        raise result

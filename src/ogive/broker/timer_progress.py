@@ -1,0 +1,68 @@
+"""How far the timer messages are, in two files: Apache's config/timercheck, and config/timerProgress.json with what it cannot say.
+
+Apache's broker keeps what waits in timerwheel and timerlog, and says in timercheck up to which queue offset they hold it. We keep it in
+memory, so our timercheck says that everything from the oldest waiting message on is still to be taken up, and the wheel and the log, which
+would be out of date, are removed. Apache's broker then builds both again from the topic. It cannot know which of the messages behind the
+oldest waiting one are delivered or taken back already: those it delivers once more.
+
+The other way nothing is delivered twice: timercheck tells what Apache's broker has delivered, and the topic what waits.
+Source: TimerCheckpoint.java, TimerMessageStore.recover, 5.5.
+"""
+
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+from ogive.broker.timers import Progress
+from ogive.store.fs import Fs
+from ogive.store.tables import JsonTable, read_file, write_synced
+
+_PAGE: Final = struct.Struct(">qqqq")
+"""lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset, masterTimerQueueOffset; more follows that may be zero"""
+_PAGE_BYTES: Final = 4096
+
+
+class TimerProgressFile(JsonTable):
+    """Both files as one table. *root*: the store's directory."""
+
+    def __init__(self, fs: Fs, root: Path) -> None:
+        super().__init__(fs, root / "config" / "timerProgress.json", valid=_is_ours)
+        self._fs, self._root = fs, root
+        self._check = root / "config" / "timercheck"
+
+    def progress(self) -> Progress:
+        """What the files say. When Apache's broker ran here since, its own word counts. Raises OSError."""
+        page = (read_file(self._fs, self._check) or b"")[: _PAGE.size]
+        ours = self.load()
+        if len(page) < _PAGE.size:
+            return Progress()
+        if ours is not None and ours["timercheck"] == page.hex():
+            return Progress(ours["low"], ours["end"], ours["settledMs"])
+        read_ms, _, end, _ = _PAGE.unpack(page)
+        return Progress(0, end, read_ms, by_second=True)
+
+    def take_over(self, value: dict[str, Any]) -> None:
+        """Where Apache's broker ran: its derived files go out of date from here on. What is in *value* is said first. Raises OSError."""
+        folder = self._root / "timerlog"
+        names = self._fs.list(folder)
+        if not names and "timerwheel" not in self._fs.list(self._root):
+            return
+        self.save(value)
+        for name in names:
+            self._fs.unlink(folder / name)
+        if names:
+            self._fs.fsync_dir(folder)
+        if "timerwheel" in self._fs.list(self._root):
+            self._fs.unlink(self._root / "timerwheel")
+            self._fs.fsync_dir(self._root)
+
+    def save(self, value: dict[str, Any]) -> None:
+        """*value*: low, end and settledMs. Raises OSError."""
+        page = _PAGE.pack(max(0, value["settledMs"]), 0, value["low"], value["low"])
+        super().save(value | {"timercheck": page.hex()})
+        write_synced(self._fs, self._check, page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
+        self._fs.fsync_dir(self._check.parent)
+
+
+def _is_ours(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("timercheck"), str) and all(type(value.get(name)) is int for name in ("low", "end", "settledMs"))

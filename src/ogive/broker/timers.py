@@ -1,0 +1,413 @@
+"""Timer messages: they wait in rmq_sys_wheel_timer and are stored again under their real topic when their time has come.
+
+Source: HookUtils.transformTimerMessage, TimerMessageStore.java, RecallMessageHandle.java, 5.5.
+
+Behaviour
+- TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS, the first that is there. A time that has passed means now.
+- Never early, to the millisecond. Everything that waits is known by its time in memory, and one timer of the loop waits for the first.
+- A message with TIMER_DEL_UNIQKEY takes back the one with that unique key and that TIMER_OUT_MS, if it still waits.
+- A start reads the part of the topic that may hold waiting messages; what fell due in between is delivered at once.
+
+Differs from Java
+- TIMER_OUT_MS is written as Java writes it (whole seconds, an exact one a second earlier), but delivery keeps to the exact time, which
+  stands in TIMER_DELIVER_MS. Nothing is rolled: messages wait as long as they have to, up to timer_max_delay_s.
+- At most timer_max_waiting messages wait; further ones are answered SYSTEM_BUSY. Java limits each second's slot instead.
+- There is no wheel file and no timer log, see timer_progress.py.
+"""
+
+import asyncio
+import base64
+import binascii
+import heapq
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode, StoreError
+from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, RETRY_PREFIX, TIMER_TOPIC, PropertyName
+from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.record import strip_crc
+from ogive.store.store import MessageStore
+from ogive.wire.message import StoredMessage, decode_properties, decode_stored
+
+log = logging.getLogger(__name__)
+
+TIMER_KEY: Final = (TIMER_TOPIC, 0)
+DELAY_SEC: Final = "TIMER_DELAY_SEC"
+DELAY_MS: Final = "TIMER_DELAY_MS"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+OUT_MS: Final = "TIMER_OUT_MS"
+DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
+BATCH: Final = 128  # messages read and put in one turn of the loop
+IN_FLIGHT: Final = 1024  # messages on their way to the store
+RETRY_S: Final = 0.1
+_PRECISION_MS: Final = 1000
+_READ: Final = 1024  # queue entries at once
+_MAX_WAIT_S: Final = 3600.0  # the wall clock may be moved: look again
+_FILLER_SIZE: Final = 0x7FFFFFFF
+_QUEUE_DIGITS: Final = 9
+_TIME_DIGITS: Final = 18
+
+Put = Callable[[tuple[NewMessage], PutDone], None]
+
+
+# --- what a send asks for ----------------------------------------------------------------------------------------------
+
+
+def timed(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, max_delay_s: float) -> tuple[str, int]:
+    """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID.
+
+    Raises Rejected for a time that is no number, or too far away.
+    """
+    if OUT_MS in properties or topic == TIMER_TOPIC:
+        return topic, queue_id  # it has waited already, and is sent again with all its properties
+    deliver_ms = _asked_time(properties, now_ms)
+    if deliver_ms is None:
+        return topic, queue_id
+    if deliver_ms <= now_ms:
+        if DELETE_KEY in properties:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "too late to take back a message whose time has come")
+        return topic, queue_id
+    if deliver_ms - now_ms > max_delay_s * 1000:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {max_delay_s * 1000:.0f}ms",
+        )
+    out_ms = deliver_ms // _PRECISION_MS * _PRECISION_MS
+    if out_ms == deliver_ms:
+        out_ms -= _PRECISION_MS
+    properties |= {
+        DELIVER_MS: str(deliver_ms),
+        OUT_MS: str(out_ms),
+        PropertyName.REAL_TOPIC: topic,
+        PropertyName.REAL_QUEUE_ID: str(queue_id),
+    }
+    return TIMER_TOPIC, 0
+
+
+def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
+    for name, unit, start in ((DELAY_SEC, 1000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
+        text = properties.get(name)
+        if text is not None:
+            try:
+                return start + int(text[:_TIME_DIGITS]) * unit
+            except ValueError:
+                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"property {name} is no number: {text[:40]!r}") from None
+    return None
+
+
+def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
+    """What a producer takes this message back with, if it waits for its time. The millisecond more is Java's: it finds the slot again."""
+    out_ms, topic = properties.get(OUT_MS), properties.get(PropertyName.REAL_TOPIC)
+    if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
+        return None
+    text = f"v1 {topic} {broker_name} {int(out_ms) + 1} {properties.get(PropertyName.UNIQ_KEY, '')}"
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+class Handle(NamedTuple):
+    topic: str
+    broker_name: str
+    time_ms: int
+    unique_key: str
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """See Waiting."""
+        return self.unique_key, str(self.time_ms - 1)
+
+
+def read_handle(text: str) -> Handle:
+    """Raises ValueError for one that no broker gave."""
+    try:
+        words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
+        version, topic, broker_name, time_ms, unique_key = words[:5]
+    except (UnicodeError, binascii.Error, ValueError):
+        raise ValueError("recall handle is invalid") from None
+    if version != "v1" or not time_ms.isdecimal() or len(time_ms) > _TIME_DIGITS or not unique_key:
+        raise ValueError("recall handle is invalid")
+    return Handle(topic, broker_name, int(time_ms), unique_key)
+
+
+# --- what waits --------------------------------------------------------------------------------------------------------
+
+
+class Waiting(NamedTuple):
+    """A message in the timer topic, by its queue offset. *name*: unique key and TIMER_OUT_MS, what it is taken back by."""
+
+    deliver_ms: int
+    offset: int
+    commitlog_offset: int
+    name: tuple[str, str]
+
+
+class Progress(NamedTuple):
+    """Of the messages before *end*, those whose time is at most *settled_ms* are delivered; everything before *low* is settled.
+
+    *by_second*: *settled_ms* speaks of TIMER_OUT_MS, as Apache's broker counts, and a message may stand twice (rolled).
+    """
+
+    low: int = 0
+    end: int = 0
+    settled_ms: int = -1
+    by_second: bool = False
+
+
+_FROM_HERE: Final = Progress()
+
+
+class Timers:
+    """Everything that waits for its time, and its delivery. Event-loop only, from start() on."""
+
+    def __init__(self, store: MessageStore, now_ms: Callable[[], int], max_waiting: int) -> None:
+        self._store, self._now_ms, self._max = store, now_ms, max_waiting
+        self._put: Put = _not_started
+        self._store_host = b""
+        self._due: list[tuple[int, int]] = []  # heap of (time, offset); holds offsets that were taken back, too
+        # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
+        self._waiting: OrderedDict[int, Waiting] = OrderedDict()
+        self._names: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._on_the_way: dict[int, Waiting] = {}  # still in _waiting: until they are stored, a start has to find them
+        self._held: dict[int, Waiting] = {}  # still in _waiting: they are being taken back
+        self._end = 0  # of the part of the queue that has been read
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+        self._stopping = False
+        self.version = 0
+        """Grows with every step of progress."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def check_room(self) -> None:
+        """Raises Rejected when as many messages wait as may."""
+        if len(self) >= self._max:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {self._max} timer messages wait already")
+
+    def hold(self, handle: Handle) -> bool:
+        """Keep back the message of *handle*, which is about to be taken back. False when it does not wait, or is on its way already."""
+        found = [self._waiting[offset] for offset in self._names.get(handle.name, ())]
+        self._held |= {one.offset: one for one in found}
+        return bool(found)
+
+    def release(self, handle: Handle) -> None:
+        """It could not be taken back: it waits as before."""
+        for offset in self._names.get(handle.name, ()):
+            if self._held.pop(offset, None) is not None:
+                heapq.heappush(self._due, (self._waiting[offset].deliver_ms, offset))
+        self._wake()
+
+    def recover(self, progress: Progress) -> None:
+        """Read again what may wait. Blocking; before start(). Raises StoreError."""
+        low, high = self._store.min_offset(*TIMER_KEY), self._store.max_offset(*TIMER_KEY)
+        self._end = min(max(progress.low, low), high)  # a power cut may have taken what the progress speaks of
+        self._read(progress._replace(end=min(progress.end, high)))
+        if self._waiting:
+            log.info("%d timer messages wait", len(self._waiting))
+
+    def start(self, put: Put, store_host: bytes) -> None:
+        """*put* stores one message."""
+        self._put, self._store_host = put, store_host
+        self._loop = asyncio.get_running_loop()
+        self._wake()
+
+    def arrived(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Queues have grown: (topic, queue id) -> new end."""
+        if TIMER_KEY in ends:
+            self._wake()
+
+    async def stop(self) -> None:
+        """Take up nothing more, and wait for what is on its way to the store."""
+        self._stopping = True
+        self._cancel_timer()
+        if self._on_the_way:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    def progress(self) -> Progress:
+        """Where a start would have to go on."""
+        while self._due and self._due[0][1] not in self._waiting:
+            heapq.heappop(self._due)
+        times = [one.deliver_ms for taken in (self._on_the_way, self._held) for one in taken.values()]
+        if self._due:
+            times.append(self._due[0][0])
+        return Progress(next(iter(self._waiting), self._end), self._end, min(times) - 1 if times else self._now_ms())
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """What makes the progress file."""
+        low, end, settled_ms, _ = self.progress()
+        return lambda: {"low": low, "end": end, "settledMs": settled_ms}
+
+    # --- reading the topic -------------------------------------------------------------------------------------------
+
+    def _read(self, progress: Progress = _FROM_HERE) -> None:
+        while entries := self._store.entries(*TIMER_KEY, self._end, _READ):
+            for offset, entry in enumerate(entries, self._end):
+                record = self._store.record_at(entry.commitlog_offset) if entry.size != _FILLER_SIZE else None
+                if record is None:
+                    log.warning("timer message %d is not in the log any more", offset)
+                else:
+                    self._take_up(offset, entry.commitlog_offset, record, progress)
+            self._end += len(entries)
+            self.version += 1
+
+    def _take_up(self, offset: int, commitlog_offset: int, record: bytes, progress: Progress) -> None:
+        properties = decode_properties(decode_stored(record).properties)
+        out_ms = properties.get(OUT_MS, "")
+        if not out_ms.isdecimal() or len(out_ms) > _TIME_DIGITS:
+            log.warning("timer message %d does not say when it is due", offset)
+            return
+        if DELETE_KEY in properties:
+            self._take_back(properties[DELETE_KEY], properties.get(PropertyName.REAL_TOPIC, ""), out_ms)
+            return
+        deliver_ms = _exact_time(int(out_ms), properties.get(DELIVER_MS, ""))
+        if offset < progress.end:
+            if progress.by_second:
+                if int(out_ms) < progress.settled_ms:
+                    return
+            elif deliver_ms <= progress.settled_ms:
+                return
+        name = (properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
+        if "TIMER_ROLL_TIMES" in properties:
+            self._drop(name)  # this is the same message again, which Apache's broker put farther on
+        self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name)
+        self._names[name] = (*self._names.get(name, ()), offset)
+        heapq.heappush(self._due, (deliver_ms, offset))
+
+    def _take_back(self, key: str, topic: str, out_ms: str) -> None:
+        """*key* is a unique key, or topic, plus sign and unique key (appendTopicForTimerDeleteKey)."""
+        if (key, out_ms) not in self._names:
+            key = key.removeprefix(f"{topic}+")
+        self._drop((key, out_ms))
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        for offset in self._names.pop(name, ()):
+            del self._waiting[offset]
+            self._held.pop(offset, None)
+
+    # --- delivery ----------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Read what came, put what is due on its way, and set the timer for what comes next."""
+        if self._stopping or self._loop is None:
+            return
+        self._cancel_timer()
+        try:
+            self._read()
+            more = self._deliver()
+        except StoreError as exc:
+            log.warning("timer messages cannot be delivered, next try in %.1f s: %s", RETRY_S, exc)
+            self._wake_in(RETRY_S)
+            return
+        if more:
+            self._wake_in(0.0)
+        elif self._due and len(self._on_the_way) < IN_FLIGHT:
+            self._wake_in(max(0.0, (self._due[0][0] - self._now_ms()) / 1000))
+
+    def _wake_in(self, wait_s: float) -> None:
+        assert self._loop is not None
+        self._timer = self._loop.call_later(min(wait_s, _MAX_WAIT_S), self._wake)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _deliver(self) -> bool:
+        """Whether more is due than one turn may carry. Raises StoreError, with the message that met it waiting again."""
+        now, taken = self._now_ms(), 0
+        while self._due and self._due[0][0] <= now:
+            if len(self._on_the_way) >= IN_FLIGHT:
+                return False  # an answer of the store wakes again
+            if taken == BATCH:
+                return True
+            offset = heapq.heappop(self._due)[1]
+            one = self._waiting.get(offset)
+            if one is not None and offset not in self._held:
+                taken += 1
+                self._send(one)
+        return False
+
+    def _send(self, one: Waiting) -> None:
+        self._forget_name(one)
+        self._on_the_way[one.offset] = one
+        try:
+            message = self._message(one)
+            if message is None:
+                self._settled(one)
+            else:
+                self._put((message,), partial(self._stored, one))
+        except StoreError:
+            self._wait_again(one)
+            raise
+
+    def _settled(self, one: Waiting) -> None:
+        del self._on_the_way[one.offset], self._waiting[one.offset]
+        self.version += 1
+
+    def _forget_name(self, one: Waiting) -> None:
+        others = tuple(offset for offset in self._names.get(one.name, ()) if offset != one.offset)
+        if others:
+            self._names[one.name] = others
+        else:
+            self._names.pop(one.name, None)
+
+    def _wait_again(self, one: Waiting) -> None:
+        del self._on_the_way[one.offset]
+        self._names[one.name] = (*self._names.get(one.name, ()), one.offset)
+        heapq.heappush(self._due, (one.deliver_ms, one.offset))
+
+    def _stored(self, one: Waiting, result: list[PutResult] | StoreError) -> None:
+        if isinstance(result, StoreError):
+            log.warning("timer message %d could not be delivered, next try in %.1f s: %s", one.offset, RETRY_S, result)
+            self._wait_again(one)
+        else:
+            self._settled(one)
+        if self._idle is not None and not self._on_the_way:
+            self._idle.set()
+        if self._stopping or self._store.failed is not None:
+            return
+        if isinstance(result, StoreError):
+            self._cancel_timer()
+            self._wake_in(RETRY_S)
+        elif self._timer is None and len(self._on_the_way) <= IN_FLIGHT // 2:
+            self._wake_in(0.0)
+
+    def _message(self, one: Waiting) -> NewMessage | None:
+        """The message to store again, or None if there is none to be had."""
+        record = self._store.record_at(one.commitlog_offset)
+        if record is None:
+            log.warning("timer message %d is not in the log any more", one.offset)
+            return None
+        stored = decode_stored(record)
+        properties = decode_properties(stored.properties)
+        topic, queue = properties.get(PropertyName.REAL_TOPIC), properties.get(PropertyName.REAL_QUEUE_ID, "")
+        if not topic or not queue.isdecimal() or len(queue) > _QUEUE_DIGITS or len(topic) > MAX_RESOURCE_LENGTH or topic == HALF_TOPIC:
+            log.warning("timer message %d does not say where it belongs", one.offset)
+            return None
+        return NewMessage(
+            topic, int(queue), stored.body, self._delivered_properties(stored), stored.sys_flag, stored.flag, stored.born_timestamp_ms,
+            stored.born_host, self._store_host, stored.reconsume_times,
+        )  # fmt: skip
+
+    def _delivered_properties(self, stored: StoredMessage) -> bytes:
+        """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them."""
+        properties = strip_crc(stored.properties)
+        end = b"" if properties.endswith(b"\x02") else b"\x02"
+        times = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (stored.store_timestamp_ms, self._now_ms())
+        return b"".join((properties, end, times))
+
+
+def _not_started(_messages: tuple[NewMessage], _done: PutDone) -> None:
+    raise AssertionError("timers deliver nothing before they are started")
+
+
+def _exact_time(out_ms: int, deliver_ms: str) -> int:
+    """The time that was asked for, if it still stands there; else the end of the second that TIMER_OUT_MS begins: late, never early."""
+    if deliver_ms.isdecimal() and len(deliver_ms) <= _TIME_DIGITS and out_ms < int(deliver_ms) <= out_ms + _PRECISION_MS:
+        return int(deliver_ms)
+    return out_ms + _PRECISION_MS

@@ -1,0 +1,60 @@
+"""What ``ogive up`` writes to standard error: one line an event, bounded, as text or as JSON."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+LINES_A_SECOND: Final = 10  # of one place in the code; more are counted
+_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+def set_up(verbose: int, form: Literal["text", "json"]) -> None:
+    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(Bounded())
+    logging.basicConfig(level=_LEVELS[min(verbose, 2)], handlers=[handler])
+
+
+class JsonLines(logging.Formatter):
+    """time (UTC), level, logger, message; exception where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class Bounded(logging.Filter):
+    """A peer that makes the server complain cannot fill a disk: of one kind LINES_A_SECOND pass, and the next one says how many did not.
+
+    The kinds are places in our own code, so there are few of them.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._kinds: dict[tuple[str, int], tuple[float, int, int]] = {}  # start of the second, passed, held back
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind, now = (record.name, record.lineno), self._now()
+        start, passed, held_back = self._kinds.get(kind, (now, 0, 0))
+        if now - start >= 1.0:
+            start, passed = now, 0
+        if passed >= LINES_A_SECOND:
+            self._kinds[kind] = (start, passed, held_back + 1)
+            return False
+        self._kinds[kind] = (start, passed + 1, 0)
+        if held_back:
+            record.msg, record.args = f"{record.getMessage()} (and {held_back} more of this kind)", ()
+        return True

@@ -1,0 +1,119 @@
+"""What a test wants of RocketMQ: a broker, something in it, and to know what came of it."""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from ogive.client.sync import Producer, PullConsumer
+from ogive.client.sync_admin import Admin
+from ogive.errors import BrokerInternalError, GroupNotExist, NoRoute, TopicNotExist
+from ogive.model import SCHEDULE_TOPIC, MessageExt, PropertyName, SendResult, retry_topic
+from ogive.testing.broker import Broker
+
+LOOK_S: Final = 0.02
+DELAY_LEVELS: Final = " ".join(["1s"] * 18)
+
+
+class RocketMQ:
+    """``with RocketMQ() as rocketmq``, or the fixture of that name. *broker* is what it runs; its delay levels are a second each."""
+
+    def __init__(self) -> None:
+        self.broker = Broker(flush="async", options=("--delay-levels", DELAY_LEVELS))
+        self._producer: Producer | None = None
+        self._admin: Admin | None = None
+
+    def __enter__(self) -> Self:
+        self.broker.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            for one in (self._producer, self._admin):
+                if one is not None:
+                    one.close()
+        finally:
+            self.broker.__exit__(kind, error, trace)
+
+    @property
+    def name_server(self) -> str:
+        """``host:port``, for the code under test."""
+        return self.broker.name_server
+
+    @property
+    def admin(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(self.name_server)
+            self._admin.start()
+        return self._admin
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: str | tuple[str, ...] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+    ) -> SendResult:
+        """Send a message; the topic comes into being with it."""
+        if self._producer is None:
+            self._producer = Producer(self.name_server, group="rocketmq-fixture")
+            self._producer.start()
+        return self._producer.send(topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key)
+
+    def messages(self, topic: str) -> list[MessageExt]:
+        """Every message of the topic, by the time it was stored; none where there is no such topic. ``%DLQ%billing`` is a topic, too."""
+        found: list[MessageExt] = []
+        with PullConsumer(name_server=self.name_server) as reader:
+            try:
+                queues = reader.queues(topic)
+            except NoRoute:
+                return []
+            for queue in queues:
+                offset, end = reader.beginning_offset(queue), reader.end_offset(queue)
+                while offset < end:
+                    result = reader.pull(queue, offset, max_messages=256)
+                    found += result.messages
+                    offset = result.next_offset
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset))
+
+    def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 10.0) -> None:
+        """Return when *group* has finished every message of *topic*, or of all its topics, retries included.
+
+        Raises AssertionError that says how far it is behind, or that it never consumed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            behind = self._behind(group, topic)
+            if behind == "":
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"group {group} has not finished within {timeout_s:.1f} s: {behind}")
+            time.sleep(LOOK_S)
+
+    def _behind(self, group: str, topic: str | None) -> str:
+        """What is left to do, in words; empty when nothing is."""
+        try:
+            waiting = self._waiting(group)  # before and behind: a retry must not slip from one to the other between two looks
+            rows = self.admin.lag(group, members=False)
+            waiting = waiting or self._waiting(group)
+        except (NoRoute, TopicNotExist, GroupNotExist, BrokerInternalError) as exc:
+            return f"nothing is known of it: {exc}"
+        if topic is not None:
+            retries = [row for row in rows if row.queue.topic == retry_topic(group)]
+            rows = [row for row in rows if row.queue.topic == topic] + retries
+        if all(row.queue.topic == retry_topic(group) for row in rows):
+            return f"it has consumed nothing of {topic or 'any topic'} yet"
+        left = [f"{row.lag} of {row.queue}" for row in rows if row.lag]
+        if waiting:
+            left.append(f"{waiting} retries that wait for their delay")
+        return ", ".join(left)
+
+    def _waiting(self, group: str) -> int:
+        """Retries of the group that wait in the topic of delayed messages."""
+        topic = retry_topic(group)
+        copies = [message for message in self.messages(SCHEDULE_TOPIC) if message.properties.get(PropertyName.REAL_TOPIC) == topic]
+        arrived = {(message.id, message.reconsume_times) for message in self.messages(topic)}
+        return len({(message.id, message.reconsume_times) for message in copies} - arrived)

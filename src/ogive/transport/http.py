@@ -1,0 +1,92 @@
+"""A few pages over HTTP for machines that watch: GET and HEAD, one request a connection, everything bounded."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.errors import ConnectError
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES: Final = 8 * 1024
+MAX_CONNECTIONS: Final = 64
+TIMEOUT_S: Final = 10.0  # for the request to come, and again for the answer to be read
+_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    status: int
+    text: str
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class PageServer:
+    """*pages*: path to what makes the page, on the loop and at once."""
+
+    def __init__(self, pages: Mapping[str, Callable[[], Page]], *, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+        self._busy: set[asyncio.StreamWriter] = set()
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Raises ConnectError when the address is taken."""
+        try:
+            self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=MAX_HEAD_BYTES)
+        except OSError as exc:
+            reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc
+            raise ConnectError(f"cannot listen on {self.address}: {reason}", self.address) from None
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._busy):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._busy) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._busy.add(writer)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._answer(head))
+            async with asyncio.timeout(TIMEOUT_S):
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as exc:
+            log.debug("a request for a page came to nothing: %r", exc)
+            writer.transport.abort()
+        finally:
+            self._busy.discard(writer)
+
+    def _answer(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        page, body = Page(400, "this is no HTTP request\n"), True
+        if len(words) == 3 and words[2].startswith(b"HTTP/1."):
+            body = words[0] != b"HEAD"
+            make = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
+            if words[0] not in (b"GET", b"HEAD"):
+                page = Page(405, "GET is possible\n")
+            elif make is None:
+                page = Page(404, f"there are {' '.join(self._pages)}\n")
+            else:
+                page = make()
+        raw = page.text.encode()
+        top = (
+            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.content_type}\r\nContent-Length: {len(raw)}\r\n"
+            "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        )
+        return top.encode() + (raw if body else b"")

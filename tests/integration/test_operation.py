@@ -1,0 +1,52 @@
+"""`ogive up` as an operator runs it: settings from a file, lines of JSON, pages for machines that watch."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import ogive
+from tests.processes import free_port
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, exc.read().decode()
+
+
+def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "ogive.toml").write_text(
+        f'data = "{tmp_path / "store"}"\nname-server-port = 0\nbroker-port = 0\nmetrics-port = {port}\nlog-format = "json"\n'
+        'cluster = "C7"\nflush = "async"\n'
+    )
+    command = [sys.executable, "-m", "ogive", "up", "--config", str(tmp_path / "ogive.toml"), "-v", "--flush", "sync"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline().split()
+        assert process.stdout.readline() == f"metrics http://127.0.0.1:{port}/metrics\n"
+        with ogive.Producer(ready[1].partition("=")[2]) as producer:
+            for _ in range(3):
+                producer.send("Orders", b"x")
+        assert page(port, "/ready") == (200, "ready\n")
+        assert page(port, "/health") == (200, "ok\n")
+        assert page(port, "/x")[0] == 404
+        status, text = page(port, "/metrics")
+        assert status == 200
+        [line] = [line for line in text.splitlines() if line.startswith("rocketmq_messages_in_total") and 'topic="Orders"' in line]
+        assert line.endswith(" 3")
+        assert 'cluster="C7"' in line
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert any("serves on" in line["message"] and line["level"] == "INFO" for line in lines)

@@ -1,0 +1,54 @@
+"""T30 and T32 at their full size: a million messages and 40,000 queues are all there after a clean stop and after a kill.
+
+How long a start takes stands in docs/performance.md, from ``python -m bench.store_scale``.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from bench.store_scale import in_a_process, messages
+from ogive.store import MessageStore, StoreConfig
+from tests.figures import figures
+from tests.stores import read_queue
+
+pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(900)]
+
+
+def keys_of(store: MessageStore, count: int, topics: int, checked: int) -> int:
+    """How many of *checked* keys, chosen at random, lead to their message."""
+    rng = random.Random(1)
+    right = 0
+    for number in rng.sample(range(count), checked):
+        found = [r for r in store.find_key(f"Topic{number % topics}", f"key-{number}", 0, 2**62) if isinstance(r, bytes)]
+        right += len(found) >= 1
+    return right
+
+
+@pytest.mark.parametrize(("test", "count", "topics", "body"), [("T30", 1_000_000, 10, 256), ("T32", 40_000, 10_000, 256)])
+def test_everything_is_there_after_a_clean_stop_and_after_a_kill(tmp_path: Path, test: str, count: int, topics: int, body: int) -> None:
+    more = count // 100
+    with figures(test, nightly=True, attempts=count + more, acknowledged=count + more, faults=1) as line:
+        in_a_process("fill", tmp_path, count, topics, body)
+        for written in (count, count + more):
+            measured = json.loads(in_a_process("measure", tmp_path))
+            assert (measured["messages"], measured["damaged"], measured["queues"]) == (written, 0, 4 * topics)
+            line["started_rss_mib"] = measured["peak resident (MiB)"]
+            if written == count:
+                in_a_process("kill", tmp_path, more, topics, body)
+        store = MessageStore.open(StoreConfig(root=tmp_path))
+        try:
+            expected: dict[tuple[str, int], int] = {}
+            for new in [*messages(count, topics, 1), *messages(more, topics, 1)]:
+                expected[new.topic, new.queue_id] = expected.get((new.topic, new.queue_id), 0) + 1
+            received = 0
+            for (topic, queue_id), wanted in expected.items():
+                records = read_queue(store, topic, queue_id)
+                assert [record.queue_offset for record in records] == list(range(wanted))
+                received += len(records)
+            assert keys_of(store, count, topics, 500) == 500
+            line["received"], line["lost"] = received, count + more - received
+        finally:
+            store.close()

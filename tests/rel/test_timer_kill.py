@@ -1,0 +1,100 @@
+"""Delayed and timed messages over kills of the broker: none early, none lost, twice only across a kill. Source: docs/reliability.md."""
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.errors import ResponseCode, TransportError
+from tests.peers import our_broker
+from tests.raw_client import RawClient, unique_key
+
+TOPIC = "Alarms"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Sender:
+    """Sends one message after another, each with the time before which it must not come; one that was not acknowledged is not counted."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        self._address, self._chance = address, random.Random(seed)
+        self._client: RawClient | None = None
+        self.acknowledged: set[str] = set()
+
+    async def send(self, longest_ms: int) -> None:
+        key, delay_ms = unique_key(), self._chance.randint(50, longest_ms)
+        kind = self._chance.choice(("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "DELAY"))
+        now = now_ms()
+        level = 1 + (delay_ms > 1000)  # one second, two seconds
+        due_ms = now + (level * 1000 if kind == "DELAY" else delay_ms)
+        value = {"TIMER_DELIVER_MS": due_ms, "TIMER_DELAY_MS": delay_ms, "DELAY": level}[kind]
+        try:
+            self._client = self._client or await RawClient.open(self._address)
+            answer = await self._client.start_send(TOPIC, str(due_ms).encode(), {kind: str(value), "UNIQ_KEY": key})
+        except (TransportError, OSError):
+            await self.close()
+            await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
+        else:
+            assert answer.code == ResponseCode.SUCCESS, answer
+            self.acknowledged.add(key)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.__aexit__(None, None, None)
+            self._client = None
+
+
+@pytest.mark.rel
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("messages", "kills", "longest_ms"),
+    [
+        pytest.param(500, 5, 3_000, marks=pytest.mark.quick, id="quick"),
+        pytest.param(5_000, 30, 10_000, marks=pytest.mark.nightly, id="long"),
+    ],
+)
+async def test_kill_loses_no_timed_message_and_brings_none_early(tmp_path: Path, messages: int, kills: int, longest_ms: int) -> None:
+    early: list[int] = []
+    received: Counter[str] = Counter()
+
+    async def take(message: ogive.MessageExt) -> None:
+        if now_ms() < int(message.body):
+            early.append(int(message.body) - now_ms())
+        received[message.properties["UNIQ_KEY"]] += 1
+
+    seed = 20130101
+    chance = random.Random(seed)
+    listener = ogive.listener(TOPIC, group="alarm-clock", start="earliest")(take)
+    with our_broker(tmp_path) as broker:
+        sender = Sender(broker.address, seed)
+        async with aio.Admin(broker.name_server) as admin:
+            await admin.create_topic(TOPIC, queues=1)
+        async with aio.PushConsumer(listener, name_server=broker.name_server):
+
+            async def produce() -> None:
+                while len(sender.acknowledged) < messages:
+                    await sender.send(longest_ms)
+
+            producing = asyncio.create_task(produce())
+            for _ in range(kills):
+                await asyncio.sleep(chance.uniform(0.1, 0.8))
+                await asyncio.to_thread(broker.kill)
+                await asyncio.to_thread(broker.start)
+            await producing
+            await sender.close()
+            async with asyncio.timeout(60):
+                while not sender.acknowledged <= received.keys():
+                    await asyncio.sleep(0.05)
+    assert early == []
+    again = sum(count - 1 for count in received.values())
+    print(json.dumps({"test": "timers", "seed": seed, "messages": messages, "kills": kills, "lost": 0, "early": 0, "duplicates": again}))

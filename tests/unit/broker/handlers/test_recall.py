@@ -1,0 +1,87 @@
+"""Timer messages over a socket: answered with a handle, delivered in time, taken back by it (370)."""
+
+import asyncio
+import base64
+import time
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.wire.codes import RequestCode
+from tests.raw_client import RawClient, messages, unique_key
+from tests.unit.broker.conftest import StartBroker
+
+
+async def until_delivered(client: RawClient, topic: str, count: int) -> list[bytes]:
+    async with asyncio.timeout(20):
+        while True:
+            answer = await client.pull("G", topic, 0, suspend_ms=200)
+            if answer.code == 0 and len(messages(answer)) >= count:
+                return [message.body for message in messages(answer)]
+
+
+async def recall(client: RawClient, handle: str, topic: str = "T") -> tuple[int, str]:
+    answer = await client.call(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle, producerGroup="P")
+    return answer.code, answer.remark or answer.ext_fields.get("msgId", "")
+
+
+async def test_a_timer_message_comes_when_it_is_due(client: RawClient) -> None:
+    deliver_ms = time.time_ns() // 1_000_000 + 300
+    answer = await client.send("T", b"later", {"TIMER_DELIVER_MS": str(deliver_ms), "UNIQ_KEY": "K"}, queue=2)
+    assert answer.ext_fields["queueId"] == "2"
+    words = base64.urlsafe_b64decode(answer.ext_fields["recallHandle"]).decode().split(" ")
+    assert (words[:3], words[4]) == (["v1", "T", "broker-a"], "K")
+    await client.send("T", b"now", queue=2)
+    async with asyncio.timeout(20):
+        while (answer := await client.pull("G", "T", 1, queue=2, suspend_ms=500)).code:
+            pass
+    (message,) = messages(answer)
+    assert message.body == b"later"
+    assert time.time_ns() // 1_000_000 >= deliver_ms
+
+
+async def test_a_message_is_taken_back_once(client: RawClient) -> None:
+    key = unique_key()
+    later = {"TIMER_DELAY_MS": "2500"}
+    handle = (await client.send("T", b"taken", later | {"UNIQ_KEY": key})).ext_fields["recallHandle"]
+    await client.send("T", b"kept", later | {"UNIQ_KEY": unique_key()})
+    assert await recall(client, handle) == (ResponseCode.SUCCESS, key)
+    code, remark = await recall(client, handle)
+    assert (code, "taken back already" in remark) == (ResponseCode.ILLEGAL_OPERATION, True)
+    await client.send("T", b"last", {"TIMER_DELAY_MS": "2600", "UNIQ_KEY": unique_key()})
+    assert await until_delivered(client, "T", 2) == [b"kept", b"last"]
+
+
+async def test_a_bad_handle_is_refused_with_the_reason(client: RawClient) -> None:
+    await client.send("T")
+
+    def handle(*words: object) -> str:
+        return base64.urlsafe_b64encode(" ".join(map(str, words)).encode()).decode()
+
+    soon = time.time_ns() // 1_000_000 + 60_000
+    for topic, text, code, reason in [
+        ("Nowhere", handle("v1", "Nowhere", "broker-a", soon, "K"), ResponseCode.TOPIC_NOT_EXIST, "not exist"),
+        ("T", "nonsense", ResponseCode.ILLEGAL_OPERATION, "handle is invalid"),
+        ("T", handle("v1", "Other", "broker-a", soon, "K"), ResponseCode.ILLEGAL_OPERATION, "topic not match"),
+        ("T", handle("v1", "T", "broker-b", soon, "K"), ResponseCode.ILLEGAL_OPERATION, "broker-b"),
+        ("T", handle("v1", "T", "broker-a", 1, "K"), ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"),
+        ("T", handle("v1", "T", "broker-a", soon, "K"), ResponseCode.ILLEGAL_OPERATION, "no such message"),
+    ]:
+        found, remark = await recall(client, text, topic)
+        assert (found, reason in remark) == (code, True), remark
+
+
+async def test_a_restarted_broker_delivers_what_fell_due(start_broker: StartBroker) -> None:
+    first = await start_broker()
+    async with await RawClient.open(first.address) as client:
+        await client.send("T", b"early", {"TIMER_DELAY_MS": "20", "UNIQ_KEY": "A"})
+        await until_delivered(client, "T", 1)
+        await client.send("T", b"missed", {"TIMER_DELAY_MS": "400", "UNIQ_KEY": "B"})
+    await first.stop()
+    second = await start_broker()
+    async with await RawClient.open(second.address) as client:
+        assert await until_delivered(client, "T", 2) == [b"early", b"missed"]
+
+
+async def test_nobody_sends_into_the_timer_topic(server: Broker, client: RawClient) -> None:
+    assert server.context.topics.get("rmq_sys_wheel_timer") is not None
+    assert (await client.start_send("rmq_sys_wheel_timer")).code == ResponseCode.NO_PERMISSION

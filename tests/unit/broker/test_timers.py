@@ -1,0 +1,278 @@
+"""Timer messages: never early, nothing lost over failures and restarts, taken back. The clock of the store and the timers is the test's."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ogive.broker.replies import Rejected
+from ogive.broker.timer_progress import TimerProgressFile
+from ogive.broker.timers import BATCH, IN_FLIGHT, Handle, Progress, Timers, read_handle, recall_handle, timed
+from ogive.errors import ResponseCode, StoreBusy
+from ogive.model import TIMER_TOPIC
+from ogive.store.fs import OsFs
+from ogive.store.model import NewMessage, PutDone, StoreConfig
+from ogive.store.store import MessageStore
+from ogive.store.writer import InlineWriter
+from ogive.wire.message import decode_messages, encode_properties
+
+NOW = 1_700_000_000_500
+WEEK_S = 7 * 86_400.0
+
+
+class Bench:
+    """A store without a writer thread, its timers, and their file."""
+
+    def __init__(self, root: Path, now_ms: int = NOW, *, max_waiting: int = 10_000) -> None:
+        self.now_ms = now_ms
+        self.refuse = False
+        self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=4 * 1024 * 1024), clock_ms=lambda: self.now_ms)
+        self.file = TimerProgressFile(OsFs(), root)
+        self.timers = Timers(self.store, lambda: self.now_ms, max_waiting)
+        self.timers.recover(self.file.progress())
+        self.file.take_over(self.timers.snapshot()())
+        self.store.on_arrival = self.timers.arrived
+        self.store.start(lambda report: report(), writer=InlineWriter)
+        self.timers.start(self.put, bytes(8))
+
+    def put(self, messages: tuple[NewMessage], done: PutDone) -> None:
+        if self.refuse:
+            raise StoreBusy("too much waits")
+        self.store.put(messages, done)
+        asyncio.get_running_loop().call_soon(self.store.submit)
+
+    def send(self, body: bytes, delay_ms: int, **extra: str) -> dict[str, str]:
+        """The properties as stored."""
+        properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body.decode()} | extra
+        topic, queue = timed(properties, "T", 0, self.now_ms, WEEK_S)
+        self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
+        self.store.submit()
+        return properties
+
+    async def at(self, now_ms: int) -> list[bytes]:
+        """What has been delivered when it is *now_ms*: the timers are woken as their own timer would."""
+        self.now_ms = now_ms
+        self.timers._wake()
+        for _ in range(200):
+            await asyncio.sleep(0)
+            if not (self.timers._due and self.timers._due[0][0] <= now_ms) and not self.timers._on_the_way:
+                break
+        found = self.store.get("T", 0, 0, 100_000, 1 << 30)
+        return [message.body for message in decode_messages(b"".join(found.parts))]
+
+    def save(self) -> None:
+        self.file.save(self.timers.snapshot()())
+
+    async def close(self) -> None:
+        await self.timers.stop()
+        self.store.close()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    await bench.close()
+
+
+# --- what a send asks for --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "deliver_ms", "out_ms"),
+    [
+        ({"TIMER_DELIVER_MS": str(NOW + 2000)}, NOW + 2000, NOW + 1500),
+        ({"TIMER_DELIVER_MS": str(NOW + 1500)}, NOW + 1500, NOW + 500),  # an exact second: one second earlier
+        ({"TIMER_DELAY_MS": "700"}, NOW + 700, NOW + 500),
+        ({"TIMER_DELAY_SEC": "3"}, NOW + 3000, NOW + 2500),
+        ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "9", "TIMER_DELIVER_MS": "x"}, NOW + 3000, NOW + 2500),
+    ],
+)
+def test_a_time_is_written_as_java_writes_it_and_kept_exactly(asked: dict[str, str], deliver_ms: int, out_ms: int) -> None:
+    properties = dict(asked)
+    assert timed(properties, "T", 3, NOW, WEEK_S) == (TIMER_TOPIC, 0)
+    wanted = {"TIMER_DELIVER_MS": str(deliver_ms), "TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "3"}
+    assert properties == asked | wanted
+
+
+@pytest.mark.parametrize("asked", [{}, {"TIMER_DELIVER_MS": str(NOW)}, {"TIMER_DELAY_MS": "9", "TIMER_OUT_MS": "1"}])
+def test_what_need_not_wait_goes_its_way(asked: dict[str, str]) -> None:
+    properties = dict(asked)
+    assert timed(properties, "T", 3, NOW, WEEK_S) == ("T", 3)
+    assert properties == asked
+
+
+@pytest.mark.parametrize(
+    "asked", [{"TIMER_DELAY_SEC": "soon"}, {"TIMER_DELAY_SEC": "604801"}, {"TIMER_DELAY_MS": "-1", "TIMER_DEL_UNIQKEY": "K"}]
+)
+def test_an_impossible_time_is_refused(asked: dict[str, str]) -> None:
+    with pytest.raises(Rejected) as caught:
+        timed(dict(asked), "T", 0, NOW, WEEK_S)
+    assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_handle_is_javas() -> None:
+    """The text was made by RecallMessageHandle.HandleV1 5.5.0 from these words."""
+    text = "djEgVCBicm9rZXItYSAxNzAwMDAwMDAxMDAxIEs="
+    assert recall_handle({"TIMER_OUT_MS": "1700000001000", "REAL_TOPIC": "T", "UNIQ_KEY": "K"}, "broker-a") == text
+    assert read_handle(text) == Handle("T", "broker-a", 1_700_000_001_001, "K")
+    assert recall_handle({"TIMER_OUT_MS": "1", "REAL_TOPIC": "%RETRY%G", "UNIQ_KEY": "K"}, "b") is None
+    assert recall_handle({"UNIQ_KEY": "K"}, "b") is None
+
+
+@pytest.mark.parametrize("text", ["", "!", "djEgVA==", "djIgVCBiIDEgSw==", "djEgVCBiIHggSw==", "dj", "漢"])
+def test_a_text_that_is_no_handle_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="recall handle is invalid"):
+        read_handle(text)
+
+
+# --- delivery --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_delivered_at_its_millisecond_and_not_before(bench: Bench) -> None:
+    bench.send(b"late", 90_000)
+    bench.send(b"soon", 1_234)
+    assert await bench.at(NOW + 1_233) == []
+    assert await bench.at(NOW + 1_234) == [b"soon"]
+    assert await bench.at(NOW + 90_000) == [b"soon", b"late"]
+    assert len(bench.timers) == 0
+
+
+async def test_its_own_timer_wakes_it(tmp_path: Path) -> None:
+    bench, loop = Bench(tmp_path), asyncio.get_running_loop()
+    started = loop.time()
+    bench.timers._now_ms = lambda: NOW + round((loop.time() - started) * 1000)
+    bench.send(b"a", 20)
+    async with asyncio.timeout(10):
+        while not bench.store.max_offset("T", 0):
+            await asyncio.sleep(0.001)
+    assert loop.time() - started >= 0.019
+    await bench.close()
+
+
+async def test_thousands_that_are_due_at_once_are_all_delivered(bench: Bench) -> None:
+    count = IN_FLIGHT + 2 * BATCH + 3
+    for number in range(count):
+        bench.send(b"%d" % number, 1_000 + number % 7)
+    assert sorted(map(int, await bench.at(NOW + 2_000))) == list(range(count))
+    assert bench.timers.progress() == Progress(count, count, NOW + 2_000)
+
+
+async def test_a_delivered_message_says_what_it_went_through(bench: Bench) -> None:
+    stored = bench.send(b"a", 1_000, colour="red")
+    await bench.at(NOW + 1_001)
+    (message,) = decode_messages(b"".join(bench.store.get("T", 0, 0, 1, 1 << 20).parts))
+    times = {"TIMER_ENQUEUE_MS": str(NOW), "TIMER_DEQUEUE_MS": str(NOW + 1_001)}
+    found = {name: message.properties[name] for name in (*stored, *times)}
+    assert found == stored | times
+
+
+async def test_a_message_that_cannot_be_stored_now_is_tried_again(bench: Bench) -> None:
+    bench.send(b"a", 1_000)
+    bench.send(b"b", 1_000)
+    bench.refuse = True
+    assert await bench.at(NOW + 1_000) == []
+    assert len(bench.timers) == 2
+    assert bench.timers.progress() == Progress(0, 2, NOW + 999)
+    bench.refuse = False
+    assert await bench.at(NOW + 1_000) == [b"a", b"b"]
+
+
+async def test_only_so_many_may_wait(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_waiting=1)
+    bench.timers.check_room()
+    bench.send(b"a", 1_000)
+    with pytest.raises(Rejected) as caught:
+        bench.timers.check_room()
+    assert caught.value.code == ResponseCode.SYSTEM_BUSY
+    await bench.close()
+
+
+# --- taking back -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["a", "T+a"])
+async def test_a_message_is_taken_back_by_its_key_and_second(bench: Bench, key: str) -> None:
+    stored = bench.send(b"a", 5_000)
+    bench.send(b"b", 5_000)
+    bench.send(b"0", int(stored["TIMER_OUT_MS"]) + 1 - NOW, TIMER_DEL_UNIQKEY=key)
+    assert await bench.at(NOW + 6_000) == [b"b"]
+
+
+async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(bench: Bench) -> None:
+    stored = bench.send(b"a", 5_000)
+    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    assert bench.timers.hold(handle)
+    assert await bench.at(NOW + 5_000) == []
+    assert bench.timers.progress() == Progress(0, 1, NOW + 4_999)
+    bench.timers.release(handle)
+    assert await bench.at(NOW + 5_000) == [b"a"]
+    assert not bench.timers.hold(handle)
+
+
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_a_restart_finds_what_waits(tmp_path: Path, saved: bool) -> None:
+    """With the progress of the stop, nothing comes twice; without any (killed before the first save) only what was delivered already."""
+    first = Bench(tmp_path)
+    first.send(b"week", 600_000_000)
+    first.send(b"done", 1_000)
+    first.send(b"missed", 3_000)
+    taken = first.send(b"taken", 4_000)
+    first.send(b"0", int(taken["TIMER_OUT_MS"]) + 1 - NOW, TIMER_DEL_UNIQKEY="taken")
+    assert await first.at(NOW + 2_000) == [b"done"]
+    if saved:
+        first.save()
+    await first.close()
+    second = Bench(tmp_path, NOW + 10_000)
+    delivered = [b"done", b"missed"] if saved else [b"done", b"done", b"missed"]
+    assert await second.at(NOW + 10_000) == delivered
+    assert await second.at(NOW + 600_000_000) == [*delivered, b"week"]
+    await second.close()
+
+
+async def test_progress_beyond_the_queue_hides_nothing(tmp_path: Path) -> None:
+    """A power cut took messages that the progress speaks of; new ones get their offsets."""
+    TimerProgressFile(OsFs(), tmp_path).save({"low": 7, "end": 9, "settledMs": NOW - 1})
+    bench = Bench(tmp_path)
+    bench.send(b"a", 1_000)
+    assert await bench.at(NOW + 1_000) == [b"a"]
+    await bench.close()
+
+
+async def test_apaches_word_counts_where_it_ran_since(tmp_path: Path) -> None:
+    """Its timercheck: slots before lastReadTimeMs are delivered, messages from the queue offset on not taken up. Rolled ones come once."""
+    first = Bench(tmp_path)
+    first.send(b"theirs", 1_000)
+    waiting = first.send(b"rolled", 600_000_000)
+    first.store.put([NewMessage(TIMER_TOPIC, 0, b"rolled", encode_properties(waiting | {"TIMER_ROLL_TIMES": "1"}))], lambda _: None)
+    first.send(b"unread", 1_000)
+    first.save()
+    await first.close()
+    check = tmp_path / "config" / "timercheck"
+    check.write_bytes(struct.pack(">qqqq", NOW + 5_000, 52 * 3, 3, 3).ljust(4096, b"\0"))
+    for name in ("timerwheel", "timerlog/00000000000000000000"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"wheel")
+    second = Bench(tmp_path, NOW + 6_000)
+    assert not (tmp_path / "timerwheel").exists()
+    assert list((tmp_path / "timerlog").iterdir()) == []
+    assert await second.at(NOW + 6_000) == [b"unread"]
+    assert await second.at(NOW + 600_000_000) == [b"unread", b"rolled"]
+    await second.close()
+
+
+async def test_what_apache_reads_makes_it_take_up_everything_that_waits(tmp_path: Path) -> None:
+    """timercheck: read time, log position, and twice the offset from which it enqueues again."""
+    bench = Bench(tmp_path)
+    bench.send(b"done", 1_000)
+    bench.send(b"waits", 9_000)
+    await bench.at(NOW + 2_000)
+    bench.save()
+    page = (tmp_path / "config" / "timercheck").read_bytes()
+    assert (len(page), struct.unpack(">qqqq", page[:32])) == (4096, (NOW + 8_999, 0, 1, 1))
+    await bench.close()

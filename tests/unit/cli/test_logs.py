@@ -1,0 +1,32 @@
+"""Lines on standard error: bounded, and as JSON where that is asked for."""
+
+import json
+import logging
+
+from ogive.cli.logs import LINES_A_SECOND, Bounded, JsonLines
+
+
+def record(message: str, line: int = 1, exc: BaseException | None = None) -> logging.LogRecord:
+    info = (type(exc), exc, exc.__traceback__) if exc is not None else None
+    return logging.LogRecord("ogive.x", logging.WARNING, "x.py", line, message, ("y",), info)
+
+
+def test_a_line_of_json_holds_everything() -> None:
+    line = json.loads(JsonLines().format(record("from %s\n", exc=ValueError("no"))))
+    assert line["time"].endswith("+00:00")
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "ogive.x", "from y\n")
+    assert "ValueError: no" in line["exception"]
+
+
+def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() -> None:
+    clock = [0.0]
+    bounded = Bounded(lambda: clock[0])
+    assert sum(bounded.filter(record("a %s")) for _ in range(1000)) == LINES_A_SECOND
+    assert bounded.filter(record("b %s", line=2))
+    clock[0] = 1.5
+    last = record("a %s")
+    assert bounded.filter(last)
+    assert last.getMessage() == f"a y (and {1000 - LINES_A_SECOND} more of this kind)"
+    again = record("a %s")
+    assert bounded.filter(again)
+    assert again.getMessage() == "a y"

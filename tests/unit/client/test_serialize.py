@@ -1,0 +1,187 @@
+"""Values instead of bodies: what a producer makes of them, and what a listener gets."""
+
+import enum
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.client.listener import AnyListener
+from ogive.client.serialize import reader, to_json
+from ogive.errors import BodyUnreadable, InvalidOption
+from ogive.model import Message, MessageExt
+from ogive.wire.codes import RequestCode
+from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK
+from tests.unit.client.fake_broker import FakeBroker
+
+
+class Currency(enum.Enum):
+    EUR = "EUR"
+
+
+@dataclass(frozen=True)
+class Line:
+    article: str
+    price: Decimal
+    currency: Currency = Currency.EUR
+
+
+@dataclass(frozen=True)
+class Order:
+    id: UUID
+    placed_at: datetime
+    lines: list[Line]
+    kind: Literal["web", "shop"] = "web"
+    note: str | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+    parent: "Order | None" = None
+    tags: tuple[str, ...] = ()
+
+
+class Model(pydantic.BaseModel):
+    id: str
+    amount: int
+
+
+class Struct(msgspec.Struct):
+    id: str
+    amount: int
+
+
+ORDER = Order(
+    id=UUID(int=7),
+    placed_at=datetime(2026, 11, 22, 12, tzinfo=UTC),
+    lines=[Line("espresso", Decimal("2.20"))],
+    weights={"kg": 0.5},
+    parent=Order(id=UUID(int=6), placed_at=datetime(2026, 11, 21, tzinfo=UTC), lines=[], kind="shop", note="äöü"),
+    tags=("a", "b"),
+)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("value", [ORDER, Model(id="1", amount=2), Struct(id="1", amount=2)], ids=["dataclass", "pydantic", "msgspec"])
+def test_what_was_written_is_read_again(value: Any) -> None:
+    assert reader(type(value))(to_json(value)) == value
+
+
+def test_bodies_are_plain_json() -> None:
+    assert json.loads(to_json(Line("espresso", Decimal("2.20")))) == {"article": "espresso", "price": "2.20", "currency": "EUR"}
+    assert to_json({"a": [1, None]}) == b'{"a":[1,null]}'
+    with pytest.raises(TypeError, match="a object has no form in JSON"):
+        to_json(object())
+
+
+def test_what_a_newer_sender_adds_is_ignored_and_what_has_a_default_may_be_missing() -> None:
+    body = b'{"id":"00000000-0000-0000-0000-000000000007","placed_at":"2026-11-22T12:00:00+00:00","lines":[],"colour":"red"}'
+    assert reader(Order)(body) == Order(id=UUID(int=7), placed_at=ORDER.placed_at, lines=[])
+
+
+@pytest.mark.parametrize(
+    ("as_", "body", "said"),
+    [
+        (Line, b'{"article":1,"price":"2"}', "a body of 25 bytes is no Line: ValueError: article: str is expected, and 1 came"),
+        (Line, b'{"article":"a","price":"2","currency":"USD"}', "currency: 'USD' is not a valid Currency"),
+        (Line, b'{"article":"a"}', "missing 1 required positional argument: 'price'"),
+        (Line, b"[]", "dict is expected"),
+        (Line, b"\xff", "is no Line: UnicodeDecodeError"),
+        (Order, b'{"lines":[{"article":"a","price":{}}]}', "lines: price: "),
+        (Model, b'{"id":"1","amount":"x"}', "is no Model: ValidationError"),
+        (Struct, b'{"id":"1"}', "is no Struct: ValidationError"),
+        (str, b"\xff", "is no str: UnicodeDecodeError"),
+        (dict, b"[]", "is no dict: TypeError"),
+    ],
+)
+def test_a_body_that_is_something_else_says_what_is_wrong(as_: Any, body: bytes, said: str) -> None:
+    with pytest.raises(BodyUnreadable) as failed:
+        reader(as_)(body)
+    assert said in str(failed.value)
+
+
+@dataclass
+class Odd:
+    value: complex
+
+
+@pytest.mark.parametrize("as_", [Odd, object, 5], ids=str)
+def test_what_nobody_can_read_bodies_as_is_refused_with_the_listener(as_: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"as_ is|cannot be read as"):
+        ogive.listener("Orders", group="billing", as_=as_)
+
+
+def test_batches_are_refused() -> None:
+    with pytest.raises(InvalidOption, match="one message at a time"):
+        ogive.listener("Orders", group="billing", as_=Line, batch=2)
+
+
+def billing(seen: list[Any], kind: str) -> AnyListener:
+    @ogive.listener("Orders", group="billing", start="earliest", as_=Line)
+    def plain(line: Line) -> None:
+        seen.append((line, None))
+
+    @ogive.listener("Orders", group="billing", start="earliest", as_=Line)
+    async def on_the_loop(line: Line, message: MessageExt) -> None:
+        seen.append((line, message.body))
+
+    return plain if kind == "plain" else on_the_loop
+
+
+@pytest.mark.parametrize("kind", ["plain", "with the message"])
+async def test_a_listener_gets_the_value_and_what_cannot_be_read_comes_again(
+    broker: FakeBroker, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+    good = Line("espresso", Decimal("2.20"))
+    broker.put("Orders", b"poison")
+    broker.put("Orders", to_json(good))
+    bill = billing(seen, kind)
+    async with aio.PushConsumer(bill, name_server=broker.address, config=QUICK):
+        await broker.received(SEND_BACK)
+        await broker.until(lambda: broker.offsets.get(("billing", "Orders", 0)) == 2)
+    assert seen == [(good, None if kind == "plain" else to_json(good))]
+    assert [request.ext_fields["offset"] for request in broker.of(SEND_BACK)] == ["0"]
+    assert "a body of 6 bytes is no Line: JSONDecodeError" in caplog.text
+
+
+def test_a_listener_is_called_with_a_value_in_a_unit_test() -> None:
+    seen: list[Any] = []
+    good = Line("espresso", Decimal("2.20"))
+    billing(seen, "plain")(good)
+    assert seen == [(good, None)]
+
+
+async def test_a_producer_writes_values_everywhere_and_messages_as_they_are(broker: FakeBroker) -> None:
+    line = Line("espresso", Decimal("2.20"))
+    producer: aio.Producer[Line] = aio.Producer(broker.address, serializer=to_json)
+    async with producer:
+        await producer.send("Orders", line)
+        await (await producer.submit("Orders", line, keys="k"))
+        await producer.send_oneway("Orders", line)
+        await producer.send_batch("Orders", [line, Message("Orders", b"raw")])
+        async with producer.transaction("Orders", line):
+            pass
+        await producer.send(Message("Orders", b"raw"))
+        await broker.received(RequestCode.SEND_MESSAGE_V2, 5)
+    bodies = [message.body for message in broker.stored["Orders", 0]]
+    assert sorted(bodies) == sorted([to_json(line)] * 5 + [b"raw"] * 2)
+
+
+async def test_a_serializer_that_gives_no_bytes_is_named(broker: FakeBroker) -> None:
+    wrong: Any = str
+    async with aio.Producer(broker.address, serializer=wrong) as producer:
+        with pytest.raises(TypeError, match="the serializer gave a str for a int"):
+            await producer.send("Orders", 1)
+    assert broker.requests == []

@@ -1,0 +1,38 @@
+"""What type checkers must understand: this file is checked by mypy --strict with all others, and run by nobody."""
+
+from dataclasses import dataclass
+from typing import assert_type
+
+import ogive
+from ogive import aio
+
+
+@dataclass
+class Order:
+    id: str
+
+
+def dump(order: Order) -> bytes:
+    return order.id.encode()
+
+
+def sends(anything: ogive.Producer) -> None:
+    assert_type(anything, ogive.Producer[bytes])
+    assert_type(ogive.Producer(), ogive.Producer[bytes])
+    orders = ogive.Producer(serializer=dump)
+    assert_type(orders, ogive.Producer[Order])
+    orders.send("Orders", Order("1"))
+    orders.send("Orders", b"1")  # type: ignore[arg-type]  # the point
+    anything.send("Orders", Order("1"))  # type: ignore[arg-type]  # the point
+    named: ogive.Producer[Order] = ogive.Producer(serializer=ogive.to_json)
+    named.send_batch("Orders", [Order("1"), ogive.Message("Orders", b"1")])
+    assert_type(aio.Producer(serializer=dump), aio.Producer[Order])
+
+
+@ogive.listener("Orders", group="billing", as_=Order)
+def bill(order: Order, message: ogive.MessageExt) -> None:
+    assert_type(order.id, str)
+
+
+def calls() -> None:
+    bill(Order("1"), "no message")  # type: ignore[arg-type]  # the point

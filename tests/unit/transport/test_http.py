@@ -1,0 +1,61 @@
+"""The pages for machines that watch."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ogive.transport import http
+from ogive.transport.http import MAX_CONNECTIONS, Page, PageServer
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PageServer]:
+    monkeypatch.setattr(http, "TIMEOUT_S", 1.0)
+    pages = PageServer({"/a": lambda: Page(200, "größe\n"), "/b": lambda: Page(503, "no\n")}, host="127.0.0.1", port=0)
+    await pages.start()
+    yield pages
+    await pages.stop()
+
+
+async def ask(server: PageServer, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request)
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK", "größe\n".encode()),
+        (b"GET /a?x=1 HTTP/1.0\r\n\r\n", b"200 OK", "größe\n".encode()),
+        (b"HEAD /a HTTP/1.1\r\n\r\n", b"200 OK", b""),
+        (b"GET /b HTTP/1.1\r\n\r\n", b"503 Service Unavailable", b"no\n"),
+        (b"GET /c HTTP/1.1\r\n\r\n", b"404 Not Found", b"there are /a /b\n"),
+        (b"POST /a HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"GET is possible\n"),
+        (b"\x00\x01\x02\r\n\r\n", b"400 Bad Request", b"this is no HTTP request\n"),
+    ],
+)
+async def test_a_page_is_answered(server: PageServer, request_: bytes, status: bytes, body: bytes) -> None:
+    head, _, found = (await ask(server, request_)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 " + status)
+    assert found == body
+    assert b"Content-Length: %d" % len("größe\n".encode()) in head or status != b"200 OK"
+
+
+async def test_a_request_that_is_too_long_or_never_ends_gets_nothing(server: PageServer) -> None:
+    assert await ask(server, b"GET /a HTTP/1.1\r\n" + b"x: y\r\n" * 10_000 + b"\r\n") == b""
+    assert await ask(server, b"GET /a") == b""
+
+
+async def test_connections_are_bounded_and_the_pages_stay_there(server: PageServer) -> None:
+    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS + 20)]
+    await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in held), return_exceptions=True), 30)
+    for _, writer in held:
+        writer.close()
+    assert (await ask(server, b"GET /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")

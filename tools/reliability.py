@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Write the table of results in docs/reliability.md from the JSON lines that a run of the reliability tests left.
+
+    OGIVE_FIGURES=figures.jsonl make test-slow && tools/reliability.py figures.jsonl
+
+Tests write the lines with tests/figures.py. A test that ran more than once counts in sum; nothing in the table is written by hand.
+"""
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs" / "reliability.md"
+BEGIN, END = "<!-- results: written by tools/reliability.py -->", "<!-- end of results -->"
+COUNTS = ("faults", "attempts", "acknowledged", "received", "lost", "duplicates")
+
+
+def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One for each test and size, in the order of their names."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        row = found.setdefault((line["test"], line["size"]), {"runs": 0, "seconds": 0.0, "peak_rss_kib": 0})
+        row["runs"] += 1
+        row["seconds"] += line.get("seconds", 0.0)
+        row["peak_rss_kib"] = max(row["peak_rss_kib"], line.get("peak_rss_kib", 0))
+        for name in COUNTS:
+            if isinstance(line.get(name), int):
+                row[name] = row.get(name, 0) + line[name]
+
+    def order(item: tuple[tuple[str, str], dict[str, Any]]) -> tuple[int, str, str]:
+        (test, size), _ = item
+        digits = "".join(c for c in test if c.isdigit())
+        return int(digits or 0), test, size
+
+    return [{"test": test, "size": size, **row} for (test, size), row in sorted(found.items(), key=order)]
+
+
+def table(lines: list[dict[str, Any]], day: str) -> str:
+    text = [f"Results of the run of {day}:", "", "| test | size | runs | " + " | ".join(COUNTS) + " | peak MiB | s |", "|---" * 11 + "|"]
+    for row in rows(lines):
+        counts = [f"{row[name]:,}" if name in row else "" for name in COUNTS]
+        cells = [row["test"], row["size"], str(row["runs"]), *counts, f"{row['peak_rss_kib'] / 1024:.0f}", f"{row['seconds']:.0f}"]
+        text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text)
+
+
+def replaced(page: str, new: str) -> str:
+    """*page* with *new* between the two marks. Raises ValueError where they are missing."""
+    head, _, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not end:
+        raise ValueError(f"{DOCS}: the marks {BEGIN} and {END} are missing")
+    return f"{head}{BEGIN}\n\n{new}\n\n{END}{tail}"
+
+
+def main() -> None:
+    lines = [json.loads(line) for line in Path(sys.argv[1]).read_text("utf-8").splitlines()]
+    DOCS.write_text(replaced(DOCS.read_text("utf-8"), table(lines, f"{datetime.now(UTC):%Y-%m-%d}")), "utf-8")
+    print(f"{DOCS.name}: {len(lines)} lines of figures")
+
+
+if __name__ == "__main__":
+    main()
