@@ -96,6 +96,7 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
         async for batch in pulling.batches(max_messages=7):
             for message in batch:
                 scene.ledger.receive(message, name)
+            await asyncio.sleep(0.005)  # slower than the pulls: something is here and not handed out whenever the queue goes
 
     def has_it(pulling: aio.PullConsumer) -> bool:
         return len(pulling.assignment) == 1
@@ -103,17 +104,17 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
     async with member("stays") as stays:
         polling = asyncio.create_task(poll(stays, "stays"))
         for _ in range(8):
-            scene.put(60)
+            scene.put(100)
             async with member("comes") as comes:  # its id sorts first: it gets the queue
                 other = asyncio.create_task(poll(comes, "comes"))
                 await until(partial(has_it, comes), "the newcomer has the queue")
-                scene.put(60)
+                scene.put(100)
             await other
             await until(partial(has_it, stays), "the queue is back")
         await until(lambda: not scene.ledger.lost, "every message")
     await polling
     scene.check()
-    assert scene.progress() == 960
+    assert scene.progress() == 1600
 
 
 @pytest.mark.parametrize("period_s", [0.05, 60.0], ids=["often", "never"])

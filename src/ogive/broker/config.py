@@ -53,6 +53,8 @@ class BrokerConfig:
     # sends
     max_message_bytes: int = 4 * MIB  # maxMessageSize
     max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
+    duplicate_window_s: float = 0.0  # for so long a message with a known unique key is not stored again; 0: always stored
+    duplicate_max_keys: int = 200_000
     store_replies: bool = True  # storeReplyMessageEnable
 
     # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
@@ -110,6 +112,8 @@ class BrokerConfig:
                 raise InvalidOption(f"{name} must not be empty")
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
             raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
+        if self.duplicate_window_s < 0:
+            raise InvalidOption(f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
@@ -128,7 +132,7 @@ def ip_of(host: str) -> str:
 
 
 _POSITIVE: Final = (
-    "timer_max_delay_s", "timer_max_waiting",
+    "duplicate_max_keys", "timer_max_delay_s", "timer_max_waiting",
     "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
     "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
     "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",

@@ -10,6 +10,7 @@ from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
+from ogive.broker.duplicates import Duplicates
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
@@ -49,6 +50,8 @@ class Context:
     registration: Registration
     transactions: Transactions
     timers: Timers
+    duplicates: Duplicates | None
+    """None unless messages that are sent twice are to be stored once."""
     traffic: Traffic
     cold_reads: ColdReads
     retention: Retention

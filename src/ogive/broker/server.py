@@ -16,6 +16,7 @@ from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
+from ogive.broker.duplicates import Duplicates
 from ogive.broker.groups import GroupTable
 from ogive.broker.handlers import send
 from ogive.broker.handlers.clients import notify_members
@@ -277,6 +278,7 @@ class Broker:
             ),
             transactions=opened.transactions,
             timers=opened.timers,
+            duplicates=_duplicates(config, opened.store),
             retention=opened.retention,
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
@@ -386,6 +388,12 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _duplicates(config: BrokerConfig, store: MessageStore) -> Duplicates | None:
+    if not config.duplicate_window_s:
+        return None
+    return Duplicates(config.duplicate_window_s, config.duplicate_max_keys, store.now_ms, store.find_key)
 
 
 def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:

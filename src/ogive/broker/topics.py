@@ -216,20 +216,6 @@ class TopicTable:
         return lambda: {"dataVersion": version.to_json(), "topicConfigTable": {topic.name: topic.to_json() for topic in topics}}
 
 
-def change_attributes(current: Mapping[str, str], text: str | None) -> dict[str, str]:
-    """*current* after ``+name=value,-name``. Raises InvalidOption. Source: AttributeParser.java."""
-    attributes = dict(current)
-    for change in filter(None, (text or "").split(",")):
-        sign, (name, _, value) = change[0], change[1:].partition("=")
-        if sign == "+" and name and value:
-            attributes[name] = value
-        elif sign == "-" and name and not value:
-            attributes.pop(name, None)
-        else:
-            raise InvalidOption(f"attribute change {change[:80]!r} is neither +name=value nor -name")
-    return attributes
-
-
 def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
 

@@ -222,5 +222,7 @@ def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig 
         retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
+        transaction_check_max=options.transaction_check_max,
+        duplicate_window_s=options.duplicate_window,
         tls=tls,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker.topics import TopicTable, change_attributes
+from ogive.broker.topics import TopicTable
 from ogive.errors import InvalidOption
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -181,11 +181,3 @@ async def test_the_file_is_in_apache_s_form(tmp_path: Path) -> None:
         "topicSysFlag": 0,
         "writeQueueNums": 4,
     }
-
-
-def test_attributes_are_added_changed_and_removed_by_sign() -> None:
-    assert change_attributes({"a": "1", "b": "2"}, "+a=3,-b,+c=x=y") == {"a": "3", "c": "x=y"}
-    assert change_attributes({"a": "1"}, "") == change_attributes({"a": "1"}, None) == {"a": "1"}
-    for wrong in ("a=1", "+a", "-a=1", "+=1", "+a=1,x"):
-        with pytest.raises(InvalidOption):
-            change_attributes({}, wrong)

@@ -96,6 +96,8 @@ def test_options_reach_the_broker() -> None:
             "1s 2s",
             "--broker-name",
             "b",
+            "--transaction-check-max",
+            "3",
             "--no-auto-create-topics",
             "--advertised-host",
             "192.0.2.1",
@@ -104,7 +106,7 @@ def test_options_reach_the_broker() -> None:
     config = broker_config(options, "127.0.0.1:1")
     assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
     assert config.levels.delays_ms == (1000, 2000)
-    assert config.advertised_host == "192.0.2.1"
+    assert (config.advertised_host, config.transaction_check_max) == ("192.0.2.1", 3)
     assert config.name_servers == ("127.0.0.1:1",)
 
 

@@ -15,6 +15,7 @@ Differs from Java
 - Properties keep the client's order; Java's come out of a hash map.
 - A batch item that is transactional or has a delay level is refused; Java stores it as an ordinary one.
 - A transactional message with a delay is refused; Java's own client takes the delay off, and a half message with one would be lost there.
+- The type of messages that a topic takes (message.type) is held to here, see attributes.py.
 - FLUSH_DISK_TIMEOUT is never answered: the answer waits for the sync, or says that it failed.
 """
 
@@ -24,6 +25,7 @@ import secrets
 from functools import partial
 from typing import Final, NamedTuple
 
+from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
 from ogive.broker.context import Context
 from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
 from ogive.broker.schedule import delayed
@@ -114,8 +116,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         config = _make_topic(ctx, topic, ext, names)
     if not 0 <= queue_id < config.write_queues:
         queue_id = check_queue(queue_id, config)
-    if config.filter_type == "MULTI_TAG":
-        sys_flag |= SysFlag.MULTI_TAGS
+    if config.filter_type == "MULTI_TAG" or config.attributes:
+        sys_flag |= _checked_by_topic(config, ext.get(names.properties, ""), reconsume_times)
     if len(command.body) > ctx.config.max_message_bytes:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(command.body)} bytes is over the limit of {ctx.config.max_message_bytes}"
@@ -148,6 +150,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic == HALF_TOPIC:
         ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+    elif ctx.duplicates is not None and topic == config.name and topic[0] != "%" and not reconsume_times:
+        ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
         ctx.put((message,), done)
     ctx.sends_waiting += 1
@@ -175,6 +179,14 @@ def _stored(
     connection.reply(b"%b%b%b" % ((size + 4).to_bytes(4), size.to_bytes(4), head))
 
 
+def _placed(
+    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, key: str, started: float, queue_id: int,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
+    """_stored() for a message that may have been stored before, perhaps in another queue."""
+    _stored(ctx, connection, command, topic, queue_id, key, None, started, result)
+
+
 # --- what a message may be -------------------------------------------------------------------------------------------
 
 
@@ -189,6 +201,13 @@ def _unusual(sys_flag: int) -> Rejected:
     return Rejected(
         ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
     )
+
+
+def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int) -> int:
+    """The flag that the topic adds. Raises Rejected for a message that is not of the topic's type, unless a consumer sends it again."""
+    if (expected := config.attributes.get(MESSAGE_TYPE)) is not None and not reconsume_times:
+        check_message_type(config.name, expected, encoded(text))
+    return SysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
 
 
 def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
@@ -313,8 +332,20 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
         messages.append(draft._replace(flag=item.flag, body=item.body, properties=item.properties))
     if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, own.get(PropertyName.UNIQ_KEY), ctx.loop.time()))
+    key, started = own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
+    if ctx.duplicates is not None:
+        ctx.duplicates.put(ctx.put, messages, partial(_placed_batch, ctx, connection, command, draft, key, started))
+    else:
+        ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, key, started))
     ctx.sends_waiting += 1
+
+
+def _placed_batch(
+    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
+    result: list[PutResult] | StoreError,
+) -> None:  # fmt: skip
+    """_stored_batch() for messages some of which may have been stored before."""
+    _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
 
 
 def _refuse_special_item(properties: bytes) -> None:

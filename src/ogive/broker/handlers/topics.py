@@ -21,9 +21,9 @@ Differs from Java
 import itertools
 from dataclasses import replace
 
+from ogive.broker.attributes import change_attributes
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
-from ogive.broker.topics import change_attributes
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
@@ -66,7 +66,7 @@ async def create(ctx: Context, connection: Connection, header: CreateTopicReques
             filter_type=header.topic_filter_type,
             sys_flag=header.topic_sys_flag or 0,
             order=header.order,
-            attributes=change_attributes(known.attributes if known else {}, header.attributes),
+            attributes=change_attributes(known.attributes if known else None, header.attributes),
         )
     )
     await ctx.topics.saved()
@@ -81,7 +81,7 @@ async def create_all(ctx: Context, connection: Connection, header: CreateTopicLi
     for config in configs:
         known = ctx.topics.get(config.name)
         changes = ",".join(f"{name}={value}" if value else name for name, value in config.attributes.items())
-        ctx.topics.create_or_update(replace(config, attributes=change_attributes(known.attributes if known else {}, changes)))
+        ctx.topics.create_or_update(replace(config, attributes=change_attributes(known.attributes if known else None, changes)))
     await ctx.topics.saved()
     await ctx.registration.registered()
     return success()

@@ -1,0 +1,77 @@
+"""Attributes of topics: which there are, how a command changes them, and what message.type lets through.
+
+Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java, TopicMessageType.java, DefaultTopicMessageTypeValidator.java, 5.5.
+
+Differs from Java
+- The broker itself holds senders to message.type; in Java only the proxy does. A topic without the attribute takes everything.
+- FIFO also takes messages without a sharding key: Apache's remoting clients choose the queue by themselves and mark nothing.
+- Kinds of queues and clean-up that this store does not have are refused; Java's broker would start to write them.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ogive.broker.replies import Rejected
+from ogive.errors import InvalidOption, ResponseCode
+from ogive.wire.message import decode_properties
+
+MESSAGE_TYPE: Final = "message.type"
+MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+_KNOWN: Final = {
+    MESSAGE_TYPE: MESSAGE_TYPES,
+    "queue.type": ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+}
+_FIXED: Final = ("queue.type", "cleanup.policy")
+_DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+def change_attributes(current: Mapping[str, str] | None, text: str | None) -> dict[str, str]:
+    """*current* (None for a new topic) after ``+name=value,-name``. Raises InvalidOption."""
+    attributes = dict(current or {})
+    seen: set[str] = set()
+    for change in filter(None, (text or "").split(",")):
+        sign, (name, _, value) = change[0], change[1:].partition("=")
+        if (sign == "+") != bool(value) or sign not in "+-" or not name:
+            raise InvalidOption(f"attribute change {change[:80]!r} is neither +name=value nor -name")
+        if name in seen:
+            raise InvalidOption(f"attribute {name[:80]} is changed twice")
+        seen.add(name)
+        _check(current, sign, name, value)
+        if sign == "+":
+            attributes[name] = value
+        else:
+            attributes.pop(name, None)
+    return attributes
+
+
+def _check(current: Mapping[str, str] | None, sign: str, name: str, value: str) -> None:
+    if name not in _KNOWN:
+        raise InvalidOption(f"attribute {name[:80]!r} is not known: there are {', '.join(_KNOWN)}")
+    if sign == "-":
+        if current is None or name not in current:
+            raise InvalidOption(f"attribute {name} cannot be taken away: the topic does not have it")
+    elif value not in _KNOWN[name]:
+        raise InvalidOption(f"attribute {name}={value[:80]}: this broker has {', '.join(_KNOWN[name])}")
+    if current is not None and name in _FIXED and (sign == "-" or current.get(name, _KNOWN[name][0]) != value):
+        raise InvalidOption(f"attribute {name} is decided when a topic is made")
+
+
+def check_message_type(topic: str, expected: str, properties: bytes) -> None:
+    """Raises Rejected for a message of another type than the topic's."""
+    if expected not in MESSAGE_TYPES or expected in ("UNSPECIFIED", "MIXED"):
+        return
+    actual = message_type(decode_properties(properties))
+    if actual != expected and not (expected == "FIFO" and actual == "NORMAL"):
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {actual} (topic {topic})",
+        )
+
+
+def message_type(properties: Mapping[str, str]) -> str:
+    if properties.get("TRAN_MSG") == "true":
+        return "TRANSACTION"
+    if any(name in properties for name in _DELAYS):
+        return "DELAY"
+    return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"

@@ -1,0 +1,76 @@
+"""Attributes of topics as Apache checks them, and what message.type lets through, over a socket."""
+
+import pytest
+
+from ogive.broker.attributes import change_attributes, message_type
+from ogive.errors import InvalidOption, ResponseCode
+from ogive.wire.codes import RequestCode
+from tests.raw_client import RawClient, unique_key
+
+
+def test_attributes_are_added_changed_and_taken_away() -> None:
+    assert change_attributes(None, "+message.type=FIFO,+cleanup.policy=DELETE") == {"message.type": "FIFO", "cleanup.policy": "DELETE"}
+    assert change_attributes({"message.type": "FIFO"}, "+message.type=DELAY") == {"message.type": "DELAY"}
+    assert change_attributes({"message.type": "FIFO"}, "-message.type") == {}
+    assert change_attributes({"message.type": "FIFO"}, None) == {"message.type": "FIFO"}
+
+
+@pytest.mark.parametrize(
+    ("current", "text", "message"),
+    [
+        (None, "message.type=FIFO", "neither"),
+        (None, "+message.type", "neither"),
+        (None, "-message.type=FIFO", "neither"),
+        (None, "+=FIFO", "neither"),
+        (None, "+colour=red", "not known"),
+        (None, "+message.type=LOUD", "UNSPECIFIED, NORMAL"),
+        (None, "-message.type", "does not have it"),
+        (None, "+message.type=FIFO,+message.type=DELAY", "twice"),
+        (None, "+queue.type=BatchCQ", "SimpleCQ"),
+        ({"queue.type": "SimpleCQ"}, "-queue.type", "decided when a topic is made"),
+    ],
+)
+def test_impossible_changes_are_refused(current: dict[str, str] | None, text: str, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        change_attributes(current, text)
+
+
+PROPERTIES = {
+    "NORMAL": {"KEYS": "k"},
+    "FIFO": {"__SHARDINGKEY": "s"},
+    "DELAY": {"TIMER_DELAY_MS": "5"},
+    "TRANSACTION": {"TRAN_MSG": "true", "PGROUP": "P"},
+}
+
+
+@pytest.mark.parametrize(
+    ("declared", "taken"),
+    [
+        ("NORMAL", {"NORMAL"}),
+        ("FIFO", {"NORMAL", "FIFO"}),
+        ("DELAY", {"DELAY"}),
+        ("TRANSACTION", {"TRANSACTION"}),
+        ("MIXED", set(PROPERTIES)),
+        ("UNSPECIFIED", set(PROPERTIES)),
+        (None, set(PROPERTIES)),
+    ],
+)
+async def test_a_topic_takes_messages_of_its_type_only(client: RawClient, declared: str | None, taken: set[str]) -> None:
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,
+        topicFilterType="SINGLE_TAG", order=False, attributes=f"+message.type={declared}" if declared else None,
+    )  # fmt: skip
+    for kind, properties in PROPERTIES.items():
+        assert message_type(properties) == kind
+        answer = await client.start_send("T", b"x", properties | {"UNIQ_KEY": unique_key()}, f=4 if kind == "TRANSACTION" else 0)
+        assert answer.code == (ResponseCode.SUCCESS if kind in taken else ResponseCode.MESSAGE_ILLEGAL), answer
+        if kind not in taken:
+            assert f"expected type is {declared}, but actual type is {kind}" in str(answer.remark)
+
+
+async def test_what_a_consumer_sends_again_is_not_asked_for_its_type(client: RawClient) -> None:
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,
+        topicFilterType="SINGLE_TAG", order=False, attributes="+message.type=NORMAL",
+    )  # fmt: skip
+    await client.send("T", b"x", {"TIMER_DELAY_MS": "5", "TIMER_OUT_MS": "1", "UNIQ_KEY": unique_key()}, j=1)
