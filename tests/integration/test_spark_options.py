@@ -5,7 +5,7 @@ The readers do here, in this process, what Spark has them do in its own ones; wi
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,13 +14,14 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from ogive.model import MessageQueue
 from ogive.spark import source
 from ogive.spark.reader import StreamReader
-from ogive.spark.schema import MESSAGE_COLUMNS
+from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema
 from ogive.wire.compression import CompressionType, compress
-from tests.topics import Wire, bodies
+from tests.topics import Wire, bodies, eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -94,6 +95,16 @@ def test_queues_are_chosen_by_pattern_and_by_name(wire: Wire, table: Topic, topi
     assert len(matched) == 12
     assert table.read(subscribe=None, assign=json.dumps({topic: [0, 2]})) == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert table.read(queues="1") == [(1, 0), (1, 1)]
+
+
+def test_a_namespace_is_on_the_wire_only(wire: Wire, table: Topic, topic: str) -> None:
+    for name in (f"shop%{topic}", topic):
+        wire.create(name)
+    wire.send(f"shop%{topic}", 0, bodies(3))
+    assert {(row["topic"], row["queueOffset"]) for row in table.rows(namespace="shop")} == {(topic, offset) for offset in range(3)}
+    pattern = {"subscribe": None, "subscribePattern": f"{topic}.*"}
+    assert table.read(namespace="shop", **pattern) == [(0, 0), (0, 1), (0, 2)]
+    assert table.read(**pattern) == []
 
 
 def test_a_read_starts_and_ends_at_times(wire: Wire, table: Topic, topic: str) -> None:
@@ -175,3 +186,22 @@ def test_tasks_are_as_many_as_asked_for(wire: Wire, table: Topic, topic: str) ->
         assert len(read) == tasks
         rows = [row for task in read for row in task.to_pylist()]
         assert places(rows) == [(0, offset) for offset in range(90)] + [(1, offset) for offset in range(10)]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_delivered_at_its_time(wire: Wire, table: Topic, topic: str) -> None:
+    """The broker's timer keeps it until then."""
+    wire.create(topic)
+    due = datetime.now(UTC) + timedelta(seconds=2.5)
+    columns = StructType([StructField("body", StringType()), StructField("deliverAt", TimestampType())])
+    rows = pa.RecordBatch.from_pylist(
+        [{"body": "later", "deliverAt": due}, {"body": "now", "deliverAt": None}], schema=arrow_schema(columns)
+    )
+    sink = source.batch_sink({"nameServer": wire.name_server, "topic": topic}, columns, overwrite=False)
+    sink.commit([sink.write(iter([rows]))])
+    found = eventually(lambda: table.rows() if len(table.rows()) == 2 else None, 30)
+    assert found is not None
+    assert [row["body"] for row in found] == [b"now", b"later"]
+    assert found[1]["storeTimestamp"] >= due - timedelta(seconds=1)  # Apache's wheel turns once a second

@@ -1,4 +1,8 @@
-"""A store that one broker wrote opens in the other: every message is served from its place, and groups go on where they were."""
+"""A store that one broker wrote opens in the other: every message is served from its place, keys are found, groups go on where they were,
+and what waits for its time comes.
+
+Apache's broker is started with the apache-broker.conf that ours wrote into the directory.
+"""
 
 import time
 from collections.abc import Callable
@@ -8,16 +12,24 @@ from typing import Any
 
 import pytest
 
+import ogive
+from ogive.broker import apache_conf
+from ogive.store import MessageStore, StoreConfig
 from ogive.wire import java_json
 from tests.interop import apache
 from tests.interop.apache import Apache
-from tests.peers import DELAY_LEVELS, RunningBroker, our_broker
+from tests.peers import RunningBroker, our_broker
 
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
+LEVELS = "1s 2s 25s " + " ".join(["1s"] * 15)
+LATE = 3  # the level of a message that is due after the exchange
+WAIT_S = 60.0
+
 
 def fill(name_server: str) -> None:
-    """Every way to store a message; group "early" has consumed what was there before "late" was sent."""
+    """Every way to store a message; group "early" has consumed what was there before the last ten were sent."""
+    apache.send(name_server, "Late", 3, delay=LATE)
     apache.send(name_server, "Plain", 50, tags="a,b")
     apache.send(name_server, "Ordered", 50, mode="orderly", binary_headers=True)
     apache.send(name_server, "Batched", 50, mode="batch")
@@ -36,9 +48,35 @@ def everything(name_server: str, group: str) -> set[tuple[Any, ...]]:
     return found
 
 
+def by_key(name_server: str) -> set[str]:
+    """The bodies under keys of all ways to send, and under a unique key, from the broker's index; it follows the log by a moment."""
+    ends_at = time.monotonic() + WAIT_S
+    with ogive.Admin(name_server) as admin:
+        while True:
+            found = [m for topic in ("Plain", "Ordered", "Batched") for m in admin.messages(topic, key="key-7")]
+            if len(found) == 3 or time.monotonic() > ends_at:
+                break
+            time.sleep(0.2)
+        return {f"{m.topic} {m.body.decode()}" for m in found} | {admin.message(m.id, topic=m.topic).body.decode() for m in found}
+
+
+KEYED = {"Plain message 7", "Ordered message 7", "Batched message 7", "message 7"}
+
+
 def continued(name_server: str) -> set[str]:
     """What group "early" gets next."""
     return {line["body"] for line in apache.consume(name_server, "Plain", "early", 10)}
+
+
+def delayed(name_server: str) -> set[str]:
+    """The late messages, each when its time has come."""
+    return {line["body"] for line in apache.consume(name_server, "Late", "patient", 3)}
+
+
+def delivered_late(name_server: str) -> int:
+    """How many of the late messages are in their topic."""
+    with ogive.Admin(name_server) as admin:
+        return len(admin.messages("Late"))
 
 
 def wait_until_saved(data: Path) -> None:
@@ -56,23 +94,48 @@ def wait_until_saved(data: Path) -> None:
 
 
 def new_apache(folder: Path) -> Apache:
-    return Apache(folder, {"messageDelayLevel": DELAY_LEVELS})
+    """With the settings that ours left in the store, or, where it has none yet, with other sizes than ours has."""
+    file = folder / "store" / apache_conf.NAME
+    settings = {
+        "messageDelayLevel": LEVELS, "mappedFileSizeCommitLog": str(32 * 1024 * 1024), "mappedFileSizeConsumeQueue": "2000000",
+        "maxHashSlotNum": "10000", "maxIndexNum": "40000",
+    }  # fmt: skip
+    if file.exists():
+        lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        settings = dict(line.split("=", 1) for line in lines)
+        assert settings["storePathRootDir"] == str(folder / "store")
+    return Apache(folder, settings)
+
+
+def check_files(data: Path, ours: str) -> None:
+    """Ours finds nothing to complain about: a look at the directory with the sizes that Apache's broker was started with."""
+    store = MessageStore.open(StoreConfig(root=data))
+    try:
+        assert store.stats().damaged == 0, ours
+    finally:
+        store.close()
 
 
 @ends
 def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
-    with our_broker(tmp_path) as ours:
+    with our_broker(tmp_path, delay_levels=LEVELS) as ours:
         fill(ours.name_server)
         written = everything(ours.name_server, "ours")
+        assert by_key(ours.name_server) == KEYED
         wait_until_saved(ours.data)
+        early = delivered_late(ours.name_server)
         end(ours)
     with new_apache(tmp_path) as theirs:
+        assert by_key(theirs.name_server) == KEYED
         assert everything(theirs.name_server, "theirs") == written
         assert continued(theirs.name_server) == {f"message {index}" for index in range(50, 60)}
+        assert delayed(theirs.name_server) == {"message 0", "message 1", "message 2"}
+        assert early == 0, "the machine was too slow for this test: what should be delivered late was there before the exchange"
         apache.send(theirs.name_server, "Plain", 4, first=60)
         end(theirs)
-    with our_broker(tmp_path) as again:
+    with our_broker(tmp_path, delay_levels=LEVELS) as again:
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64
+        assert by_key(again.name_server) == KEYED
 
 
 @ends
@@ -81,11 +144,17 @@ def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Ca
         fill(theirs.name_server)
         written = everything(theirs.name_server, "theirs")
         wait_until_saved(theirs.data)
+        early = delivered_late(theirs.name_server)
         end(theirs)
-    with our_broker(tmp_path) as ours:
+    with our_broker(tmp_path, delay_levels=LEVELS) as ours:
+        assert by_key(ours.name_server) == KEYED
         assert everything(ours.name_server, "ours") == written
         assert continued(ours.name_server) == {f"message {index}" for index in range(50, 60)}
+        assert delayed(ours.name_server) == {"message 0", "message 1", "message 2"}
+        assert early == 0, "the machine was too slow for this test: what should be delivered late was there before the exchange"
         apache.send(ours.name_server, "Plain", 4, first=60)
         end(ours)
     with new_apache(tmp_path) as again:
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64
+        assert by_key(again.name_server) == KEYED
+    check_files(tmp_path / "store", "what Apache's broker left")

@@ -62,13 +62,13 @@ class Scene:
 
     # --- who takes part ----------------------------------------------------------------------------------------------
 
-    def put(self, count: int, *, queues: int = 1, topic: str = TOPIC, properties: bytes = b"") -> list[bytes]:
-        """*count* new messages, in turn over the queues 0 to *queues* - 1; each body names its queue and place."""
+    def put(self, count: int, *, queues: int = 1, every: int = 1, topic: str = TOPIC) -> list[bytes]:
+        """*count* new messages, in turn over every *every*-th of the first *queues* queues; each body names its queue and place."""
         bodies = []
         for i in range(count):
-            queue_id = i % queues
+            queue_id = i * every % queues
             body = b"%s/%d/%d" % (topic.encode(), queue_id, len(self.broker.stored[topic, queue_id]))
-            self.broker.put(topic, body, queue_id=queue_id, properties=properties)
+            self.broker.put(topic, body, queue_id=queue_id)
             bodies.append(body)
         self.ledger.sent(bodies)
         return bodies

@@ -88,7 +88,7 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
 
     async def feed() -> None:
         while not stop.is_set():
-            scene.put(8, queues=4)
+            scene.put(8, queues=4, every=2)  # pulls of the others wait for long: a loop that is not ended is seen beside the next one
             await asyncio.sleep(0.01)
 
     cached = 0

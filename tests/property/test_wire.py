@@ -332,3 +332,11 @@ def test_header_round_trip_and_named_field_in_the_error() -> None:
 def _only_protocol_error(decode: Callable[[Any], object], raw: Any) -> None:
     with contextlib.suppress(ProtocolError):
         decode(raw)
+
+
+def test_a_binary_header_that_ends_in_a_name_of_one_letter_is_refused() -> None:
+    """Its body goes on as if the name had a value there."""
+    whole = encode_command(RemotingCommand(34, serialize_type=SerializeType.ROCKETMQ))[4:]
+    header = whole[4:-4] + (2).to_bytes(4) + b"\x00\x01"  # two bytes of fields: the length of a name
+    with pytest.raises(ProtocolError, match="in the middle of a field"):
+        decode_command((1 << 24 | len(header)).to_bytes(4) + header + b"a\x00\x00\x00\x01b")

@@ -371,6 +371,8 @@ async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequ
     if status is None:
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.PullMessageResponse, reply.ext_fields)
+    if answer.next_begin_offset < 0:
+        raise ProtocolError(f"{address} says that a pull goes on at {answer.next_begin_offset}: no queue has such a place")
     return RawPull(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, answer.suggest_which_broker_id, reply.body)
 
 
@@ -401,9 +403,12 @@ async def query_consumer_offset(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_young
     )
     try:
-        return await _offset(pool, address, header, timeout_s)
+        offset = await _offset(pool, address, header, timeout_s)
     except QueryNotFound:
         return None
+    if offset < 0:
+        raise ProtocolError(f"{address} says that {group} stands at {offset} in {queue}: no queue has such a place")
+    return offset
 
 
 async def update_consumer_offset(

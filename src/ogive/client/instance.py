@@ -28,14 +28,14 @@ from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
 from ogive.client.replies import ReplyTable
-from ogive.client.routes import MASTER_ID, broker_addresses, publish_queues, similar_topics, subscribe_queues
+from ogive.client.routes import MASTER_ID, NotWritable, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.client.stacks import stacks
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, HeartbeatData, TopicRouteData, dumps
+from ogive.wire.bodies import PERM_WRITE, ConsumerData, HeartbeatData, TopicRouteData, dumps
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
@@ -228,7 +228,10 @@ class ClientInstance:
 
     async def publish_queues(self, topic: str, *, timeout_s: float | None = None) -> tuple[MessageQueue, ...]:
         """Queues to send to. Raises NoRoute, also where the topic lives but nothing may be written."""
-        queues = publish_queues(topic, await self.route(topic, timeout_s=timeout_s))
+        route = await self.route(topic, timeout_s=timeout_s)
+        queues = publish_queues(topic, route)
+        if not queues and not any(row.perm & PERM_WRITE for row in route.queues):
+            raise NotWritable(f'topic "{topic}" may not be written to: no broker that holds it permits that (`ogive topic show {topic}`)')
         if not queues:
             raise NoRoute(f'topic "{topic}" has a route on {self.name_servers}, but no broker that may be written to')
         return queues

@@ -32,7 +32,7 @@ from ogive.client.merging import BATCH_PROPERTIES, Merger
 from ogive.client.ordered import OrderedQueue
 from ogive.client.outgoing import FAILED_S, Lane, Outgoing, Pump, Target, Topic
 from ogive.client.room import Room
-from ogive.client.routes import auto_create_route, publish_queues
+from ogive.client.routes import NotWritable, auto_create_route, publish_queues
 from ogive.client.send_frame import SendFrames, with_unique_key
 from ogive.errors import (
     BrokerBusy,
@@ -201,6 +201,8 @@ class Publisher:
         budget = min(max(timeout_s, 0.01), self._client.config.request_timeout_s)
         try:
             return await self._client.publish_queues(topic, timeout_s=budget)
+        except NotWritable:
+            raise
         except NoRoute:
             if topic.startswith("%"):
                 raise

@@ -6,12 +6,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from ogive.errors import ProtocolError
+from ogive.errors import NoRoute, ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire.bodies import PERM_READ, PERM_WRITE, TopicRouteData
 
 MASTER_ID = 0
 MAX_ROUTE_QUEUES: Final = 262_144  # of one topic on all brokers; a wrong answer must not fill the memory
+
+
+class NotWritable(NoRoute):
+    """The topic is there, and its permissions forbid to write: no reason to look for brokers that would create it."""
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:

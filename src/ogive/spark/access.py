@@ -6,11 +6,23 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ogive.client.config import DEFAULT_NAME_SERVER, parse_name_servers
+from ogive.client.namespace import Namespace, validate_namespace
 from ogive.errors import InvalidOption
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.acl import Credentials
 
-NAMES: Final = ("nameServer", "accessKey", "secretKey", "securityToken", "tls", "tls.ca", "tls.certificate", "tls.key", "tls.verify")
+NAMES: Final = (
+    "nameServer",
+    "namespace",
+    "accessKey",
+    "secretKey",
+    "securityToken",
+    "tls",
+    "tls.ca",
+    "tls.certificate",
+    "tls.key",
+    "tls.verify",
+)
 ALIASES: Final = {"rocketmq.namesrv": "nameserver", "nameserveraddress": "nameserver"}
 
 Given = Mapping[str, str]
@@ -23,6 +35,7 @@ class Access:
 
     name_servers: tuple[str, ...]
     credentials: Credentials | None = None
+    namespace: Namespace = field(default_factory=Namespace)
     tls: bool = False
     tls_ca: str | None = None  # None: the system's authorities
     tls_certificate: str | None = None
@@ -36,6 +49,7 @@ class Access:
         access = cls(
             name_servers=parse_name_servers(given.get("nameserver", DEFAULT_NAME_SERVER)),
             credentials=_credentials(given),
+            namespace=_namespace(given),
             tls=flag("tls", False),
             tls_ca=parts.get("tls.ca"),
             tls_certificate=parts.get("tls.certificate"),
@@ -67,6 +81,12 @@ class Access:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _namespace(given: Given) -> Namespace:
+    name = given.get("namespace")
+    validate_namespace(name)
+    return Namespace(name or "")
 
 
 def _credentials(given: Given) -> Credentials | None:

@@ -6,12 +6,14 @@ Behaviour
 - Its offsets in a target topic are where the unfinished batch begins. Before a batch is repeated, the messages from there on are read: rows
   whose unique keys are among them are not sent again.
 - The offsets in the topic move after the batch's mark is stored, never before. A broker that lost its last seconds of progress makes the
-  next look longer, and nothing is written twice for that.
+  next look longer, and nothing is written twice for that: where a query has no offset although it should, the whole topic is read, and the
+  last hour of it for a query's first batch, which may be the first attempt at it or not.
 - The first batch of a query that a process sees may be a repeated one, and so is every attempt of a task but the first. All others cost
   nothing.
 """
 
 import logging
+import time
 from collections import OrderedDict
 from typing import Final
 
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 
 MARK_TOPIC: Final = "SPARK_SINK_BATCHES"
 GROUP_PREFIX: Final = "SPARK_SINK_"
+FIRST_BATCH_MS: Final = 3_600_000
 _MAX_QUERIES: Final = 1000
 
 
@@ -47,14 +50,18 @@ class BatchLog:
         for topic in topics:
             self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
 
-    def begin(self, topic: str) -> Positions:
-        """Where the messages of the unfinished batch begin in *topic*; from now on, if that is not known."""
+    def begin(self, topic: str, *, batch_id: int = 0, repeated: bool = False) -> Positions:
+        """Where the messages of the unfinished batch begin in *topic*. Where that is not known: from now on, or, if an attempt before this
+        one may have written, as far back as its messages can be."""
         now = ends(self._cluster, topic)  # first: what another task writes after it has noted its own must not count as before
         noted = self._cluster.committed(self.group, now)
         absent = {queue: end for queue, end in now.items() if queue not in noted}
+        if absent and repeated:
+            since_ms = 0 if batch_id else time.time_ns() // 1_000_000 - FIRST_BATCH_MS
+            absent = self._cluster.search(dict.fromkeys(absent, since_ms))
         if absent:
             self._cluster.start_commit(self.group, absent).result()
-        return {**now, **noted}
+        return {**absent, **noted}
 
 
 def ends(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:

@@ -13,7 +13,7 @@ from ogive.errors import InvalidOption
 from ogive.model import parse_tags, validate_group, validate_topic
 from ogive.spark import access
 from ogive.spark.access import Access
-from ogive.spark.bounds import AtTime, Bound, offsets_bound, parse_duration_s, time_bound, times_bound
+from ogive.spark.bounds import AtTime, AtTimes, Bound, offsets_bound, parse_duration_s, time_bound, times_bound
 from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
@@ -124,12 +124,14 @@ class SourceOptions:
         """Raises InvalidOption, which names the option and what it should be."""
         given = _Given(options, _SOURCE, access.ALIASES | _TOPIC_ALIASES)
         now_ms = time.time_ns() // 1_000_000
+        access_ = Access.parse(given.texts, given.flag)
+        on_wire = access_.namespace.wrap
         parsed = cls(
-            access=Access.parse(given.texts, given.flag),
-            selection=_selection(given),
-            starting=_bound(given, "starting", now_ms),
+            access=access_,
+            selection=_selection(given, on_wire),
+            starting=_bound(given, "starting", now_ms, on_wire),
             starting_strategy=given.take("startingOffsetsByTimestampStrategy", _strategy, "latest"),
-            ending=_bound(given, "ending", now_ms),
+            ending=_bound(given, "ending", now_ms, on_wire),
             max_offsets_per_trigger=given.take("maxOffsetsPerTrigger", _count, DEFAULT_MAX_OFFSETS_PER_TRIGGER),
             min_offsets_per_trigger=given.take("minOffsetsPerTrigger", _count, None),
             max_bytes_per_trigger=given.take("maxBytesPerTrigger", _bytes, None),
@@ -138,7 +140,7 @@ class SourceOptions:
             max_partitions=given.take("maxPartitions", _count, os.cpu_count() or 1),
             max_records_per_partition=given.take("maxRecordsPerPartition", _count, None),
             preserve_order=given.flag("preserveOrder", not given.any("minPartitions", "maxRecordsPerPartition")),
-            consumer_group=given.take("consumerGroup", lambda _, text: validate_group(text), None),
+            consumer_group=given.take("consumerGroup", lambda _, text: on_wire(validate_group(text)), None),
             commit_offsets=given.flag("commitOffsets", True),
             offset_commit_interval_s=given.take("offsetCommitInterval", parse_duration_s, 0.0),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -187,9 +189,10 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Raises InvalidOption, which names the option and what it should be."""
         given = _Given(options, _SINK, access.ALIASES | {"path": "topic"})
+        access_ = Access.parse(given.texts, given.flag)
         return cls(
-            access=Access.parse(given.texts, given.flag),
-            topic=given.take("topic", lambda _, text: validate_topic(text), None),
+            access=access_,
+            topic=given.take("topic", lambda _, text: access_.namespace.wrap(validate_topic(text)), None),
             producer_group=given.take("producerGroup", lambda _, text: validate_group(text), "SPARK_SINK"),
             max_in_flight=given.take("maxInFlight", _count, 64),
             delivery=given.take("delivery", _delivery, "atLeastOnce"),
@@ -229,15 +232,17 @@ class _Given:
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: _Given, on_wire: Callable[[str], str]) -> Selection:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.any(name)]
     if not ways:
         raise InvalidOption("the option subscribe is missing: a topic, or several separated by commas (or subscribePattern, or assign)")
     if len(ways) > 1:
         raise InvalidOption(f"{ways[0]} and {ways[1]} are given: one of subscribe, subscribePattern and assign says what is read")
     assigned: Queues | None = given.take("assign", _assigned, None)
+    if assigned is not None:
+        assigned = {on_wire(topic): queues for topic, queues in assigned.items()}
     return Selection(
-        topics=tuple(sorted(assigned)) if assigned is not None else given.take("subscribe", _topics, ()),
+        topics=tuple(sorted(assigned)) if assigned is not None else tuple(map(on_wire, given.take("subscribe", _topics, ()))),
         pattern=given.take("subscribePattern", _pattern, None),
         assigned=assigned,
         queue_ids=given.take("queues", _queue_ids, None),
@@ -284,13 +289,16 @@ def _queue_ids(name: str, text: str) -> frozenset[int]:
     return frozenset(map(int, words))
 
 
-def _bound(given: _Given, side: str, now_ms: int) -> Bound | None:
+def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str]) -> Bound | None:
     """As in Kafka's source: the one time, else the times, else the offsets."""
     single: AtTime | None = given.take(f"{side}Timestamp", lambda name, text: time_bound(name, text, now_ms), None)
     if single is not None:
         return single
-    bound: Bound | None = given.take(f"{side}OffsetsByTimestamp", lambda name, text: times_bound(name, text, now_ms), None)
-    return bound if bound is not None else given.take(f"{side}Offsets", offsets_bound, None)
+    times: AtTimes | None = given.take(f"{side}OffsetsByTimestamp", lambda name, text: times_bound(name, text, now_ms), None)
+    if times is not None:
+        return AtTimes({on_wire(topic): queues for topic, queues in times.ms.items()})
+    bound: Bound | None = given.take(f"{side}Offsets", offsets_bound, None)
+    return {on_wire(topic): queues for topic, queues in bound.items()} if isinstance(bound, dict) else bound
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

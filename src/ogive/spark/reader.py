@@ -119,7 +119,7 @@ class _Reading:
             patience=Patience(self._options.poll_timeout_s),
         )
         for covered, records in _joined(answers):
-            batch = decoder.decode(records, covered.queue)
+            batch = decoder.decode(records, options.access.namespace.strip_queue(covered.queue))
             if wanted.takes_all and batch.num_rows != len(covered):
                 self._look_for_holes(covered, records)
             if batch.num_rows:

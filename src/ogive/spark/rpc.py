@@ -120,6 +120,7 @@ class Cluster:
 
     def __init__(self, access: Access, portal: Portal) -> None:
         self._name_servers = access.name_servers
+        self._namespace = access.namespace
         self._portal = portal
         self.pool = access.pool()
         self._topics: tuple[list[str], float] | None = None
@@ -276,7 +277,9 @@ class Cluster:
     async def _selected(self, selection: Selection, patience: Patience) -> dict[MessageQueue, TopicOffset]:
         topics: Sequence[str] = selection.topics
         if selection.pattern is not None:
-            topics = matching(selection.pattern, await self._insist("", self._all_topics, patience))
+            known = await self._insist("", self._all_topics, patience)
+            ours = [self._namespace.strip(topic) for topic in known if self._namespace.holds(topic)]
+            topics = [self._namespace.wrap(topic) for topic in matching(selection.pattern, ours)]
         spans = await self._spans(topics, patience)
         chosen = {queue: span for queue, span in spans.items() if selection.queue_ids is None or queue.queue_id in selection.queue_ids}
         return chosen if selection.assigned is None else {queue: chosen[queue] for queue in assigned(selection.assigned, chosen)}

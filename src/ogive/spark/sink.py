@@ -129,6 +129,8 @@ class _Sink:
         try:
             for batch in batches:
                 rows = list(form(batch, options.topic, count, attempt.partition, key_of))
+                if options.access.namespace:
+                    rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
                 count += len(rows)
                 topics |= {row.topic for row in rows}
                 if len(on_their_way) == _ARROW_BATCHES:
@@ -204,7 +206,8 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        memory = _Memory(self._cluster, batches.begin, repeated=repeated)
+        begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated)
+        memory = _Memory(self._cluster, begin, repeated=repeated)
         return self._send(iterator, attempt, origin, memory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

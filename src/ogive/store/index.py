@@ -285,7 +285,7 @@ class KeyIndex:
                 end = (write.at - file.sizes.items_at + len(write.data)) // ITEM.size
                 del file.tail[: (end - file.tail_start) * ITEM.size]
                 file.tail_start = file.written = end
-            elif file.sealed:
+            elif file.sealed and HEADER.unpack_from(write.data)[-1] == file.next_item:  # not the head of a checkpoint before
                 file.slots = None
 
     def states(self) -> tuple[IndexState, ...]:

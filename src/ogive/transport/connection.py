@@ -344,7 +344,7 @@ async def connect(
         raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
     except tls.SSLError as exc:
         raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}", address) from None
-    except UnicodeError:
+    except ValueError:  # of the resolver: too long a name, no text, a null character in it
         raise ConnectError(f"no connection to {address}: {host[:80]!r} is no host name", address) from None
     except OSError as exc:
         reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or exc  # below 0: a name, not a socket

@@ -189,7 +189,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
         if not 0 <= ext_length <= header_end - at:
             raise ProtocolError(f"extension length {ext_length} does not fit the header")
         fields = _binary_fields(frame, at, at + ext_length)
-    except struct.error:
+    except (struct.error, IndexError):
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
         raise ProtocolError(f"binary header holds text that is no UTF-8: {exc.reason}") from None

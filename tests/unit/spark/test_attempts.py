@@ -44,6 +44,9 @@ class OneTopic:
         stored.set_result(None)
         return stored
 
+    def search(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        return {queue: 0 if time_ms == 0 else 1 for queue, time_ms in times.items()}
+
     def marks(self, *_: Any) -> dict[str, int]:
         return self.marked
 
@@ -74,6 +77,16 @@ def test_a_batch_begins_where_the_last_one_ended() -> None:
     batches.finish(4, ("Orders",))
     assert batches.next_batch() == 5
     assert stored_keys(cast(Cluster, topic), "Orders", batches.begin("Orders")) == set()
+
+
+def test_lost_progress_makes_the_look_longer() -> None:
+    """The broker was killed before it saved where the batch began, and who wrote as well: what the last attempt stored lies before now."""
+    topic = OneTopic()
+    topic.keys = {A: ["a", "b"], B: ["c"]}
+    batches = BatchLog(cast(Cluster, topic), "7f")
+    assert batches.begin("Orders", batch_id=3, repeated=True) == {A: 0, B: 0}
+    topic.of_group = {A: 2}
+    assert batches.begin("Orders", batch_id=0, repeated=True) == {A: 2, B: 1}  # the fake cluster's last hour begins at 1
 
 
 def test_a_batch_is_marked_as_finished_before_the_next_one_begins_behind_it() -> None:

@@ -185,6 +185,16 @@ def test_what_is_read_says_whose_a_checkpoint_is() -> None:
     assert len({SourceOptions.parse(way).selection.identity for way in ways}) == len(ways)
 
 
+def test_a_namespace_goes_around_every_name_on_the_wire() -> None:
+    options = source(namespace="shop", consumerGroup="billing", startingOffsets='{"Orders": {"0": 1}}')
+    assert (options.selection.topics, options.consumer_group) == (("shop%Orders",), "shop%billing")
+    assert options.starting == {"shop%Orders": {"": {0: 1}}}
+    assert SourceOptions.parse({"namespace": "shop", "assign": '{"%DLQ%billing": [0]}'}).selection.topics == ("%DLQ%shop%billing",)
+    assert SinkOptions.parse({"namespace": "shop", "topic": "Orders"}).topic == "shop%Orders"
+    with pytest.raises(InvalidOption, match="namespace 'a b'"):
+        source(namespace="a b")
+
+
 def test_the_secret_is_in_no_text() -> None:
     options = source(accessKey="me", secretKey="very secret", securityToken="token")
     assert options.access.credentials == Credentials(access_key="me", secret_key="very secret", security_token="token")

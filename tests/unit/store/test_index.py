@@ -156,6 +156,24 @@ class ColdFs(MemoryFs):
         return self.pread(handle, size, offset) if known else None
 
 
+def test_a_file_that_fills_up_while_a_checkpoint_is_written_stays_in_memory_until_its_own_head_is() -> None:
+    fs = MemoryFs({}, {Path("/")})
+    index, files = KeyIndex(DIRECTORY, Sizes(4, 16)), IndexFiles(fs)
+    index.add([(b"T", b"UNIQ_KEY\x01same\x02", n, STORED_MS) for n in range(10)])
+    checkpoint = index.collect(checkpoint=True)
+    files.write(checkpoint)
+    index.add([(b"T", b"UNIQ_KEY\x01same\x02", n, STORED_MS) for n in range(10, 20)])
+    index.build()
+    index.written(checkpoint)  # told late: the file is full by now
+    disk = Disk(fs, 8)
+    assert list(index.find(disk, "T", "same", 0, FOR_EVER)) == list(range(19, -1, -1))
+    writes = index.collect(checkpoint=False)
+    files.write(writes)
+    index.written(writes)
+    assert index.files[0].slots is None
+    assert list(index.find(disk, "T", "same", 0, FOR_EVER)) == list(range(19, -1, -1))
+
+
 def test_a_chain_that_damage_bent_does_not_go_round_in_circles() -> None:
     fs = MemoryFs({}, {Path("/")})
     index = KeyIndex(DIRECTORY, Sizes(1, 8))

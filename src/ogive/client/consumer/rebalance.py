@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S: Final = 3.0  # for brokers that do not answer while the consumer closes
 HAND_OVER_WAIT_S: Final = 0.5  # for a running orderly call, in each pass
+BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
 Changed = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], None]
@@ -74,6 +75,7 @@ class Rebalancer:
         self._changing = asyncio.Lock()  # one change of the assignment at a time
         self._failing: set[str] = set()  # topics whose last pass failed
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # given up while a call was still running
+        self._locked_still: dict[MessageQueue, float] = {}  # given up, and their broker could not be told: until when its lock lasts
         self._loop = asyncio.get_running_loop()
 
     def soon(self) -> None:
@@ -105,7 +107,8 @@ class Rebalancer:
         """One pass over all topics; False if something is left to do."""
         async with self._changing:
             results = [await self._rebalance_topic(topic) for topic in list(self._starts)]
-        return all(results)
+            await self._unlock_again()
+        return all(results) and not self._locked_still
 
     async def _rebalance_topic(self, topic: str) -> bool:
         group, me = self._group, self._group.instance.client_id
@@ -192,7 +195,21 @@ class Rebalancer:
         try:
             await self._group.calls.unlock(queues)
         except OgiveError as exc:
-            log.warning("queues of %s stay locked until the broker's lease ends: %s", self._group.name, exc)
+            log.warning("queues of %s stay locked until their broker can be told, or its lease ends: %s", self._group.name, exc)
+            until = self._loop.time() + BROKER_LEASE_S
+            self._locked_still |= dict.fromkeys(queues, until)
+
+    async def _unlock_again(self) -> None:
+        """Others wait for these queues, and a broker that was away may be back before the lease is over."""
+        now, held = self._loop.time(), self._group.held
+        self._locked_still = {queue: until for queue, until in self._locked_still.items() if until > now and queue not in held}
+        if self._locked_still:
+            try:
+                await self._group.calls.unlock(list(self._locked_still))
+            except OgiveError as exc:
+                log.debug("queues of %s are still locked: %s", self._group.name, exc)
+            else:
+                self._locked_still.clear()
 
     def join(self, topic: str, start: Start) -> None:
         """Share this topic, too, from the next pass on."""

@@ -1,0 +1,215 @@
+"""Many connections at once: idle ones, ones that come and go, and ones that never finish what they say (T27, T28, T37)."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import resource
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker, BrokerConfig
+from ogive.transport.connection import Connection, connect
+from ogive.transport.limits import ServerLimits
+from ogive.transport.server import Server
+from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.command import RemotingCommand, encode_command
+from tests.figures import figures
+from tests.raw_client import RawClient
+
+pytestmark = pytest.mark.rel
+DEADLINE_S = 60.0
+sizes = pytest.mark.parametrize
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Broker]:
+    limits = ServerLimits(max_connections=20_000, max_connections_per_address=20_000)
+    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits))
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def needs_descriptors(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        if hard < count:
+            pytest.skip(f"{count} file descriptors are needed, {hard} are allowed (ulimit -n)")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def beat(number: int, group: str) -> bytes:
+    consumer = ConsumerData(group=group, subscriptions=(SubscriptionData.of_tags("T"),))
+    return HeartbeatData(client_id=f"client-{number}", consumers=(consumer,), producers=(f"P{number % 10}",)).encode()
+
+
+async def until(what: str, condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@sizes("count", [1_000, pytest.param(8_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+async def test_a_crowd_of_idle_clients_goes_at_once_and_leaves_nothing(
+    server: Broker, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T27. All send a heartbeat; busy clients go on beside them; all vanish in one moment."""
+    needs_descriptors(2 * count + 500)
+    caplog.set_level(logging.WARNING)
+    ctx = server.context
+    with figures("T27", nightly=count > 1_000, attempts=count) as line:
+        room = asyncio.Semaphore(200)
+
+        async def come(number: int) -> RawClient:
+            async with room:
+                client = await RawClient.open(server.address)
+                await client.ok(RequestCode.HEART_BEAT, beat(number, f"G{number % 50}"))
+                return client
+
+        crowd = await asyncio.gather(*(come(number) for number in range(count)))
+        assert sum(len(group.members) for group in ctx.clients.consumers.values()) == count
+        async with await RawClient.open(server.address) as busy:
+            answers = await asyncio.gather(*(busy.start_send("T", b"%d" % i) for i in range(500)))
+            assert {answer.code for answer in answers} == {0}
+            line["acknowledged"] = len(answers)
+            for client in crowd:
+                client.connection.abort("")
+            await until("only the busy one is left", lambda: len(ctx.born_hosts) == 1)
+            assert not any(group.members for group in ctx.clients.consumers.values())
+            assert not any(ctx.clients.producers.values())
+            await busy.send("T", b"still there")
+    assert len(caplog.records) <= 20
+
+
+@sizes("count", [1_000, pytest.param(20_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+async def test_clients_that_come_beat_and_break_off_leave_nothing(server: Broker, count: int) -> None:
+    """T28. A heartbeat, half a frame, gone; groups and clients at random."""
+    ctx = server.context
+    dice = random.Random(count)
+    host, _, port = server.address.rpartition(":")
+    before = descriptors()
+    room = asyncio.Semaphore(100)
+    frame = encode_command(RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}))
+
+    async def churn(number: int) -> None:
+        async with room:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            body = beat(number, f"G{dice.randrange(200)}")
+            writer.write(encode_command(RemotingCommand(RequestCode.HEART_BEAT, body=body, opaque=1)))
+            await reader.readexactly(4)
+            writer.write(frame[: dice.randrange(1, len(frame))])
+            if dice.random() < 0.5:
+                writer.transport.abort()
+            else:
+                writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    with figures("T28", nightly=count > 1_000, seed=count, attempts=count):
+        await asyncio.gather(*(churn(number) for number in range(count)))
+        await until("every table is empty", lambda: not ctx.born_hosts)
+        assert not any(group.members for group in ctx.clients.consumers.values())
+        assert not any(ctx.clients.producers.values())
+        assert server._server._read_buffer_bytes == 0
+        assert not server._server._per_host
+        await until("the descriptors are back", lambda: descriptors() <= before + 5)
+
+
+@contextlib.contextmanager
+def silent(port: int, count: int) -> Iterator[list[socket.socket]]:
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    try:
+        for one in held:
+            one.setblocking(False)
+        yield held
+    finally:
+        for one in held:
+            one.close()
+
+
+def is_closed(one: socket.socket) -> bool:
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@sizes("count", [300, pytest.param(2_000, marks=pytest.mark.nightly)])
+async def test_who_never_finishes_a_frame_is_closed_and_holds_up_nobody(count: int) -> None:
+    """T37. Byte by byte, or nothing at all; real clients are answered meanwhile."""
+    needs_descriptors(2 * count + 200)
+    frame = encode_command(RemotingCommand(1, {"x": "y" * 5_000}))
+
+    def echo(connection: Connection, command: RemotingCommand) -> None:
+        connection.reply(RemotingCommand(0, opaque=command.opaque, flag=Flag.RESPONSE))
+
+    server = Server(echo, limits=ServerLimits(first_frame_s=2.0, max_connections_per_address=20_000))
+    await server.start()
+    asked = 0
+    with figures("T37", nightly=count > 300, attempts=count) as line, silent(server.port, count) as held:
+        left, at = list(held), 0
+        async with asyncio.timeout(DEADLINE_S):
+            while left:
+                for one in left[::2]:
+                    with contextlib.suppress(OSError):
+                        one.send(frame[at : at + 1])
+                at += 1
+                connection = await connect("127.0.0.1", server.port)
+                assert (await connection.call(RemotingCommand(1), 10)).code == 0
+                asked += 1
+                connection.close()
+                await asyncio.sleep(0.05)
+                left = [one for one in left if not is_closed(one)]
+        line["acknowledged"] = asked
+    assert asked > 10
+    await until("nothing is held any more", lambda: not server.connections)
+    assert server._read_buffer_bytes == 0
+    await server.stop()
+
+
+@sizes("count", [20, pytest.param(200, marks=pytest.mark.nightly)])
+async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(tmp_path: Path, count: int) -> None:
+    """T29. Each asks for pull answers of up to 4 MiB and takes none; others pull on."""
+    limits = ServerLimits(max_connections_per_address=20_000, max_write_buffer_bytes=2 * 1024 * 1024, slow_reader_s=2.0)
+    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=16 * 1024 * 1024, server=limits))
+    await broker.start()
+    fields = {
+        "consumerGroup": "S", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "4096", "sysFlag": "4", "commitOffset": "0",
+        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    pull = encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, fields))
+    async with await RawClient.open(broker.address) as client:
+        await asyncio.gather(*(client.send("T", os.urandom(1024 * 1024)) for _ in range(6)))
+        with figures("T29", nightly=count > 20, attempts=count) as line, silent(int(broker.address.rpartition(":")[2]), count) as held:
+            for one in held:
+                one.setblocking(True)
+                one.sendall(pull * 40)
+                one.setblocking(False)
+            most, pulled = 0, 0
+            await until("all are there", lambda: len(broker._server.connections) == count + 1)
+
+            def unsent() -> int:
+                return sum(connection.unsent_bytes for connection in broker._server.connections)
+
+            async with asyncio.timeout(DEADLINE_S):
+                while len(broker._server.connections) > 1:
+                    most = max(most, unsent())
+                    assert (await client.pull("G", "T", 0)).code == 0
+                    pulled += 1
+                    await asyncio.sleep(0.05)
+            line["acknowledged"], line["peak_unsent_bytes"] = pulled, most
+    assert 0 < most <= count * (2 * 1024 * 1024 + 5 * 1024 * 1024)
+    await broker.stop()

@@ -1,0 +1,313 @@
+"""Frames that somebody made to do harm, at a running broker and name server (T33, T35, T36)."""
+
+import asyncio
+import json
+import random
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ogive
+from ogive.errors import ProtocolError
+from ogive.testing import Broker
+from ogive.wire.codes import RequestCode, SerializeType
+from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from ogive.wire.frame import MAX_FRAME_BYTES
+from tests.figures import figures
+from tests.raw_client import RawClient
+
+pytestmark = pytest.mark.rel
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "frames.jsonl"
+RECORDED = [bytes.fromhex(json.loads(line)["frame"]) for line in VECTORS.read_text().splitlines()]
+FIELDS = {
+    "topic": "T", "b": "T", "a": "P", "consumerGroup": "G", "group": "G", "queueId": "0", "e": "0", "g": "1", "queueOffset": "0",
+    "offset": "0", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+    "subscription": "*",
+}  # fmt: skip
+
+
+def seeds() -> list[bytes]:
+    """What real peers sent, and a request of every code in both encodings."""
+    bodies = (b"", b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"T","subString":"*"}]}]}')
+    made = [
+        encode_command(RemotingCommand(code, FIELDS, bodies[code % 2], opaque=1, serialize_type=codec))
+        for code in RequestCode
+        for codec in SerializeType
+        if codec == SerializeType.JSON or code < 0x8000
+    ]
+    return RECORDED + made
+
+
+def mutated(dice: random.Random, frame: bytes) -> bytes:
+    """The frame with some bytes changed, cut, doubled, or its lengths wrong."""
+    out = bytearray(frame)
+    for _ in range(dice.choice((1, 1, 2, 4, 16))):
+        at = dice.randrange(len(out)) if out else 0
+        match dice.randrange(7):
+            case 0:
+                out[at : at + 1] = bytes([dice.randrange(256)])
+            case 1:
+                del out[at : at + dice.randrange(1, 9)]
+            case 2:
+                out[at:at] = dice.randbytes(dice.randrange(1, 9))
+            case 3:
+                out[at:at] = out[at : at + dice.randrange(1, 64)]
+            case 4:
+                out[at : at + 4] = struct.pack(">i", dice.choice((-(2**31), -1, 0, 1, 255, 65_536, 2**31 - 1)))
+            case 5:
+                out[at : at + 1] = dice.choice((b"\x00", b"\xff", b'"', b"{", b"}", b"\\", b"\x01", b"\x02", b"-", b"9" * 40))
+            case _:
+                out = out[: max(1, at)]
+    return bytes(out)
+
+
+def hostile(dice: random.Random, frames: list[bytes]) -> bytes:
+    """One frame to throw: as it was, or mutated; mostly of the length that it says, or the next ones would only be its body."""
+    frame = dice.choice(frames)
+    if dice.random() < 0.1:
+        return frame
+    frame = mutated(dice, frame)
+    return struct.pack(">i", len(frame) - 4) + frame[4:] if dice.random() < 0.8 and len(frame) > 8 else frame
+
+
+@pytest.mark.parametrize("count", [30_000, pytest.param(5_000_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+def test_a_decoder_raises_its_one_error_or_gives_a_command(count: int) -> None:
+    """T33."""
+    dice, frames, refused, slowest = random.Random(33), seeds(), 0, 0.0
+    with figures("T33", nightly=count > 30_000, seed=33, attempts=count) as line:
+        for _ in range(count):
+            frame = mutated(dice, dice.choice(frames))
+            began = time.perf_counter()
+            try:
+                command = decode_command(frame[4:])
+            except ProtocolError:
+                refused += 1
+            else:
+                assert all(type(name) is type(value) is str for name, value in command.ext_fields.items())
+            slowest = max(slowest, time.perf_counter() - began)
+        line["refused"], line["slowest_ms"] = refused, round(slowest * 1000, 2)
+    assert 0 < refused < count
+
+
+# --- live ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "root.yml").write_text("accessKey: root\nsecretKey: root-secret-0815\n")
+    with Broker(data=folder / "store", options=("--acl", "--credentials", str(folder / "root.yml"))) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def unguarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(data=tmp_path_factory.mktemp("open") / "store") as broker:
+        yield broker
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def throw(target: str, frames: Iterator[bytes]) -> int:
+    """Send each, on a new connection after twenty and whenever the peer has closed the one before; how many there were."""
+    thrown = 0
+    line: socket.socket | None = None
+    for frame in frames:
+        if thrown % 20 == 0 and line is not None:
+            line.close()
+            line = None
+        try:
+            if line is None:
+                line = socket.create_connection(address(target), timeout=10)
+                line.setblocking(True)
+            line.sendall(frame)
+            line.setblocking(False)
+            try:
+                while line.recv(65_536):
+                    pass
+                raise ConnectionResetError
+            except BlockingIOError:
+                line.setblocking(True)
+        except OSError:
+            if line is not None:
+                line.close()
+            line = None
+        thrown += 1
+    if line is not None:
+        line.close()
+    return thrown
+
+
+def config_files(broker: Broker) -> dict[str, object]:
+    """What stands in config/, without progress and versions."""
+    found = {}
+    for path in sorted((broker.data / "config").rglob("*.json")):
+        if path.name not in ("consumerOffset.json", "delayOffset.json", "queueLocks.json"):
+            table = json.loads(path.read_text())
+            table.pop("dataVersion", None)
+            found[str(path.relative_to(broker.data))] = table
+    return found
+
+
+@pytest.mark.parametrize("count", [4_000, pytest.param(500_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+async def test_hostile_frames_reach_nothing_and_a_canary_sings_on(guarded: Broker, count: int) -> None:
+    """T35. Nobody of them has credentials; a producer and a consumer that have some work beside them."""
+    user = ogive.Credentials(access_key="root", secret_key="root-secret-0815")
+    config = ogive.ClientConfig(name_server=guarded.name_server, credentials=user)
+    async with ogive.aio.Admin(client=config) as admin:
+        await admin.create_topic("Canary", queues=1)
+        await admin.create_group("Canary")
+    before, pid = config_files(guarded), guarded.pid
+
+    def attack(target: str, seed: int) -> int:
+        dice, frames = random.Random(seed), seeds()
+        return throw(target, (hostile(dice, frames) for _ in range(count // 8)))
+
+    with figures("T35", nightly=count > 4_000, seed=35) as line:
+        attacks = [asyncio.to_thread(attack, target, seed) for seed, target in enumerate((guarded.address, guarded.name_server) * 4)]
+        under_way = asyncio.gather(*attacks)
+        sent: set[bytes] = set()
+        received: set[bytes] = set()
+        async with ogive.aio.Producer(client=config) as producer:
+            while not under_way.done() or len(sent) < 50:
+                body = b"%d" % len(sent)
+                await producer.send("Canary", body)
+                sent.add(body)
+        line["attempts"], line["acknowledged"] = sum(await under_way), len(sent)
+        async with ogive.aio.PullConsumer("Canary", group="Canary", start="earliest", client=config) as consumer:
+            async with asyncio.timeout(60):
+                while len(received) < len(sent):
+                    received |= {message.body for message in await consumer.poll(5.0)}
+        line["received"] = len(received)
+    assert received == sent
+    assert guarded.pid == pid
+    after = config_files(guarded)
+    assert after.keys() == before.keys()
+    for name in ("config/access/access.json", "config/topics.json", "config/subscriptionGroup.json"):
+        assert {key for key in json.dumps(after[name]).split('"') if "Canary" not in key} <= set(json.dumps(before[name]).split('"'))
+
+
+# --- lengths and bombs -------------------------------------------------------------------------------------------------
+
+
+def framed(header: bytes, body: bytes = b"", *, codec: int = 0, length: int | None = None, header_length: int | None = None) -> bytes:
+    size = 4 + len(header) + len(body) if length is None else length
+    word = codec << 24 | (len(header) if header_length is None else header_length)
+    return struct.pack(">iI", size, word & 0xFFFFFFFF) + header + body
+
+
+def json_header(code: int = 34, **more: object) -> bytes:
+    return json.dumps({"code": code, "opaque": 7, "flag": 0, "language": "JAVA", "version": 479, "extFields": {}, **more}).encode()
+
+
+def bombs() -> dict[str, bytes]:
+    """Each by name. None of them may cost more than its own size and a little."""
+    deep, wide = b"[" * 200_000, b"[" + b"[]," * 300_000 + b"[]]"
+    table: dict[str, bytes] = {}
+    for length in (-(2**31), -1, 0, 1, 3, 4, MAX_FRAME_BYTES + 1, 2**24 + 1, 2**31 - 1):
+        table[f"length {length}"] = struct.pack(">i", length) + b"\x00" * 64
+    for size in (0, 1, 255, 2**16, 2**18 + 1, 2**24 - 1):
+        table[f"header length {size}"] = framed(json_header(), header_length=size)
+    for codec in (1, 2, 3, 4, 7, 8, 15, 16, 21, 23, 32, 64, 127, 128, 200, 254, 255):
+        table[f"codec {codec}"] = framed(json_header(), codec=codec)
+    for count in (0, 1, 255, 256, 257, 5_000):
+        table[f"{count} fields"] = framed(json_header(extFields={f"f{i}": "v" for i in range(count)}))
+    for name, text in {
+        "deep": deep, "wide": wide[:200_000], "text": b'"x"', "null": b"null", "list": b"[]", "empty": b"", "NaN": b'{"code":NaN}',
+        "Infinity": b'{"code":-Infinity}', "huge int": b'{"code":' + b"9" * 5_000 + b"}",
+        "huge float": b'{"code":1e999}', "float": b'{"code":1.5}',
+        "duplicates": b'{"code":34,"code":10,"code":11}', "BOM": b"\xef\xbb\xbf{}", "surrogate": b'{"code":34,"remark":"\\ud800"}',
+        "half": b'{"code":34', "UTF-16": '{"code":34}'.encode("utf-16"), "latin-1": b'{"remark":"\xe4"}', "NUL": b'{"code":34}\x00',
+        "ext list": b'{"code":34,"extFields":[1]}',
+        "ext object": b'{"code":34,"extFields":{"a":{"b":1}}}', "ext deep": b'{"extFields":{"a":' + b"[" * 9_000,
+        "code 2^31": b'{"code":2147483648}', "opaque text": b'{"code":34,"opaque":"7"}', "flag true": b'{"code":34,"flag":true}',
+    }.items():  # fmt: skip
+        table[f"JSON {name}"] = framed(text)
+    for name, raw in {
+        "empty": b"", "short": b"\x00" * 20, "remark -1": struct.pack(">hBhiiii", 34, 0, 479, 7, 0, -1, 0),
+        "remark 2^31-1": struct.pack(">hBhiiii", 34, 0, 479, 7, 0, 2**31 - 1, 0),
+        "ext -1": struct.pack(">hBhiiii", 34, 0, 479, 7, 0, 0, -1),
+        "ext 2^31-1": struct.pack(">hBhiiii", 34, 0, 479, 7, 0, 0, 2**31 - 1),
+        "name 65535": struct.pack(">hBhiiiiH", 34, 0, 479, 7, 0, 0, 2, 65_535),
+        "value 2^31-1": struct.pack(">hBhiiiiHci", 34, 0, 479, 7, 0, 0, 7, 1, b"a", 2**31 - 1),
+        "value -1": struct.pack(">hBhiiiiHci", 34, 0, 479, 7, 0, 0, 7, 1, b"a", -1),
+    }.items():  # fmt: skip
+        table[f"binary {name}"] = framed(raw, codec=1)
+    for name, body in {
+        "deep": deep,
+        "wide": wide,
+        "huge int": b"9" * 100_000,
+        "NaN": b"NaN",
+        "half": b'{"clientID":"c"',
+        "garbage": b"\xff" * 9_000,
+    }.items():
+        for code in (34, 41, 46, 200, 103, 322, 3001, 3006, 18, 25, 318):
+            table[f"{code} body {name}"] = framed(
+                json_header(code, extFields={**FIELDS, "brokerName": "b", "brokerAddr": "127.0.0.1:1"}), body
+            )
+    bomb = zlib.compress(b"\x00" * 64 * 1024 * 1024, 9)
+    registration = {
+        "brokerName": "b",
+        "brokerAddr": "127.0.0.1:1",
+        "clusterName": "c",
+        "haServerAddr": "",
+        "brokerId": "0",
+        "compressed": "true",
+        "bodyCrc32": "0",
+    }
+    for name, body in {
+        "zeros": bomb,
+        "counts": zlib.compress(struct.pack(">ii", 2**31 - 1, 2**31 - 1)),
+        "cut": bomb[:2_000],
+        "two": bomb + bomb,
+    }.items():
+        table[f"registration {name}"] = framed(json_header(103, extFields=registration), body)
+    send = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "1", "g": "1", "h": "0", "m": "true"}
+    for name, body in {
+        "count": struct.pack(">i", 2**31 - 1) + b"\x00" * 40,
+        "negative": struct.pack(">i", -5) + b"\x00" * 40,
+        "zeros": b"\x00" * 200_000,
+    }.items():
+        table[f"batch {name}"] = framed(json_header(320, extFields=send), body)
+    for name, expression in {
+        "tags": "||".join(f"t{i}" for i in range(10_000)),
+        "long": "x" * 60_000,
+        "sql": "(" * 2_000 + "a" + ")" * 2_000,
+    }.items():
+        kind = "SQL92" if name == "sql" else "TAG"
+        table[f"pull {name}"] = framed(json_header(11, extFields={**FIELDS, "subscription": expression, "expressionType": kind}))
+    return table
+
+
+BOMBS = bombs()
+
+
+def peak_kib(pid: int) -> int:
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
+@pytest.mark.parametrize("server", ["broker", "name server"])
+async def test_no_length_and_no_bomb_costs_more_than_itself(unguarded: Broker, server: str) -> None:
+    """T36. Refused or answered, within bounded memory; the next connection is unharmed."""
+    target = unguarded.address if server == "broker" else unguarded.name_server
+    before = peak_kib(unguarded.pid)
+    with figures("T36", attempts=len(BOMBS)) as line:
+        for name, raw in BOMBS.items():
+            await asyncio.to_thread(throw, target, iter((raw,)))
+            async with await RawClient.open(target) as client:
+                answer = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+                assert answer.opaque, name
+        line["peak_kib_more"] = peak_kib(unguarded.pid) - before
+    assert line["peak_kib_more"] < 96 * 1024  # a body of 64 MiB never is there; the largest frame is, some times over
+    assert len(BOMBS) >= 120
