@@ -127,9 +127,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _raise_what_nobody_caught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tasks of a dead node are destroyed while they wait; that is what dying means here."""
+    """Tasks and generators of a dead node are destroyed while they wait; that is what dying means here."""
     assert isinstance(loop, VirtualLoop)
-    if "was destroyed but it is pending" in context["message"]:
+    if "was destroyed but it is pending" in context["message"] or "closing of asynchronous generator" in context["message"]:
         return
     loop.faults.append(context.get("exception") or RuntimeError(context["message"]))
 

@@ -94,6 +94,7 @@ def _server(options: argparse.Namespace) -> str:
 
 
 def _run(options: argparse.Namespace, job: pipelines.Job) -> int:
+    _server(options)  # before Spark starts, which takes seconds
     summary = pipelines.run(job, master=options.master, memory=options.memory, say=_say)
     if options.json:
         print_json(summary.as_json())

@@ -1,5 +1,6 @@
 """The report of traces as one HTML file: tables with bars, and a curve over time. No script, nothing from elsewhere."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -61,7 +62,7 @@ def _bar(quantiles: Sequence[float], most: float) -> str:
 def _curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     points = [point for curve in series.values() for point in curve]
     first, last = min(at for at, _ in points), max(at for at, _ in points)
-    top = max(value for _, value in points) or 1.0
+    top = _round(max(value for _, value in points) or 1.0)
 
     def x(at: int) -> float:
         return _LEFT + (at - first) / max(1, last - first) * (_WIDTH - _LEFT - 8)
@@ -84,6 +85,12 @@ def _curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> str:
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"><title>{escape(name)}</title></polyline>')
         parts += [f'<circle cx="{x(at):.1f}" cy="{y(value):.1f}" r="3" fill="{colour}"/>' for at, value in curve]
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="latency over time">{"".join(parts)}</svg>'
+
+
+def _round(value: float) -> float:
+    """The next number whose quarters are easy to read."""
+    step = 10.0 ** math.floor(math.log10(value))
+    return next(step * factor for factor in (1, 2, 4, 8, 10) if step * factor >= value)
 
 
 def _key(series: Mapping[str, Any]) -> str:

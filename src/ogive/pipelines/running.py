@@ -68,6 +68,8 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callab
             if not query.status["isTriggerActive"]:
                 query.stop()
                 ended = True
+    if stop.asked:
+        spark.sparkContext.setLogLevel("ERROR")
     return sum(batches.values())
 
 

@@ -90,13 +90,15 @@ class GroupJob:
         query = self._query
         if query is None:
             return
-        self._stop_file.touch()
-        deadline = time.monotonic() + timeout_s
-        seen = self._stop_file.with_suffix(".seen")
-        while not seen.exists() and time.monotonic() < deadline and query.isActive:
-            time.sleep(0.05)
-        self._spark.sparkContext.setLogLevel("OFF")  # what a stop interrupts is logged with three screens of stack
-        query.stop()
+        if query.isActive:
+            self._stop_file.touch()
+            deadline = time.monotonic() + timeout_s
+            seen = self._stop_file.with_suffix(".seen")
+            while not seen.exists() and time.monotonic() < deadline and query.isActive:
+                time.sleep(0.05)
+            self._spark.sparkContext.setLogLevel("OFF")  # what a stop interrupts is logged with three screens of stack
+            query.stop()
+            self._spark.sparkContext.setLogLevel("ERROR")
         self._count(query)
 
     def _count(self, query: StreamingQuery) -> None:

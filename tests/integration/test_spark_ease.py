@@ -1,0 +1,135 @@
+"""Helpers and examples of Spark, in the session of the suite, on a broker of their own."""
+
+import importlib.util
+import inspect
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import ogive
+import ogive.spark
+from ogive.spark.metrics import QueryMetrics
+from ogive.spark.parse import parse_json
+from tests.peers import RunningBroker, our_broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Order:
+    number: int
+    note: str | None
+
+
+def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    ogive.spark.register(spark)
+    with ogive.Producer(broker.name_server) as producer:
+        producer.send(topic, b"one", tag="a")
+        before = ogive.spark.read(topic, name_server=broker.name_server, spark=spark)
+        assert before.count() == 1
+        producer.send(topic, b"two", tag="b")
+    assert before.count() == 1  # the snapshot of its first action
+    assert ogive.spark.read(topic, name_server=broker.name_server, spark=spark).count() == 2
+    tagged = ogive.spark.read(topic, name_server=broker.name_server, spark=spark, schema="body binary", tags="b")
+    assert [bytes(row.body) for row in tagged.collect()] == [b"two"]
+
+
+def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    bodies = [b'{"number": 1, "note": "x"}', b'{"number": 2}', b'{"note": "no number"}', b"not json", b'{"number": "many"}']
+    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
+        admin.create_topic(topic, queues=1)
+        for body in bodies:
+            producer.send(topic, body, keys="k", properties={"shop": "a"})
+    messages = ogive.spark.read(topic, name_server=broker.name_server, spark=spark)
+    good, bad = parse_json(messages, Order)
+    assert sorted((row.number, row.note) for row in good.select("value.*").collect()) == [(1, "x"), (2, None)]
+    bad.write.format("rocketmq").options(nameServer=broker.name_server, topic=topic + "_BAD").mode("append").save()
+    letters = ogive.spark.read(topic + "_BAD", name_server=broker.name_server, spark=spark).collect()
+    reasons = {bytes(row.body): (row.properties["reason"], row.properties["from_queueOffset"], row.properties["shop"]) for row in letters}
+    assert reasons == {
+        b'{"note": "no number"}': ("number is missing", "2", "a"),
+        b"not json": ("the body is no JSON of the schema", "3", "a"),
+        b'{"number": "many"}': ("the body is no JSON of the schema", "4", "a"),
+    }
+    whole, _ = parse_json(messages, Order, on_error="null")
+    assert whole.count() == 5
+    assert whole.where("value is null").count() == 3
+    with pytest.raises(PySparkException, match="number is missing"):
+        parse_json(messages, Order, on_error="fail")[0].collect()
+
+
+def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path) -> None:
+    with ogive.Producer(broker.name_server) as producer:
+        for i in range(30):
+            producer.send(topic, b"%d" % i)
+    with QueryMetrics(spark, port=0) as metrics:
+        stream = spark.readStream.format("rocketmq").options(nameServer=broker.name_server, startingOffsets="earliest").load(topic)
+        writer = stream.writeStream.format("noop").queryName(topic).option("checkpointLocation", str(tmp_path))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        lines: list[str] = []
+        for _ in range(200):
+            with urllib.request.urlopen(f"http://{metrics.address}/metrics") as answer:
+                lines = answer.read().decode().splitlines()
+            if f'ogive_spark_query_active{{query="{topic}"}} 0' in lines:
+                break
+            time.sleep(0.05)  # events come after the end of a query
+    assert f'ogive_spark_rows_total{{query="{topic}"}} 30' in lines
+    lags = [line for line in lines if line.startswith(f'ogive_spark_lag_messages{{query="{topic}"')]
+    assert lags
+    assert all(line.endswith(" 0") for line in lags)
+
+
+# --- examples: topics have plain names, so a broker of their own ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with our_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running.name_server
+
+
+SHOWN = {
+    "archive_to_parquet": ["100 orders in the archive, 50 paid"] * 2,
+    "windowed_counts": [
+        json.dumps({"origin": origin, "hour": f"2013-01-01T0{hour}:00:00.000Z", "count": 4}, separators=(",", ":"))
+        for origin in ("EWR", "JFK", "LGA")
+        for hour in (5, 6, 7)
+    ],
+    "join_topics": ["order 1: paid", "order 2: partly", "order 3: open", "order 4: paid", "order 5: open", "order 9: no order"],
+    "dedupe": [f"payment-{number}: payment {number}" for number in (1, 2, 3, 4)],
+}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_here() -> None:
+    assert {path.stem for path in (ROOT / "examples" / "spark").glob("*.py")} == SHOWN.keys()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_shows_what_it_says(
+    name: str, spark: SparkSession, name_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = load(ROOT / "examples" / "spark" / f"{name}.py").main
+    main(*[spark, name_server, tmp_path][: len(inspect.signature(main).parameters)])
+    assert capsys.readouterr().out.splitlines() == SHOWN[name]

@@ -1,0 +1,75 @@
+"""npm's ali-ons, a client of its own for Node.js, on our broker. Where Node.js is missing the tests are skipped, and say so."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ogive
+from ogive.testing import Broker
+from tests.interop.apache import CACHE
+
+HERE = Path(__file__).parent / "node"
+PACKAGE = json.loads((HERE / "package.json").read_text())["dependencies"]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    """A folder with the package installed; made once per machine."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (Debian: apt-get install nodejs npm)")
+    kept = CACHE / f"ali-ons-{PACKAGE['ali-ons']}"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            new = Path(folder, "new")
+            new.mkdir()
+            shutil.copy(HERE / "package.json", new)
+            command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
+            done = subprocess.run(command, cwd=new, capture_output=True, text=True, timeout=180, check=False)
+            assert done.returncode == 0, done.stderr
+            if not kept.exists():
+                new.rename(kept)
+    return kept / "node_modules"
+
+
+def talk(modules: Path, *arguments: str) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(HERE / "talk.js", folder)
+        Path(folder, "node_modules").symlink_to(modules)
+        done = subprocess.run(["node", "talk.js", *arguments], cwd=folder, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_it_sends_to_us_and_receives_by_tag(modules: Path, ogive_broker: Broker, topic: str, group: str) -> None:
+    """10 messages in two queues, every other one of the tag that is subscribed to; where the group stands is known afterwards."""
+    server = ogive_broker.name_server
+    with ogive.Admin(server) as admin:
+        admin.create_topic(topic, queues=2)
+    sent = talk(modules, "send", server, topic, "producers", "10")
+    assert [line["status"] for line in sent] == ["SEND_OK"] * 10
+    with ogive.Admin(server) as admin:
+        stored = admin.messages(topic, limit=20)
+        assert sorted(message.text for message in stored) == [f"café {i}" for i in range(10)]
+        assert {message.offset_id for message in stored} == {line["id"] for line in sent}
+        received = [line for line in talk(modules, "receive", server, topic, group, "5") if "body" in line]
+        assert sorted(line["body"] for line in received) == [f"café {i}" for i in range(0, 10, 2)]
+        assert {(line["tag"], line["retries"]) for line in received} == {("even", 0)}
+        assert sum(max(0, row.consumer_offset) for row in admin.lag(group, topic)) > 0
+
+
+def test_it_receives_what_our_producer_sent(modules: Path, ogive_broker: Broker, topic: str, group: str) -> None:
+    server = ogive_broker.name_server
+    with ogive.Admin(server) as admin:
+        admin.create_topic(topic, queues=2)
+    with ogive.Producer(server) as producer:
+        for i in range(5):
+            producer.send(topic, f"thé {i}".encode(), tag="even", keys=f"k{i}")
+    received = [line for line in talk(modules, "receive", server, topic, group, "5") if "body" in line]
+    assert sorted((line["body"], line["keys"]) for line in received) == [(f"thé {i}", f"k{i}") for i in range(5)]
