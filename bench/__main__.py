@@ -16,7 +16,7 @@ Figures = dict[str, float]
 
 TOPICS = (
     *("Theirs", "Small", "Single", "Batches", "Transactions", "Ours", "OursSmall"),
-    *("Backlog", "SmallBacklog", "Sends", "Listener", "Paced"),
+    *("Backlog", "SmallBacklog", "Sends", "Listener", "Paced", "Timed"),
 )
 
 # Rows of the second table: what is done on one broker, by their client and by ours.
@@ -118,6 +118,10 @@ def _latencies(run: Run) -> None:
     p50, p99 = load.paced_latency_ms(run.name_server, "Paced", "paced", per_s=1000, count=20_000 // run.scale)
     run.note("send to listener at 1,000 messages/s, p50 (ms)", p50)
     run.note("send to listener at 1,000 messages/s, p99 (ms)", p99)
+    burst = load.timed_burst(run.name_server, "Timed", "timed", count=5_000 // run.scale, ahead_s=15.0)
+    run.note("5,000 timed messages due in one second, the earliest is late by (ms)", burst.earliest_ms)
+    run.note("5,000 timed messages due in one second, half are late by at most (ms)", burst.p50_ms)
+    run.note("5,000 timed messages due in one second, the last is late by (ms)", burst.latest_ms)
 
 
 def _backlogs(run: Run) -> None:

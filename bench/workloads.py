@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -173,6 +174,39 @@ def paced_latency_ms(name_server: str, topic: str, group: str, *, per_s: int, co
             raise RuntimeError(f"{total - len(took)} of {total} messages did not arrive within 60 s")
     quantiles = statistics.quantiles(took[per_s:], n=100)
     return quantiles[49], quantiles[98]
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """How late the broker stored timed messages under their own topic; a negative time would be early."""
+
+    earliest_ms: float
+    p50_ms: float
+    latest_ms: float
+
+
+def timed_burst(name_server: str, topic: str, group: str, *, count: int, ahead_s: float) -> Burst:
+    """*count* messages due within one second, all of them sent before that second begins."""
+    late: list[float] = []
+    done = threading.Event()
+
+    @ogive.listener(topic, group=group, start="earliest")
+    def stamp(message: ogive.MessageExt) -> None:
+        late.append(message.stored_at.timestamp() * 1000 - float(message.body))
+        if len(late) >= count:
+            done.set()
+
+    with ogive.Producer(name_server) as producer, ogive.PushConsumer(stamp, name_server=name_server):
+        first_ms = round((time.time() + ahead_s) * 1000)
+        for i in range(count):
+            due_ms = first_ms + i * 1000 // count
+            producer.submit(topic, str(due_ms).encode(), deliver_at=datetime.fromtimestamp(due_ms / 1000, UTC))
+        producer.flush()
+        if time.time() * 1000 > first_ms:
+            raise RuntimeError(f"{count} messages could not be sent within {ahead_s} s")
+        if not done.wait(ahead_s + 60.0):
+            raise RuntimeError(f"{count - len(late)} of {count} timed messages did not arrive")
+    return Burst(min(late), statistics.median(late), max(late))
 
 
 @dataclass(frozen=True, slots=True)

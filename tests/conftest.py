@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
 
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
@@ -15,6 +16,7 @@ LAST = ("rel", "spark", "interop")  # markers of tests that start processes or t
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
+    parser.addoption("--apache-version", default=VERSION, metavar="N.N.N", help="of the broker that --broker apache starts")
     parser.addoption("--nightly", action="store_true", help="also run the long sizes, as make test-slow does")
 
 
@@ -28,6 +30,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elsewhere = [item for item in items if "flavour" not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]
+        version = config.getoption("--apache-version")
+        for item in items:
+            since = item.get_closest_marker("since")
+            if since is not None and _numbers_of(version) < _numbers_of(since.args[0]):
+                item.add_marker(pytest.mark.skip(reason=f"Apache's {version} cannot: {since.kwargs['what']}, from {since.args[0]} on"))
     if not config.getoption("--nightly"):
         long = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=long)
@@ -40,6 +47,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=cost)
     for item in items:
         item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else item.location[0]))
+
+
+def _numbers_of(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -58,9 +69,10 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
 
 
 @pytest.fixture(scope="session")
-def broker(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def broker(request: pytest.FixtureRequest, flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A name server and a broker for the whole session, of the kind that --broker names; topics are created on first use."""
-    with start_broker(flavour, tmp_path_factory.mktemp("broker")) as running:
+    version: str = request.config.getoption("--apache-version")
+    with start_broker(flavour, tmp_path_factory.mktemp("broker"), version=version) as running:
         yield running
 
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from ogive.testing import Broker
-from tests.interop.apache import Apache
+from tests.interop.apache import VERSION, Apache
 
 Flavour = Literal["ogive", "apache"]
 
@@ -44,10 +44,10 @@ class RunningBroker(Protocol):
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
-def start_broker(flavour: Flavour, directory: Path, delay_levels: str = DELAY_LEVELS) -> RunningBroker:
-    """A broker of that kind with its files in *directory*; it runs inside the with block."""
+def start_broker(flavour: Flavour, directory: Path, delay_levels: str = DELAY_LEVELS, *, version: str = VERSION) -> RunningBroker:
+    """A broker of that kind, Apache's of *version*, with its files in *directory*; it runs inside the with block."""
     if flavour == "apache":
-        return Apache(directory, {"messageDelayLevel": delay_levels, **APACHES_CHECKS})
+        return Apache(directory, {"messageDelayLevel": delay_levels, **APACHES_CHECKS}, version=version)
     return our_broker(directory, delay_levels=delay_levels)
 
 

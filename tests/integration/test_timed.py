@@ -4,6 +4,8 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 import ogive
 from ogive import aio
 from tests.peers import RunningBroker
@@ -11,6 +13,7 @@ from tests.peers import RunningBroker
 EARLY_S = 1.0  # Apache's timer works in whole seconds
 
 
+@pytest.mark.since("5.3.2", what="messages for a time that can be taken back")
 async def test_timed_messages_come_at_their_time_and_those_taken_back_never(broker: RunningBroker, topic: str, group: str) -> None:
     came: dict[bytes, float] = {}
     done = asyncio.Event()

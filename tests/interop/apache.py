@@ -81,7 +81,7 @@ def class_path(version: str = VERSION) -> str:
 
 
 def _jars(version: str = VERSION) -> str:
-    pom = SOURCES / ("pom-4.xml" if version.startswith("4.") else "pom.xml")
+    pom = SOURCES / ("pom.xml" if version == VERSION else "pom-releases.xml")  # other releases only as brokers
     kept = CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
     if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
         return kept.read_text()
@@ -335,6 +335,10 @@ class JavaClient:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         stop(self._process, signal.SIGKILL)
         self._home.cleanup()
+
+    def kill(self) -> None:
+        """kill -9; what it printed stays until the end of the block."""
+        stop(self._process, signal.SIGKILL)
 
     def wait_for(self, key: str, timeout_s: float = 30.0) -> None:
         """Wait for a JSON line that has *key*."""

@@ -86,7 +86,9 @@ async def test_case_1_a_failed_offset_query_never_becomes_no_offset(scene: Scene
 
 async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_and_comes_back_quickly(scene: Scene) -> None:
     """One queue and two members, of which the second comes and goes while messages flow."""
-    config = ConsumerConfig(rebalance_pause_s=0.02, hand_over_pause_s=0.02, pull_retry_s=0.02, persist_period_s=0.05)
+    config = ConsumerConfig(
+        rebalance_period_s=0.05, rebalance_pause_s=0.02, hand_over_pause_s=0.02, pull_retry_s=0.02, persist_period_s=0.05
+    )
 
     def member(name: str) -> aio.PullConsumer:
         client = ClientConfig(name_server=scene.broker.address, instance_name=name)
@@ -104,17 +106,17 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
     async with member("stays") as stays:
         polling = asyncio.create_task(poll(stays, "stays"))
         for _ in range(8):
-            scene.put(100)
+            scene.put(300)
             async with member("comes") as comes:  # its id sorts first: it gets the queue
                 other = asyncio.create_task(poll(comes, "comes"))
                 await until(partial(has_it, comes), "the newcomer has the queue")
-                scene.put(100)
+                scene.put(300)
             await other
             await until(partial(has_it, stays), "the queue is back")
         await until(lambda: not scene.ledger.lost, "every message")
     await polling
     scene.check()
-    assert scene.progress() == 1600
+    assert scene.progress() == 4800
 
 
 @pytest.mark.parametrize("period_s", [0.05, 60.0], ids=["often", "never"])

@@ -209,6 +209,7 @@ class Broker:
             opened.store.close()
             raise
         ctx = self._ctx = self._context(opened)
+        ctx.retention.needed.append(ctx.timers.needed_from)
         ctx.locks.load(opened.locks)
         self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)

@@ -237,6 +237,13 @@ class Timers:
             times.append(self._due[0][0])
         return Progress(next(iter(self._waiting), self._end), self._end, min(times) - 1 if times else self._now_ms())
 
+    def needed_from(self) -> int:
+        """The commit-log offset of the oldest message that waits: the log must be kept from there on."""
+        if self._waiting:
+            return next(iter(self._waiting.values())).commitlog_offset
+        unread = self._store.entries(*TIMER_KEY, self._end, 1)
+        return unread[0].commitlog_offset if unread else self._store.stats().commitlog_end
+
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """What makes the progress file."""
         low, end, settled_ms, _ = self.progress()

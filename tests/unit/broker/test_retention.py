@@ -76,6 +76,21 @@ async def test_what_somebody_needs_stays(server: Broker, client: RawClient, tmp_
     assert store.stats().commitlog_start == store.segment_bytes
 
 
+async def test_message_that_waits_for_its_time_keeps_the_log_from_it_on(start_broker: StartBroker) -> None:
+    """However long: up to seven days, and messages are kept for three."""
+    server = await start_broker(retention=RetentionConfig(keep_s=0.0001, hours=tuple(range(24))), retention_check_s=3600.0)
+    store, retention = server.context.store, server.context.retention
+    async with await RawClient.open(server.address) as client:
+        await fill(client)
+        before = store.stats().commitlog_end
+        await client.send("T", b"later", {"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": "A"})
+        await fill(client)
+        for _ in range(3):
+            await retention.run()
+        assert store.stats().commitlog_start == before - before % store.segment_bytes > 0
+    await server.stop()
+
+
 async def test_full_disk_removes_young_messages_only_if_told_so(server: Broker, client: RawClient, tmp_path: Path) -> None:
     await fill(client)
     machine, store = Machine(), server.context.store
