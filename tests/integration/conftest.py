@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator["SparkSession"]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     import ogive.spark
 
-    session = ogive.spark.session("ogive tests", master="local[2]", memory="512m")
+    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = ogive.spark.session("ogive tests", master="local[2]", memory="512m", config=warehouse)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

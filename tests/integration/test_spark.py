@@ -90,6 +90,23 @@ def test_a_split_queue_gives_every_message_once(wire: Wire, load: Callable[..., 
     assert sorted(row.queueOffset for row in frame.select("queueOffset").collect()) == list(range(45_000))
 
 
+def test_sql_reads_a_topic(spark: SparkSession, wire: Wire, topic: str) -> None:
+    """A view has its options; a table of Spark 4.3 does not hand them to a Python source, a query that names them does."""
+    wire.create(topic)
+    wire.send(topic, 0, bodies(5))
+    options = f"nameServer '{wire.name_server}', subscribe '{topic}'"
+    spark.sql(f"CREATE TEMPORARY VIEW {topic}_view USING rocketmq OPTIONS ({options})")
+    assert spark.sql(f"SELECT count(*) AS n, max(queueOffset) AS last FROM {topic}_view").collect() == [(5, 4)]
+    spark.sql(f"CREATE TABLE {topic}_table (queueOffset bigint, body binary) USING rocketmq")
+    try:
+        with pytest.raises(PySparkException, match="the option subscribe is missing"):
+            spark.sql(f"SELECT * FROM {topic}_table").collect()
+        given = f"`nameServer` = '{wire.name_server}', `subscribe` = '{topic}'"
+        assert spark.sql(f"SELECT count(*) AS n FROM {topic}_table WITH ({given})").collect() == [(5,)]
+    finally:
+        spark.sql(f"DROP TABLE {topic}_table")
+
+
 # --- faults a user makes ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,146 @@
+"""T24: a stream into files and into topics whose driver is killed again and again. Files and the idempotent and the
+transactional copy hold every message once; the plain copy holds every message, and what it holds twice has the same key twice."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ogive.errors import OgiveError
+from ogive.testing import Broker
+from tests.peers import our_broker
+from tests.rel.spark_job import DELIVERIES
+from tests.topics import Wire, bodies
+
+pytestmark = [pytest.mark.spark, pytest.mark.rel, pytest.mark.timeout(1500)]
+
+STEP = 500
+PATIENCE_S = 240.0
+SEED = os.environ.get("OGIVE_SEED", "T24")
+
+
+class Job:
+    """The driver process, started again after each kill."""
+
+    def __init__(self, master: str, name_server: str, topic: str, directory: Path) -> None:
+        self._command = [sys.executable, "-m", "tests.rel.spark_job", master, name_server, topic, str(directory)]
+        self.directory = directory
+        self._log = directory / "job.log"
+        self._failures = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def end(self) -> None:
+        """Kill the driver with all that it started: it leads a process group of its own."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def batches(self) -> int:
+        """How many batches of all queries are done so far."""
+        return sum(len(list(done.glob("[0-9]*"))) for done in self.directory.glob("checkpoint-*/commits"))
+
+    def wait_for_batches(self, more: int) -> None:
+        """Until so many more batches are done: the queries are in the midst of their work then."""
+        wanted, give_up = self.batches() + more, time.monotonic() + PATIENCE_S
+        while self.batches() < wanted:
+            self._keep_running()
+            assert time.monotonic() < give_up, "no batch is done"
+            time.sleep(0.02)
+
+    def _keep_running(self) -> None:
+        """As a supervisor does: Spark gives its Python processes 10 s to start, which a busy machine does not always keep."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            self._failures += 1
+            assert self._failures <= 5, self._log.read_text()[-3000:]
+            self.start()
+
+    def result(self) -> dict[str, dict[str, int]]:
+        (self.directory / "sent").touch()
+        give_up = time.monotonic() + PATIENCE_S
+        while not (self.directory / "result.json").exists():
+            self._keep_running()
+            assert time.monotonic() < give_up, self._log.read_text()[-3000:]
+            time.sleep(0.1)
+        found: dict[str, dict[str, int]] = json.loads((self.directory / "result.json").read_text())
+        return found
+
+
+class Writer(threading.Thread):
+    """Fills the topic while it is read. A request without an answer is sent again, so that a message may be there twice."""
+
+    def __init__(self, wire: Wire, messages: int) -> None:
+        super().__init__()
+        self._wire, self._messages = wire, messages
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        for at in range(0, self._messages, STEP):
+            while not self._ended.is_set():
+                try:
+                    self._wire.send("Kills", at // STEP % 2, bodies(STEP, at))
+                    break
+                except OgiveError:  # the broker was killed
+                    self._ended.wait(0.2)
+            self._ended.wait(0.2)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def run(directory: Path, messages: int, master: str, kill: Callable[[Job, Broker], None], times: int) -> None:
+    """Copy *messages* under that many kills, then compare every copy with the topic."""
+    random.seed(SEED)
+    with our_broker(directory / "broker") as broker:
+        wire = Wire(broker)
+        for name in ("Kills", *(f"Kills_{delivery}" for delivery in DELIVERIES)):
+            wire.create(name, 2)
+        writer, job = Writer(wire, messages), Job(master, broker.name_server, "Kills", directory)
+        writer.start()
+        job.start()
+        try:
+            for _ in range(times):
+                job.wait_for_batches(random.randint(2, 8))
+                time.sleep(random.random() * 0.3)  # anywhere in a batch
+                kill(job, broker)
+            writer.join()
+            found = job.result()
+            check(found, wire.count("Kills"), messages)
+        finally:
+            writer.stop()
+            job.end()
+
+
+def check(found: dict[str, dict[str, int]], rows: int, messages: int) -> None:
+    """*rows* are in the topic; more than *messages* where its writer sent some twice."""
+    for copy in ("files", "idempotent", "transactional"):
+        assert (found[copy]["rows"], found[copy]["bodies"]) == (rows, messages), (copy, found)
+    plain = found["atLeastOnce"]
+    assert (plain["bodies"], plain["keys"]) == (messages, rows), found
+    assert plain["rows"] >= rows
+
+
+def driver(job: Job, _: Broker) -> None:
+    job.end()
+    job.start()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kills", "messages"), [(2, 4000), (10, 20_000)])
+def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, kills: int, messages: int) -> None:
+    run(tmp_path, messages, "local[2]", driver, kills)
