@@ -10,9 +10,9 @@ import ogive
 from ogive.client.config import ClientConfig
 from ogive.errors import BrokerInternalError, InvalidOption, ResponseCode
 from ogive.model import MessageQueue, retry_topic
+from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.bodies import loads_object
 from ogive.wire.codes import RequestCode
-from tests.unit.client.fake_broker import FakeBroker, error
 
 pytest.importorskip("pyspark")
 
