@@ -1,6 +1,7 @@
 """One parser for all commands. A command's own module is imported only when it runs, so that ``ogive up`` starts at once."""
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
@@ -30,7 +31,7 @@ class Command(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
     parser = build_parser()
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     if getattr(options, "config", None):
         try:
             config_file = importlib.import_module("ogive.cli.config_file")
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OgiveError as exc:
             print(f"ogive: {exc}", file=sys.stderr)
             return EXIT_ERROR
-        options = parser.parse_args(arguments)
+        options = parse(parser, arguments)
     if not hasattr(options, "module"):
         getattr(options, "group_parser", parser).print_help()
         return EXIT_USAGE
@@ -56,6 +57,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say, also not at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """As parse_args; but what a command does not know is shown with that command's usage and the nearest option that it has."""
+    options, unknown = parser.parse_known_args(arguments)
+    command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
+    if unknown:
+        known = [option for action in command._actions for option in action.option_strings]
+        near = [f"{word} (is {match[0]} meant?)" if (match := _nearest(word, known)) else word for word in unknown]
+        command.error(f"unrecognized arguments: {' '.join(near)}")
+    return options
+
+
+def _nearest(word: str, known: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(word.partition("=")[0], known, n=1) if word.startswith("--") else []
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -97,7 +113,7 @@ def _command(
     """*function* is ``module:function`` under ogive.cli; *more* stands only in the command's own help."""
     module, _, attribute = function.partition(":")
     command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
-    command.set_defaults(module=f"ogive.cli.{module}", function=attribute)
+    command.set_defaults(module=f"ogive.cli.{module}", function=attribute, command_parser=command)
     return command
 
 
@@ -506,7 +522,9 @@ def _trace(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         "Producers and consumers write it down when tracing is switched on in them (trace=True).",
     )
     command.add_argument("key", metavar="ID", help="the message's id, or one of its keys")
-    command.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to")
+    command.add_argument(
+        "--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to (default: %(default)s)"
+    )
     _client_options(command)
     _json_option(command)
 
