@@ -11,9 +11,10 @@ import pytest
 from ogive.aio import Admin
 from ogive.cli.connect import client_config
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.main import EXIT_USAGE, build_parser, main
+from ogive.cli.main import EXIT_USAGE, main
 from ogive.cli.messages import _property
 from ogive.cli.output import confirm, print_json, print_table
+from ogive.cli.parser import build_parser
 from ogive.cli.up import broker_config, check_host
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 
