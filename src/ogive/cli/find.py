@@ -23,11 +23,13 @@ async def _run(options: argparse.Namespace) -> int:
         raise InvalidOption("--key and --offset are looked up in a topic: add --topic")
     async with aio.Admin(client=client_config(options)) as admin:
         found = await _find(admin, options)
-    for message in found:
+    for number, message in enumerate(found):
         if options.json:
             print_message(message, as_json=True)
-        else:
-            print_message_whole(message)
+            continue
+        if number:
+            print()
+        print_message_whole(message)
     if not found:
         raise InvalidOption(f"topic {options.topic} has no message with the key {options.key}")
     return 0

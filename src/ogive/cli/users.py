@@ -68,8 +68,12 @@ async def _delete_user(options: argparse.Namespace) -> int:
 def _password(user: str) -> str:
     """Asked for at a terminal; else the first line of standard input. Never an argument: every user of the machine could read those."""
     if sys.stdin.isatty():
-        password = getpass.getpass(f"password of {user}: ")
-        if getpass.getpass("once more: ") != password:
+        try:
+            password = getpass.getpass(f"password of {user}: ")
+            again = getpass.getpass("once more: ")
+        except EOFError:  # Ctrl-D
+            raise InvalidOption("no password: nothing was changed") from None
+        if again != password:
             raise InvalidOption("the two passwords differ: nothing was changed")
     else:
         password = sys.stdin.readline().rstrip("\r\n")

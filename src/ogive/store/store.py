@@ -31,7 +31,7 @@ from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFile
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
-from ogive.store.index import IndexFiles
+from ogive.store.indexfile import IndexFiles
 from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
