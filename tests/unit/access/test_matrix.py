@@ -42,6 +42,7 @@ BODY = json.dumps(
 ).encode()  # fmt: skip
 UNKNOWN = (-1, 0, 1, 9, 16, 24, 48, 99, 110, 260, 360, 500, 999, 1000, 3000, 3011, 4711, 32767, 200_000)
 
+
 @dataclass(slots=True)
 class Servers:
     table: AccessTable
