@@ -1,14 +1,16 @@
-"""Helpers and examples of Spark, in the session of the suite, on a broker of their own."""
+"""Helpers, examples and the tutorial of Spark, in the session of the suite, on a broker of their own."""
 
 import importlib.util
 import inspect
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -92,7 +94,7 @@ def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, 
     assert all(line.endswith(" 0") for line in lags)
 
 
-# --- examples: topics have plain names, so a broker of their own ----------------------------------------
+# --- examples and tutorial: topics have plain names, so a broker of their own ----------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,9 @@ SHOWN = {
     ],
     "join_topics": ["order 1: paid", "order 2: partly", "order 3: open", "order 4: paid", "order 5: open", "order 9: no order"],
     "dedupe": [f"payment-{number}: payment {number}" for number in (1, 2, 3, 4)],
+    "dead_letters": [
+        "Cancellations from EWR: 5 without a tail number (0 12 16 4 8)",
+    ],
 }
 
 
@@ -133,3 +138,18 @@ def test_an_example_shows_what_it_says(
     main = load(ROOT / "examples" / "spark" / f"{name}.py").main
     main(*[spark, name_server, tmp_path][: len(inspect.signature(main).parameters)])
     assert capsys.readouterr().out.splitlines() == SHOWN[name]
+
+
+def test_the_tutorial_runs_as_it_stands(
+    spark: SparkSession, name_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cell by cell; what a cell prints is what stands below it."""
+    text = (ROOT / "docs" / "tutorial-spark.md").read_text("utf-8").replace("127.0.0.1:9876", name_server)
+    cells = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL)
+    assert len(cells) > 5
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "tutorial"}
+    for code, shown in cells:
+        exec(compile(code, "docs/tutorial-spark.md", "exec"), names)
+        printed = capsys.readouterr().out
+        assert printed.split() == shown.split(), code

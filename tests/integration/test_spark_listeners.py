@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,40 @@ def test_what_fails_is_sent_back_and_the_range_is_done(broker: RunningBroker, to
     done = work_on(broker, topic, recorder(tmp_path, topic=topic, group=group, fail="bad"))
     assert (done[0].calls, done[0].failed) == (3, 1)
     assert until(lambda: count(broker, f"%RETRY%{group}") == 1)
+
+
+@dataclass(frozen=True)
+class Order:
+    number: int
+
+
+def test_bodies_are_read_as_values_and_one_that_cannot_be_is_a_failure(
+    broker: RunningBroker, topic: str, group: str, tmp_path: Path
+) -> None:
+    send(broker, topic, ['{"number": 1}', "garbled", '{"number": 3}'], queues=1)
+    seen: list[tuple[int, int]] = []
+
+    @ogive.listener(topic, group=group, as_=Order)
+    async def take(order: Order, message: ogive.MessageExt) -> None:
+        seen.append((order.number, message.queue_offset))
+
+    done = work_on(broker, topic, take)
+    assert sorted(seen) == [(1, 0), (3, 2)]
+    assert (done[0].calls, done[0].failed) == (3, 1)
+    assert until(lambda: count(broker, f"%RETRY%{group}") == 1)
+
+
+def test_sql_chooses_and_the_rest_counts_as_finished(broker: RunningBroker, topic: str, group: str, tmp_path: Path) -> None:
+    with ogive.Admin(broker.name_server) as admin:
+        admin.create_topic(topic, queues=2)
+    with ogive.Producer(broker.name_server) as producer:
+        for i in range(20):
+            producer.send(topic, b"%d" % i, properties={"n": str(i)})
+    done = work_on(broker, topic, recorder(tmp_path, topic=topic, group=group, sql="n BETWEEN 5 AND 9"))
+    assert Counter(line["body"] for line in notes(tmp_path)) == Counter("56789")
+    assert sum(one.calls for one in done) == 5
+    with ogive.Admin(broker.name_server) as admin:
+        assert sum(row.lag for row in admin.lag(group)) == 0
 
 
 def test_two_attempts_never_handle_an_orderly_queue_at_once(broker: RunningBroker, topic: str, group: str, tmp_path: Path) -> None:

@@ -2,47 +2,35 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
-from ogive.broker import apache_conf
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
 from ogive.broker.duplicates import Duplicates
-from ogive.broker.groups import GroupTable
 from ogive.broker.handlers import send
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
 from ogive.broker.metrics import CONTENT_TYPE, metrics
-from ogive.broker.offsets import OffsetTable
+from ogive.broker.opening import Machine, Opened, now_ms, open_all
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.replies import Rejected
-from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.scrubbing import Scrubbing
 from ogive.broker.stats import SAMPLE_S, Traffic
-from ogive.broker.timer_progress import TimerProgressFile
 from ogive.broker.timers import Timers
-from ogive.broker.topics import TopicTable
 from ogive.broker.transaction_checks import TransactionChecks
-from ogive.broker.transactions import Transactions
-from ogive.errors import IllegalStateError, OgiveError, StoreError, StoreUnusable
+from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
-from ogive.store.fs import Fs, OsFs, reason
-from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
-from ogive.store.tables import JsonTable
-from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import Connection
 from ogive.transport.http import Page
 from ogive.transport.server import Server, ServerConnection
@@ -51,114 +39,6 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_stored, encode_host, raw_property
 
 log = logging.getLogger(__name__)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a broker takes from the machine it runs on. A simulation gives it another one."""
-
-    fs: Fs = field(default_factory=OsFs)
-    writer: MakeWriter = WriterThread
-    store: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of StoreConfig."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Opened:
-    """What stands in files."""
-
-    store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: OffsetTable
-    offsets_file: JsonTable
-    delays_file: JsonTable
-    delays: dict[str, Any]
-    transactions: Transactions
-    timers_file: TimerProgressFile
-    timers: Timers
-    retention: Retention
-    locks_file: JsonTable
-    locks: dict[str, Any]
-
-
-def _open(config: BrokerConfig, machine: Machine) -> _Opened:
-    """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
-    fs, folder = machine.fs, config.data / "config"
-    store = MessageStore.open(
-        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store),
-        fs=fs,
-        clock_ms=_now_ms,
-        monotonic=time.monotonic,
-    )
-    try:
-        apache_conf.write(fs, config, store)
-        topics = TopicTable(
-            JsonTable(fs, folder / "topics.json"),
-            cluster=config.cluster,
-            broker_name=config.name,
-            auto_create=config.auto_create_topics,
-            now_ms=_now_ms,
-            default_queues=config.default_topic_queues,
-            max_topics=config.max_topics,
-        )
-        groups = GroupTable(
-            JsonTable(fs, folder / "subscriptionGroup.json"),
-            auto_create=config.auto_create_groups,
-            now_ms=_now_ms,
-            max_groups=config.max_groups,
-        )
-        offsets, offsets_file = OffsetTable(config.max_offsets), JsonTable(fs, folder / "consumerOffset.json")
-        offsets.load(offsets_file.load() or {})
-        delays_file = JsonTable(fs, folder / "delayOffset.json")
-        delays = delays_file.load() or {}
-        _cut_progress(store, offsets, offsets_file, delays, delays_file)
-        locks_file = JsonTable(fs, folder / "queueLocks.json")
-        locks = locks_file.load() or {}
-        timers_file = TimerProgressFile(fs, config.data)
-        timers = Timers(store, store.now_ms, config.timer_max_waiting)
-        timers.recover(timers_file.progress())
-        timers_file.take_over(timers.snapshot()())
-        transactions = Transactions(store, store.now_ms, config.max_open_transactions)
-        transactions.recover(offsets)
-        retention = Retention(
-            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
-        )
-    except BaseException as exc:
-        store.close()
-        if isinstance(exc, OSError):
-            raise StoreUnusable(f"the broker's tables cannot be in {folder}: {reason(exc)}") from exc
-        raise
-    return _Opened(
-        store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, retention=retention,
-    )  # fmt: skip
-
-
-def _cut_progress(
-    store: MessageStore, offsets: OffsetTable, offsets_file: JsonTable, delays: dict[str, Any], delays_file: JsonTable
-) -> None:
-    """Nothing may stand beyond the end of its queue; written down before the first new message makes the queue grow past it."""
-    cut = offsets.cut(store.max_offset)
-    if cut:
-        log.warning("%d offsets of groups were beyond the end of their queue and are set to it", cut)
-        offsets_file.save(offsets.snapshot()())
-    table = delays.get("offsetTable")
-    if not isinstance(table, dict):
-        return
-    beyond = {
-        level: end
-        for level, at in table.items()
-        if level.isdecimal() and isinstance(at, int) and at > (end := store.max_offset(SCHEDULE_TOPIC, int(level) - 1))
-    }
-    if beyond:
-        log.warning("the progress of delay levels %s was beyond the end of their queues and is set to it", ", ".join(beyond))
-        delays_file.save(delays | {"offsetTable": table | beyond})
-        table |= beyond
 
 
 class Broker:
@@ -200,7 +80,7 @@ class Broker:
 
     async def start(self) -> None:
         """Return when the broker serves, and its name servers have been told. Raises StoreError, ConnectError; then nothing runs."""
-        opened = await asyncio.to_thread(_open, self.config, self._machine)
+        opened = await asyncio.to_thread(open_all, self.config, self._machine)
         try:
             await opened.topics.saved()
             await opened.groups.saved()
@@ -209,28 +89,30 @@ class Broker:
             opened.store.close()
             raise
         ctx = self._ctx = self._context(opened)
-        ctx.retention.needed.append(ctx.timers.needed_from)
         ctx.locks.load(opened.locks)
         self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
         ctx.delivered = self._schedule.delivered
-        self._saves = [
-            partial(_save_offsets, ctx, Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)),
-            Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced).save,
-            Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced).save,
+        ctx.retention.needed += [self._schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
+        config = self.config
+        offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
+        delays = Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced)
+        timers = Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
+        saves: list[tuple[float, Callable[[], Awaitable[None]], str]] = [
+            (config.offsets_persist_s, partial(_save_offsets, ctx, offsets), "save consumer offsets"),
+            (config.delay_persist_s, delays.save, "save delay offsets"),
+            (config.delay_persist_s, timers.save, "save the progress of timer messages"),
         ]
+        self._saves = [save for _, save, _ in saves]
         ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule, ctx.timers)
-        ctx.store.on_failure = self._store_failed
+        ctx.store.on_failure = self._fail
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.store_host)
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
-        config = self.config
         self._jobs = [
-            self._job(config.offsets_persist_s, self._saves[0], "save consumer offsets"),
-            self._job(config.delay_persist_s, self._saves[1], "save delay offsets"),
-            self._job(config.delay_persist_s, self._saves[2], "save the progress of timer messages"),
+            *(self._job(period_s, save, name) for period_s, save, name in saves),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
             self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
             self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
@@ -240,15 +122,15 @@ class Broker:
         await ctx.registration.start()
         log.info("broker %s serves on %s, store %s", config.name, self.address, config.data)
 
-    def _context(self, opened: _Opened) -> Context:
+    def _context(self, opened: Opened) -> Context:
         config, loop = self.config, asyncio.get_running_loop()
         store_host = encode_host(ip_of(config.advertised_host or config.host), self._server.port)
         return Context(
             config=config,
             levels=config.levels,
             loop=loop,
-            now_ms=_now_ms,
-            started_ms=_now_ms(),
+            now_ms=now_ms,
+            started_ms=now_ms(),
             address=self.address,
             store_host=store_host,
             store=opened.store,
@@ -282,7 +164,7 @@ class Broker:
             duplicates=_duplicates(config, opened.store),
             retention=opened.retention,
             cold_reads=ColdReads(opened.store.bring_in, loop),
-            traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=_now_ms),
+            traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=now_ms),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
             send_answer=send.answer_template(config.region, store_host),
@@ -382,9 +264,6 @@ class Broker:
         if self._ctx is not None:
             for group in groups:
                 notify_members(self._ctx, group)
-
-    def _store_failed(self, error: StoreError) -> None:
-        self._fail(error)
 
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():

@@ -1,29 +1,28 @@
 """The options of ``ogive pipeline NAME``; nothing here needs Spark, so that ``--help`` answers at once."""
 
 import argparse
-from collections.abc import Callable
-from typing import Any
 
-AddCommand = Callable[..., argparse.ArgumentParser]
+from ogive.cli.options import Commands, add_cluster, add_command, add_group
 
 
-def add_pipelines(commands: Any, command: AddCommand, client_options: Callable[[argparse.ArgumentParser], None]) -> None:
-    """*command* and *client_options* are those of ogive.cli.main."""
-    text = "archive, replay, redrive, mirror, trace-report, reconcile: ready jobs on Spark"
-    parser = commands.add_parser("pipeline", help=text, description=f"{text[0].upper()}{text[1:]}. They need the packages of ogive[spark].")
-    parser.set_defaults(group_parser=parser)
-    names = parser.add_subparsers(metavar="NAME")
+def pipeline(commands: Commands) -> None:
+    names = add_group(
+        commands,
+        "pipeline",
+        "archive, replay, redrive, mirror, trace-report, reconcile: ready jobs on Spark",
+        "They need the packages of ogive[spark].",
+    )
     for add in (_archive, _replay, _redrive, _mirror, _trace_report, _reconcile):
-        one = add(names, command)
-        client_options(one)
+        one = add(names)
+        add_cluster(one)
         one.add_argument("--master", default="local[*]", help="Spark's master (default: local[*], this machine)")
         one.add_argument("--memory", default="1g", help="heap of Spark's driver (default: 1g)")
         one.add_argument("--dry-run", action="store_true", help="only say what would be done")
         one.add_argument("--json", action="store_true", help="the summary as one JSON object")
 
 
-def _archive(names: Any, command: AddCommand) -> argparse.ArgumentParser:
-    one = command(
+def _archive(names: Commands) -> argparse.ArgumentParser:
+    one = add_command(
         names,
         "archive",
         "pipeline:archive",
@@ -40,8 +39,8 @@ def _archive(names: Any, command: AddCommand) -> argparse.ArgumentParser:
     return one
 
 
-def _replay(names: Any, command: AddCommand) -> argparse.ArgumentParser:
-    one = command(
+def _replay(names: Commands) -> argparse.ArgumentParser:
+    one = add_command(
         names,
         "replay",
         "pipeline:replay",
@@ -60,8 +59,8 @@ def _replay(names: Any, command: AddCommand) -> argparse.ArgumentParser:
     return one
 
 
-def _redrive(names: Any, command: AddCommand) -> argparse.ArgumentParser:
-    one = command(
+def _redrive(names: Commands) -> argparse.ArgumentParser:
+    one = add_command(
         names,
         "redrive",
         "pipeline:redrive",
@@ -77,8 +76,8 @@ def _redrive(names: Any, command: AddCommand) -> argparse.ArgumentParser:
     return one
 
 
-def _mirror(names: Any, command: AddCommand) -> argparse.ArgumentParser:
-    one = command(
+def _mirror(names: Commands) -> argparse.ArgumentParser:
+    one = add_command(
         names,
         "mirror",
         "pipeline:mirror",
@@ -97,8 +96,8 @@ def _mirror(names: Any, command: AddCommand) -> argparse.ArgumentParser:
     return one
 
 
-def _trace_report(names: Any, command: AddCommand) -> argparse.ArgumentParser:
-    one = command(
+def _trace_report(names: Commands) -> argparse.ArgumentParser:
+    one = add_command(
         names,
         "trace-report",
         "pipeline:trace_report",
@@ -112,8 +111,8 @@ def _trace_report(names: Any, command: AddCommand) -> argparse.ArgumentParser:
     return one
 
 
-def _reconcile(names: Any, command: AddCommand) -> argparse.ArgumentParser:
-    one = command(
+def _reconcile(names: Commands) -> argparse.ArgumentParser:
+    one = add_command(
         names,
         "reconcile",
         "pipeline:reconcile",

@@ -31,7 +31,7 @@ from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, decoded
 from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullStatus, retry_topic
@@ -87,6 +87,7 @@ class Consuming:
     """One attempt of one task. All listeners are of one group."""
 
     def __init__(self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig) -> None:
+        listeners = [decoded(one) for one in listeners]
         name = listeners[0].config.group
         self._config = config
         self._loop = asyncio.get_running_loop()

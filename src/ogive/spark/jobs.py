@@ -16,7 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import ogive
 from ogive.client import api
 from ogive.client.config import ClientConfig
+from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.member import check_one_group
+from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
@@ -142,7 +144,7 @@ def run_listeners(
     jobs: dict[str, GroupJob] = {}
     for group, ours in groups.items():
         check(ours, client)
-        prepare(client, group, [one.config.topic for one in ours])
+        prepare(client, ours)
         jobs[group] = GroupJob(spark, Work(client, tuple(ours), tasks), checkpoint / group, say, once=once)
     for job in jobs.values():
         job.start()
@@ -202,12 +204,17 @@ def check(listeners: Sequence[AnyListener], client: ClientConfig) -> None:
             )
 
 
-def prepare(client: ClientConfig, group: str, topics: Sequence[str]) -> None:
-    """Make sure that the topics exist, and that the group has a retry topic: a stream cannot begin without its queues."""
+def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
+    """Make sure that the topics exist, and that the group has a retry topic: a stream cannot begin without its queues.
+
+    Raises SubscriptionInvalid for SQL that a broker does not take, and BrokerInternalError where it filters by tags only.
+    """
+    group = listeners[0].config.group
+    portal().call(check_filters(client, listeners))
     with ogive.Admin(client=client) as admin:
         route = None
-        for topic in topics:
-            route = admin.route(topic)
+        for one in listeners:
+            route = admin.route(one.config.topic)
         try:
             admin.route(retry_topic(group))
             return
@@ -225,3 +232,12 @@ def prepare(client: ClientConfig, group: str, topics: Sequence[str]) -> None:
             await pool.close()
 
     portal().call(create())
+
+
+async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
+    """Show a broker each listener's SQL: better no start than tasks that fail at their first pull."""
+    async with ClientInstance(client) as instance:
+        calls = GroupCalls(instance, listeners[0].config.group)
+        for one in listeners:
+            await instance.route(one.config.topic)
+            await calls.check_filter(one.config.subscription(0))

@@ -31,11 +31,14 @@ from ogive.errors import DataLoss, InvalidOption, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.bounds import AtTime, AtTimes, Bound
 from ogive.spark.decode import RecordDecoder, queue_offsets
+from ogive.spark.fetching import SETTLE_S
+from ogive.spark.losses import data_loss, removed, shrunk
 from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, resolve, times_wanted, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
-from ogive.spark.rpc import SETTLE_S, Cluster, Filter, Patience, cluster, data_loss, removed, shrunk
+from ogive.spark.routes import Patience
+from ogive.spark.rpc import Cluster, Filter, cluster
 from ogive.spark.schema import arrow_schema
 from ogive.sql92 import compile_expression
 

@@ -8,7 +8,6 @@ import asyncio
 import functools
 import logging
 import os
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,33 +17,14 @@ from typing import Any, Final, Literal, TypeVar
 from ogive.client import api
 from ogive.client.portal import Portal, portal
 from ogive.client.routes import MASTER_ID, auto_create_route, broker_addresses, publish_queues, subscribe_queues
-from ogive.errors import (
-    BrokerBusy,
-    BrokerInternalError,
-    DataLoss,
-    GroupNotExist,
-    InvalidOption,
-    NoNameServer,
-    NoRoute,
-    OgiveError,
-    ServiceNotAvailable,
-    TopicNotExist,
-    TransportError,
-)
-from ogive.model import (
-    AUTO_CREATE_TOPIC,
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
-    TOOLS_GROUP,
-    MessageQueue,
-    PullStatus,
-    reply_topic,
-)
+from ogive.errors import GroupNotExist, NoRoute, OgiveError, TopicNotExist
+from ogive.model import AUTO_CREATE_TOPIC, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue, PullStatus, reply_topic
 from ogive.spark.access import Access
-from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S, Selection
+from ogive.spark.fetching import Fetched, Reading, record_count
+from ogive.spark.options import Selection
 from ogive.spark.ranges import Chunks, QueueRange
+from ogive.spark.routes import CALL_TIMEOUT_S, PASSING, ROUTE_AGE_S, USUAL, BrokerAway, Patience, Routes, reading_address
+from ogive.spark.selecting import assigned, matching
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
@@ -53,16 +33,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ROUTE_AGE_S: Final = 30.0
-CALL_TIMEOUT_S: Final = 5.0
 PULL_TIMEOUT_S: Final = 20.0
-RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
-"""How long one call is tried again while its broker is away. Longer outages end the task; Spark then tries the task again."""
 
 IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 32  # chunks, each of at most CHUNK_BYTES and one answer
-CHUNK_BYTES: Final = 4 * 1024 * 1024
-SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by bit
 
 NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
 
@@ -84,27 +58,6 @@ class Filter:
 EVERYTHING: Final = Filter()
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing."""
-
-    window_s: float = RETRY_WINDOW_S
-    retries: int | None = None
-    pause_s: float | None = None
-
-
-USUAL: Final = Patience()
-
-_Fetched = tuple[list[tuple[QueueRange, bytes]], int]  # answers with the offsets that they cover, and the offset behind the last one
-
-
-class BrokerAway(NoRoute):
-    """The topic has a route, but without the broker of a queue that is to be read: a broker that restarts is missing for a while."""
-
-
-PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
-
-
 def cluster(access: Access | tuple[str, ...]) -> "Cluster":
     """This process's connections to a cluster. Name servers alone stand for an access without credentials and TLS."""
     return _cluster_of(os.getpid(), access if isinstance(access, Access) else Access(name_servers=access))
@@ -119,12 +72,11 @@ class Cluster:
     """Calls that block the calling thread. Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help."""
 
     def __init__(self, access: Access, portal: Portal) -> None:
-        self._name_servers = access.name_servers
         self._namespace = access.namespace
         self._portal = portal
         self.pool = access.pool()
         self._topics: tuple[list[str], float] | None = None
-        self._routes: dict[str, tuple[TopicRouteData, float]] = {}
+        self._routes = Routes(self.pool, access.name_servers)
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
@@ -182,10 +134,10 @@ class Cluster:
 
     async def _masters(self) -> dict[str, str]:
         """Name -> address. Raises NoNameServer, NoRoute for a cluster without brokers."""
-        info = await self._ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+        info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
         masters = {name: broker.addresses[MASTER_ID] for name, broker in info.brokers.items() if MASTER_ID in broker.addresses}
         if not masters:
-            raise BrokerAway(f"{'; '.join(self._name_servers)} knows no broker")
+            raise BrokerAway(f"{'; '.join(self._routes.name_servers)} knows no broker")
         return masters
 
     async def _marks(self, group: str, topic: str) -> dict[str, int]:
@@ -199,7 +151,7 @@ class Cluster:
                 log.warning("broker %s does not say where group %s stands: %s", name, group, exc)
                 return None
 
-        masters = await self._insist(topic, self._masters)
+        masters = await self._routes.insist(topic, self._masters)
         answers = await asyncio.gather(*(ask(name, address) for name, address in masters.items()))
         return {name: number for name, number in zip(masters, answers, strict=True) if number is not None}
 
@@ -221,19 +173,19 @@ class Cluster:
                     raise failure
                 log.warning("a broker was not told of progress: %s", failure)
 
-        await self._insist(topic, tell_all)
+        await self._routes.insist(topic, tell_all)
 
     # --- where to write ----------------------------------------------------------------------------------------------
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues to send to; for a topic that its first message will create, those that it will get. Raises NoRoute."""
         try:
-            queues = publish_queues(topic, await self._route(topic))
+            queues = publish_queues(topic, await self._routes.route(topic))
         except NoRoute:
             if topic.startswith("%"):
                 raise
             try:
-                template = await self._route(AUTO_CREATE_TOPIC)
+                template = await self._routes.route(AUTO_CREATE_TOPIC)
             except NoRoute:
                 template = TopicRouteData(queues=(), brokers=())
             queues = publish_queues(topic, auto_create_route(template, NEW_TOPIC_QUEUES))
@@ -246,18 +198,18 @@ class Cluster:
     async def master_of(self, queue: MessageQueue) -> str:
         """The address to write to. Raises BrokerAway."""
         try:
-            route = await self._route(queue.topic)
+            route = await self._routes.route(queue.topic)
         except NoRoute:
-            route = await self._route(AUTO_CREATE_TOPIC)
+            route = await self._routes.route(AUTO_CREATE_TOPIC)
         address = broker_addresses((route,)).get(queue.broker_name, {}).get(MASTER_ID)
         if address is None:
-            self._expire(queue.topic)
+            self._routes.expire(queue.topic)
             raise BrokerAway(f"queue {queue} has no master in the route of its topic")
         return address
 
     def forget_route(self, topic: str) -> None:
         """Ask for it again at its next use."""
-        self._expire(topic)
+        self._routes.expire(topic)
 
     # --- the work behind the calls -----------------------------------------------------------------------------------
 
@@ -265,10 +217,10 @@ class Cluster:
         """*call* with each queue and the address of its broker."""
 
         async def one(queue: MessageQueue) -> T:
-            return await call(queue, await self._address(queue))
+            return await call(queue, await self._routes.address(queue))
 
         wanted = tuple(queues)
-        answers = await asyncio.gather(*(self._insist(queue.topic, functools.partial(one, queue)) for queue in wanted))
+        answers = await asyncio.gather(*(self._routes.insist(queue.topic, functools.partial(one, queue)) for queue in wanted))
         return dict(zip(wanted, answers, strict=True))
 
     async def _search(self, address: str, queue: MessageQueue, time_ms: int) -> int:
@@ -277,7 +229,7 @@ class Cluster:
     async def _selected(self, selection: Selection, patience: Patience) -> dict[MessageQueue, TopicOffset]:
         topics: Sequence[str] = selection.topics
         if selection.pattern is not None:
-            known = await self._insist("", self._all_topics, patience)
+            known = await self._routes.insist("", self._all_topics, patience)
             ours = [self._namespace.strip(topic) for topic in known if self._namespace.holds(topic)]
             topics = [self._namespace.wrap(topic) for topic in matching(selection.pattern, ours)]
         spans = await self._spans(topics, patience)
@@ -288,8 +240,8 @@ class Cluster:
         """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S old."""
         now = asyncio.get_running_loop().time()
         if self._topics is None or now - self._topics[1] >= ROUTE_AGE_S:
-            topics = await self._ask_one(lambda address: api.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S))
-            info = await self._ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+            topics = await self._routes.ask_one(lambda address: api.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+            info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
             own = SYSTEM_TOPICS | info.brokers.keys() | info.clusters.keys() | {reply_topic(name) for name in info.clusters}
             users = [topic for topic in topics if topic not in own and not topic.lower().startswith(SYSTEM_TOPIC_PREFIX)]
             self._topics = users, now
@@ -303,10 +255,10 @@ class Cluster:
 
     async def _spans_of(self, topic: str, patience: Patience) -> dict[MessageQueue, TopicOffset]:
         async def ask() -> dict[MessageQueue, TopicOffset]:
-            route = await self._route(topic)
+            route = await self._routes.route(topic)
             addresses = broker_addresses((route,))
             tables = await asyncio.gather(
-                *(api.topic_stats(self.pool, _master(addresses[name]), topic, timeout_s=CALL_TIMEOUT_S) for name in addresses)
+                *(api.topic_stats(self.pool, reading_address(addresses[name]), topic, timeout_s=CALL_TIMEOUT_S) for name in addresses)
             )
             known = {queue: span for table in tables for queue, span in table.items()}
             # a queue that was never written may be missing in a broker's table
@@ -315,22 +267,22 @@ class Cluster:
                 for queue in subscribe_queues(topic, route)
             }
 
-        return await self._insist(topic, ask, patience)
+        return await self._routes.insist(topic, ask, patience)
 
     async def _committed(self, group: str, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         async def ask(queue: MessageQueue) -> int | None:
             try:
-                address = await self._address(queue)
+                address = await self._routes.address(queue)
                 return await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
             except GroupNotExist:
                 return None
 
-        answers = await asyncio.gather(*(self._insist(queue.topic, functools.partial(ask, queue)) for queue in queues))
+        answers = await asyncio.gather(*(self._routes.insist(queue.topic, functools.partial(ask, queue)) for queue in queues))
         return {queue: offset for queue, offset in zip(queues, answers, strict=True) if offset is not None}
 
     async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
-            address = await self._address(queue)
+            address = await self._routes.address(queue)
             try:
                 await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
             except GroupNotExist:
@@ -356,8 +308,12 @@ class Cluster:
         to check, who decodes it.
         """
         chunks = Chunks(ranges)
-        reading = _Reading(self, chunks, group, wanted, fail_on_data_loss, patience)
-        window: deque[tuple[QueueRange, Future[_Fetched]]] = deque()
+
+        async def pull(part: QueueRange) -> api.RawPull:
+            return await self.pull(group, part, wanted, patience)
+
+        reading = Reading(pull, chunks, filtered=not wanted.takes_all, fail_on_data_loss=fail_on_data_loss)
+        window: deque[tuple[QueueRange, Future[Fetched]]] = deque()
         depth, largest = 4, 0
         try:
             while True:
@@ -389,201 +345,8 @@ class Cluster:
             subscription=filtered.expression,
             expression_type=filtered.kind,
         )
-        return await api.pull_raw(self.pool, await self._address(wanted.queue), header, timeout_s=PULL_TIMEOUT_S)
+        return await api.pull_raw(self.pool, await self._routes.address(wanted.queue), header, timeout_s=PULL_TIMEOUT_S)
 
     async def pull(self, group: str, wanted: QueueRange, filtered: Filter, patience: Patience = USUAL) -> api.RawPull:
         """One pull of up to len(wanted) messages, on the cluster's loop."""
-        return await self._insist(wanted.queue.topic, lambda: self._pull(group, wanted, filtered), patience)
-
-    # --- routes ------------------------------------------------------------------------------------------------------
-
-    async def _address(self, queue: MessageQueue) -> str:
-        addresses = broker_addresses((await self._route(queue.topic),)).get(queue.broker_name)
-        if addresses is None:
-            self._expire(queue.topic)
-            raise BrokerAway(f"queue {queue} has no broker in the route of its topic")
-        return _master(addresses)
-
-    async def _route(self, topic: str) -> TopicRouteData:
-        """The route of *topic*, at most ROUTE_AGE_S old."""
-        now = asyncio.get_running_loop().time()
-        known = self._routes.get(topic)
-        if known is not None and now - known[1] < ROUTE_AGE_S:
-            return known[0]
-        try:
-            route = await self._ask_name_servers(topic)
-        except (NoNameServer, NoRoute):
-            if known is None:
-                raise
-            return known[0]  # a name server or broker that restarts: the addresses are likely still right
-        self._routes[topic] = (route, now)
-        return route
-
-    def _expire(self, topic: str) -> None:
-        known = self._routes.get(topic)
-        if known is not None:
-            self._routes[topic] = (known[0], -ROUTE_AGE_S)
-
-    async def _ask_name_servers(self, topic: str) -> TopicRouteData:
-        async def ask(address: str) -> TopicRouteData:
-            try:
-                return await api.get_route(self.pool, address, topic, timeout_s=CALL_TIMEOUT_S)
-            except TopicNotExist:
-                raise NoRoute(f"topic {topic!r} has no route on {address}: it does not exist, or its broker is down") from None
-
-        return await self._ask_one(ask)
-
-    async def _ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """The answer of the first name server that gives one. Raises NoNameServer."""
-        failures: list[str] = []
-        for address in self._name_servers:
-            try:
-                return await ask(address)
-            except TransportError as exc:
-                failures.append(str(exc))
-        raise NoNameServer("; ".join(failures))
-
-    async def _insist(self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL) -> T:
-        """*call*, again while its failure may pass."""
-        clock = asyncio.get_running_loop()
-        deadline = clock.time() + patience.window_s
-        pause = 0.05 if patience.pause_s is None else patience.pause_s
-        tries = 0
-        while True:
-            try:
-                return await call()
-            except PASSING as exc:
-                if clock.time() + pause > deadline or tries == patience.retries:
-                    raise
-                log.warning("trying again in %.2f s: %s", pause, exc)
-                self._expire(topic)
-            await asyncio.sleep(pause)
-            tries += 1
-            pause = min(2 * pause, 2.0) if patience.pause_s is None else pause
-
-
-class _Reading:
-    """One call of Cluster.read."""
-
-    def __init__(
-        self, cluster: Cluster, chunks: Chunks, group: str, filtered: Filter, fail_on_data_loss: bool, patience: Patience = USUAL
-    ) -> None:
-        self._cluster = cluster
-        self._chunks = chunks
-        self._group = group
-        self._filter = filtered
-        self._fail_on_data_loss = fail_on_data_loss
-        self._patience = patience
-
-    async def fetch(self, chunk: QueueRange) -> _Fetched:
-        """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are reached before."""
-        answers: list[tuple[QueueRange, bytes]] = []
-        at, size = chunk.start, 0
-        while at < chunk.end and size < CHUNK_BYTES:
-            wanted = QueueRange(chunk.queue, at, chunk.end)
-            answer = await self._cluster.pull(self._group, wanted, self._filter, self._patience)
-            following = min(max(answer.next_offset, at), chunk.end)
-            if at == chunk.start:
-                self._chunks.learn(len(wanted), following - at)
-            if answer.status is PullStatus.FOUND and following > at:
-                body = until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
-                answers.append((QueueRange(chunk.queue, at, following), body))
-                size += len(body)
-            elif answer.status is PullStatus.NO_MATCHED_MSG and not self._filter.takes_all and following > at:
-                pass  # the broker looked at these and the filter took none
-            elif following > at:
-                self._lost(QueueRange(chunk.queue, at, following))
-            else:
-                following = await self._settle(wanted)
-            at = following
-        return answers, at
-
-    async def _settle(self, wanted: QueueRange) -> int:
-        """The queue ends before *wanted*, although it was longer when the read was planned: give a starting broker a moment.
-
-        Returns where to go on.
-        """
-        clock = asyncio.get_running_loop()
-        deadline = clock.time() + SETTLE_S
-        while clock.time() < deadline:
-            await asyncio.sleep(0.1)
-            answer = await self._cluster.pull(self._group, wanted, self._filter, self._patience)
-            if answer.next_offset > wanted.start:
-                return wanted.start
-        self._lost(wanted)
-        return wanted.end
-
-    def _lost(self, gone: QueueRange) -> None:
-        if self._fail_on_data_loss:
-            raise data_loss(gone)
-        log.warning("%s", data_loss(gone))
-
-
-def shrunk(queue: MessageQueue, end: int, position: int) -> DataLoss:
-    return DataLoss(
-        f"{queue} ends at offset {end}, but was read up to {position}: it lost messages, and new ones get the offsets of old ones. "
-        f"With failOnDataLoss=false reading goes on at {end}."
-    )
-
-
-def data_loss(gone: QueueRange) -> DataLoss:
-    return DataLoss(
-        f"{len(gone)} messages of {gone.queue} are gone: offsets {gone.start} to {gone.end - 1} were deleted before they were read. "
-        "With failOnDataLoss=false the read goes on behind them."
-    )
-
-
-def removed(gone: QueueRange) -> DataLoss:
-    return DataLoss(
-        f"{gone.queue} is not a queue of its topic any more, and its offsets {gone.start} to {gone.end - 1} were not read. Give the topic "
-        "its queue back to read them; with failOnDataLoss=false reading goes on without them."
-    )
-
-
-def matching(pattern: str, topics: Iterable[str]) -> list[str]:
-    """The topics whose whole name matches *pattern*, sorted. Retry and dead-letter topics only where the pattern itself begins with %."""
-    whole = re.compile(pattern)
-    special = (RETRY_PREFIX, DLQ_PREFIX)
-    return sorted(topic for topic in topics if whole.fullmatch(topic) and (pattern.startswith("%") or not topic.startswith(special)))
-
-
-def assigned(queues: Mapping[str, Mapping[str, Iterable[int]]], known: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """The *known* queues that the option assign names. Raises InvalidOption where one does not exist."""
-    of_topic: dict[str, dict[str, set[int]]] = {}
-    for queue in known:
-        of_topic.setdefault(queue.topic, {}).setdefault(queue.broker_name, set()).add(queue.queue_id)
-    found: list[MessageQueue] = []
-    for topic, brokers in queues.items():
-        for broker, ids in brokers.items():
-            names = list(of_topic.get(topic, {})) if not broker else [broker]
-            for queue_id in sorted(ids):
-                there = [MessageQueue(topic, name, queue_id) for name in names if queue_id in of_topic.get(topic, {}).get(name, set())]
-                if not there:
-                    raise InvalidOption(f"assign names queue {topic}/{broker or '*'}/{queue_id}, which does not exist")
-                found += there
-    return found
-
-
-def record_count(body: bytes) -> int:
-    """How many stored messages *body* holds."""
-    at = count = 0
-    while at < len(body):
-        at += max(1, int.from_bytes(body[at : at + 4]))
-        count += 1
-    return count
-
-
-def until(body: bytes, end: int) -> bytes:
-    """The records before queue offset *end*."""
-    at = 0
-    while at < len(body) and int.from_bytes(body[at + 20 : at + 28]) < end:
-        at += max(1, int.from_bytes(body[at : at + 4]))  # never 0: the decoder reports damage, here it must only not loop
-    return body[:at]
-
-
-def _master(addresses: Mapping[int, str]) -> str:
-    """The master's address; the first slave's while there is none: reading goes on."""
-    return addresses.get(MASTER_ID) or addresses[min(addresses)]
-
-
-__all__ = ["EVERYTHING", "PASSING", "SETTLE_S", "Cluster", "Filter", "Patience", "cluster", "data_loss", "removed", "shrunk"]
+        return await self._routes.insist(wanted.queue.topic, lambda: self._pull(group, wanted, filtered), patience)

@@ -19,8 +19,9 @@ from ogive.client import api
 from ogive.client.routes import split_by_size
 from ogive.errors import NoNameServer, NoRoute, NotANameServer, OgiveError, SendFailed, SendTimeout, TopicNotExist
 from ogive.model import MessageQueue, PropertyName, SendResult
+from ogive.spark.routes import PASSING
 from ogive.spark.rows import Row, queue_of
-from ogive.spark.rpc import PASSING, Cluster
+from ogive.spark.rpc import Cluster
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
 from ogive.wire.message import MAX_BATCH_MESSAGES, BatchItem, encode_batch, java_hash, parse_offset_message_id

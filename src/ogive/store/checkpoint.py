@@ -18,7 +18,7 @@ from typing import Final
 from ogive.errors import StoreCorrupt
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import Fs
-from ogive.store.index import IndexState
+from ogive.store.indexfile import IndexState
 from ogive.store.model import QueueKey
 from ogive.store.record import NEVER
 from ogive.store.tables import read_file, replace_file, write_synced

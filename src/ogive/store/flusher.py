@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, QueueWrite
-from ogive.store.index import IndexFiles, IndexWrite, KeyIndex
+from ogive.store.index import KeyIndex
+from ogive.store.indexfile import IndexFiles, IndexWrite
 from ogive.store.model import QueueKey, StoreConfig
 
 

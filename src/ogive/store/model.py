@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from ogive.errors import InvalidOption, StoreError
 from ogive.model import DelayLevels
-from ogive.store.index import Sizes
+from ogive.store.indexfile import Sizes
 
 
 class FileSizes(NamedTuple):

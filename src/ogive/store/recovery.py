@@ -29,9 +29,10 @@ from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, read_entries
 from ogive.store.disk import Disk
 from ogive.store.fs import Fs
-from ogive.store.index import IndexFiles, KeyIndex, Sizes, index_names
-from ogive.store.index import found_sizes as found_index_sizes
-from ogive.store.index import restored as restored_index
+from ogive.store.index import KeyIndex
+from ogive.store.indexfile import IndexFiles, Sizes, index_names
+from ogive.store.indexfile import found_sizes as found_index_sizes
+from ogive.store.indexfile import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.reading import first_at

@@ -19,7 +19,7 @@ from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
-from ogive.store.index import index_names, restored
+from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
 from ogive.store.model import StoreConfig
 from ogive.store.record import Record, tag_hash

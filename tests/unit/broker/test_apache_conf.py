@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ogive.broker import apache_conf
-from ogive.store.index import Sizes
+from ogive.store.indexfile import Sizes
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker
 

@@ -79,7 +79,7 @@ async def test_refused_requests_count(tmp_path: Path) -> None:
 
 async def test_ready_and_healthy_are_two_things(server: Broker) -> None:
     assert (server.ready_page().status, server.health_page().status, server.metrics_page().status) == (200, 200, 200)
-    server._store_failed(StoreFailed("the disk is gone"))
+    server._fail(StoreFailed("the disk is gone"))
     assert (server.ready_page().status, server.health_page().status) == (503, 503)
     assert "the disk is gone" in server.health_page().text
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ogive.cli import config_file
-from ogive.cli.main import build_parser, main
+from ogive.cli.main import main
+from ogive.cli.parser import build_parser
 from ogive.errors import InvalidOption
 
 

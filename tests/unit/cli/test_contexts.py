@@ -9,7 +9,8 @@ import pytest
 
 from ogive.cli import contexts
 from ogive.cli.connect import client_config
-from ogive.cli.main import build_parser, main
+from ogive.cli.main import main
+from ogive.cli.parser import build_parser
 from ogive.errors import InvalidOption
 
 

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.cli.main import build_parser, main
+from ogive.cli.main import main
+from ogive.cli.parser import build_parser
 from ogive.cli.pipeline import _server
 from ogive.errors import InvalidOption
 

@@ -9,10 +9,10 @@ from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import ClientConfig
 from ogive.errors import IllegalStateError, InvalidOption, NoPermission, NoRoute, ResponseCode
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.bodies import OffsetWrapper, TopicOffset, consume_stats_dumps, topic_stats_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from tests.unit.client.fake_broker import FakeBroker, error, ok
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 OTHER = MessageQueue("Orders", "broker-b", 0)

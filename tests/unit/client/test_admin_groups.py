@@ -10,6 +10,7 @@ from ogive.aio import Admin
 from ogive.client import api
 from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption, NoRoute, ResponseCode
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire import headers as h
 from ogive.wire.bodies import (
     Connection,
@@ -27,7 +28,6 @@ from ogive.wire.bodies import (
 )
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from tests.unit.client.fake_broker import FakeBroker, error, ok
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 OTHER = MessageQueue("Orders", "broker-b", 0)

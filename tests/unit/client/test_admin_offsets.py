@@ -10,10 +10,10 @@ from ogive.aio import Admin
 from ogive.client.admin import OffsetReset, ResetTarget
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire import headers as h
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import decode_properties, encode_host, encode_properties, encode_stored, offset_message_id
-from tests.unit.client.fake_broker import FakeBroker, error, ok
 from tests.unit.client.test_admin_groups import OTHER, QUEUE, connect
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ from ogive.errors import (
     TopicNotExist,
 )
 from ogive.model import MessageQueue, PullStatus, SendStatus
+from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.bodies import (
@@ -35,7 +36,6 @@ from ogive.wire.bodies import (
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_stored
-from tests.unit.client.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
 
 QUEUE = MessageQueue("Orders", "broker-a", 1)
 

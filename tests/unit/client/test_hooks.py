@@ -13,9 +13,9 @@ from ogive.client.config import ProducerConfig
 from ogive.client.producer import Producer
 from ogive.errors import MessageIllegal, NoRoute, ResponseCode, SendFailed
 from ogive.model import Message, SendResult
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, error
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import decode_batch, decode_properties
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker, error
 from tests.unit.client.test_producer import properties_of
 
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -9,10 +9,10 @@ from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 HEART_BEAT = RequestCode.HEART_BEAT

@@ -10,8 +10,8 @@ import pytest
 from ogive.client.config import ProducerConfig
 from ogive.errors import MessageIllegal, OgiveError, ResponseCode, SendFailed, SendTimeout
 from ogive.model import SendResult
+from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error
 from ogive.wire.message import decode_batch, decode_properties
-from tests.unit.client.fake_broker import HANG_UP, SILENT, FakeBroker, error
 from tests.unit.client.test_producer import BATCH, BUSY, SEND, producing, stop_and_be_noticed
 
 TWO = ProducerConfig(max_requests=2)

@@ -21,8 +21,8 @@ from ogive.errors import (
     ProtocolError,
     TopicNotExist,
 )
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 
 async def test_the_server_that_answered_last_is_asked_first() -> None:

@@ -10,12 +10,12 @@ from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.namespace import Namespace
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import Message, MessageExt, MessageQueue
+from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import encode_properties
 from tests.unit.client.consumer.polling import collect
 from tests.unit.client.consumer.test_push_consumer import QUICK, Seen, to
-from tests.unit.client.fake_broker import FakeBroker, error
 
 SEND, PULL, HEARTBEAT, UPDATE = (
     RequestCode.SEND_MESSAGE_V2,

@@ -26,6 +26,7 @@ from ogive.errors import (
     SendTimeout,
 )
 from ogive.model import Message, MessageQueue, SendStatus
+from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_READ, QueueData, TopicRouteData, dumps
 from ogive.wire.codes import RequestCode, SerializeType, SysFlag
@@ -33,7 +34,6 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import CompressionType, decompress
 from ogive.wire.headers import SendMessageRequestV2, decode_header
 from ogive.wire.message import decode_batch, decode_properties, java_hash
-from tests.unit.client.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE

@@ -16,6 +16,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
 from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ProtocolError, ReplyTimeout, ResponseCode, SendFailed, TooManyRequests
 from ogive.model import Message
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import RequestCode, SysFlag
@@ -23,7 +24,6 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import compress
 from ogive.wire.headers import PushReplyMessageRequest, SendMessageRequestV2, decode_header, encode_header
 from ogive.wire.message import decode_properties
-from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE

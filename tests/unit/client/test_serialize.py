@@ -19,9 +19,9 @@ from ogive.client.listener import AnyListener
 from ogive.client.serialize import reader, to_json
 from ogive.errors import BodyUnreadable, InvalidOption
 from ogive.model import Message, MessageExt
+from ogive.testing.fake_broker import FakeBroker
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK
-from tests.unit.client.fake_broker import FakeBroker
 
 
 class Currency(enum.Enum):

@@ -25,8 +25,8 @@ from ogive.client import sync, sync_admin
 from ogive.client.config import ProducerConfig
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PAIRS = [

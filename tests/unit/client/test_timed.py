@@ -10,11 +10,11 @@ import pytest
 from ogive import aio
 from ogive.errors import BrokerError, InvalidOption, ResponseCode
 from ogive.model import Message
+from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import RecallMessageResponse, SendMessageResponse
 from ogive.wire.message import decode_properties
-from tests.unit.client.fake_broker import FakeBroker, error, ok
 
 SEND, RECALL = RequestCode.SEND_MESSAGE_V2, RequestCode.RECALL_MESSAGE
 AT = datetime(2026, 11, 22, 12, 0, 0, 250_000, tzinfo=UTC)

@@ -19,12 +19,12 @@ from ogive.client.trace import Tracer
 from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, packed
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import TRACE_TOPIC, MessageExt, MessageQueue, SendResult, SendStatus
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers import SendMessageRequestV2, decode_header
 from ogive.wire.message import decode_properties, encode_properties
 from tests.unit.client.consumer.test_process_queue import message
 from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, eventually
-from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

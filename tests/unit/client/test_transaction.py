@@ -15,13 +15,13 @@ from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, ResponseCode, SendFailed, SendTimeout
 from ogive.model import HALF_TOPIC, Message, MessageExt
+from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire import headers as h
 from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import Decision, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header, encode_header
 from ogive.wire.message import encode_stored, offset_message_id
-from tests.unit.client.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 
 SEND = RequestCode.SEND_MESSAGE_V2
 END = RequestCode.END_TRANSACTION

@@ -1,5 +1,6 @@
 """What of a listener job is decided without a broker: sizes, tasks, and listeners that travel."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -7,13 +8,16 @@ import pytest
 
 import ogive
 from ogive.client.config import ClientConfig
-from ogive.errors import InvalidOption
-from ogive.model import MessageQueue
+from ogive.errors import BrokerInternalError, InvalidOption, ResponseCode
+from ogive.model import MessageQueue, retry_topic
+from ogive.testing.fake_broker import FakeBroker, error
+from ogive.wire.bodies import loads_object
+from ogive.wire.codes import RequestCode
 
 pytest.importorskip("pyspark")
 
 from ogive.spark.failures import reason
-from ogive.spark.jobs import check
+from ogive.spark.jobs import check, prepare
 from ogive.spark.listening import LARGEST_BATCH, Work, next_size, spread
 from ogive.spark.ranges import QueueRange
 
@@ -78,6 +82,27 @@ def test_namespaces_are_for_the_local_engine() -> None:
 
     with pytest.raises(InvalidOption, match="--engine local"):
         check([show], ClientConfig(namespace="shop"))
+
+
+async def test_a_broker_that_cannot_filter_in_sql_is_told_of_before_the_job_starts() -> None:
+    """Else each task would fail on its first pull, again and again."""
+
+    @ogive.listener("Orders", group="billing", sql="amount > 100")
+    def show(message: ogive.MessageExt) -> None: ...
+
+    @ogive.listener("Prices", group="billing", tags="a")
+    def tagged(message: ogive.MessageExt) -> None: ...
+
+    async with FakeBroker({"Orders": 1, "Prices": 1, retry_topic("billing"): 1}) as broker:
+        client = ClientConfig(name_server=broker.address)
+        await asyncio.to_thread(prepare, client, [tagged, show])
+        (asked,) = broker.of(RequestCode.CHECK_CLIENT_CONFIG)
+        body = loads_object(asked.body)
+        assert body["group"] == "billing"
+        assert (body["subscriptionData"]["topic"], body["subscriptionData"]["subString"]) == ("Orders", "amount > 100")
+        broker.on(RequestCode.CHECK_CLIENT_CONFIG, error(ResponseCode.SYSTEM_ERROR, "The broker does not support SQL92"))
+        with pytest.raises(BrokerInternalError, match="does not support SQL92"):
+            await asyncio.to_thread(prepare, client, [show])
 
 
 def test_of_a_failure_our_sentence_is_told() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ogive.store.disk import Cold, Disk
-from ogive.store.index import HEADER, ITEM, IndexFiles, KeyIndex, Sizes, as_index_hash, restored, sizes_of
+from ogive.store.index import KeyIndex, as_index_hash
+from ogive.store.indexfile import HEADER, ITEM, IndexFiles, Sizes, restored
 from ogive.store.keyhash import java_hashes, java_prefix
 from ogive.store.model import NewMessage
 from tests.chaos.recorder import MemoryFs
@@ -37,13 +38,6 @@ def test_files_are_apaches() -> None:
     assert head.data[:40].hex() == "0000018bcfe5687b0000018bcfe5687b000000000010000000000000001000000000000100000002"
     assert head.data[9_973_712 : 9_973_712 + 4].hex() == "00000001"
     assert sum(head.data[40:]) == 1
-
-
-def test_sizes_are_told_from_the_length_of_a_file() -> None:
-    assert sizes_of(420_000_040) == (5_000_000, 20_000_000)
-    assert sizes_of(Sizes(16, 64).file_bytes) == (16, 64)
-    assert sizes_of(420_000_041) is None
-    assert sizes_of(0) is None
 
 
 def test_hash_is_javas_absolute_value() -> None:

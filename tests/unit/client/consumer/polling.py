@@ -8,9 +8,9 @@ from typing import Any
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.pull import PullConsumer
 from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
 from ogive.wire.bodies import consumer_ids_dumps
 from ogive.wire.codes import RequestCode
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker, ok
 
 PULL = RequestCode.PULL_MESSAGE
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET

@@ -16,10 +16,10 @@ from ogive.client.consumer.push import PushConsumer
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK, UPDATE, Seen, eventually, to
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 ORDERS = [MessageQueue("Orders", "broker-a", i) for i in range(2)]
 

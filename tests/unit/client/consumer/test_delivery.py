@@ -9,8 +9,8 @@ from ogive.client.consumer.delivery import IncomingMessage
 from ogive.client.consumer.push import PushConsumer
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK, Seen, consumer, eventually, progress, to
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 
 @pytest.fixture

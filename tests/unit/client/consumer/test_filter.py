@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from ogive.errors import BrokerInternalError, InvalidExpression, InvalidOption, ResponseCode, SubscriptionInvalid
+from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.bodies import HeartbeatData, loads_object
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_properties
 from tests.unit.client.consumer.polling import PULL, Q0, collect, member, reader
 from tests.unit.client.consumer.test_push_consumer import RETRY, Seen, consumer, progress, to
-from tests.unit.client.fake_broker import FakeBroker, error
 
 CHECK = RequestCode.CHECK_CLIENT_CONFIG
 SQL = "amount > 100 AND TAGS = 'paid'"

@@ -13,8 +13,8 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from tests.unit.client.consumer.test_push_consumer import PULL, QUICK, RETRY, Seen, consumer, eventually, to
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 
 @pytest.fixture

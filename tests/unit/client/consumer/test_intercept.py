@@ -12,10 +12,10 @@ from ogive.client.consumer.push import PushConsumer
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, suspend
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt
+from ogive.testing.fake_broker import FakeBroker
 from tests.unit.client.consumer.test_orderly import in_order
 from tests.unit.client.consumer.test_process_queue import QUEUE, message
 from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK, Seen, consumer, progress, to
-from tests.unit.client.fake_broker import FakeBroker
 
 ONE, TWO = message(1), message(2)
 

@@ -14,6 +14,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.orderly import pause_s
 from ogive.client.consumer.push import PushConsumer
 from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers import OffsetResponse, PullMessageResponse, encode_header
@@ -31,7 +32,6 @@ from tests.unit.client.consumer.test_push_consumer import (
     to,
     with_others,
 )
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker, error, ok
 
 
 @pytest.fixture

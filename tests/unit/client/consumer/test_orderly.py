@@ -12,6 +12,7 @@ import pytest
 from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, AnyListener, later, suspend
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_push_consumer import (
@@ -27,7 +28,6 @@ from tests.unit.client.consumer.test_push_consumer import (
     to,
     with_others,
 )
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker, error, ok
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 LEASED = replace(QUICK, lock_renew_s=0.05, lock_lease_s=0.3)

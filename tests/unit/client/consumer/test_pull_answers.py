@@ -11,11 +11,11 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
 from tests.unit.client.consumer.polling import PULL, Q0, QUICK, collect, fill, member, offsets, progress, pulls_of, reader
-from tests.unit.client.fake_broker import HANG_UP, SILENT, FakeBroker, error
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.errors import BrokerInternalError, IllegalStateError, InvalidOption, RequestTimeout, ResponseCode
 from ogive.model import MessageQueue
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import HeartbeatData, loads_object
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
@@ -33,7 +34,6 @@ from tests.unit.client.consumer.polling import (
     pulls_of,
     reader,
 )
-from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from ogive.client.consumer.pull import PullConsumer
 from ogive.client.instance import ClientInstance
 from ogive.errors import BrokerInternalError, IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import TOOLS_GROUP, MessageQueue, PullStatus
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, error
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
@@ -39,7 +40,6 @@ from tests.unit.client.consumer.polling import (
     rebalanced,
     with_others,
 )
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker, error
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PullResult
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import BrokerData, HeartbeatData, QueueData, SubscriptionData, TopicRouteData, consumer_ids_dumps, dumps
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, SendMessageRequestV2, SendMessageResponse, decode_header, encode_header
-from tests.unit.client.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 
 PULL = RequestCode.PULL_MESSAGE
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK

@@ -12,13 +12,13 @@ from ogive.client.consumer.outcome import Failure, judge
 from ogive.client.listener import Reply, listener
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import MessageExt
+from ogive.testing.fake_broker import HANG_UP, FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendReplyMessageRequestV2, decode_header
 from ogive.wire.message import decode_properties, encode_properties
 from tests.unit.client.consumer.test_process_queue import message
 from tests.unit.client.consumer.test_push_consumer import RETRY, consumer, eventually, progress, rounds, to
-from tests.unit.client.fake_broker import HANG_UP, FakeBroker, error, ok
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 SEND_REPLY = RequestCode.SEND_REPLY_MESSAGE_V2

@@ -13,6 +13,7 @@ from ogive.client.consumer.push import PushConsumer
 from ogive.client.listener import LATER
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.bodies import LockBatchBody, loads_object, offset_table_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -20,7 +21,6 @@ from ogive.wire.message import encode_stored
 from ogive.wire.running_info import ConsumerRunningInfo
 from tests.unit.client.consumer.test_orderly import LEASED, ORDERS, in_order
 from tests.unit.client.consumer.test_push_consumer import RETRY, SEND_BACK, Seen, consumer, eventually, progress, to, with_others
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from ogive.client.consumer.push import PushConsumer
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.bodies import HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_orderly import in_order
 from tests.unit.client.consumer.test_push_consumer import PULL, QUICK, RETRY, Seen, consumer, eventually, progress, to, with_others
-from tests.unit.client.fake_broker import WAIT_S, FakeBroker
 
 REFUNDS = MessageQueue("Refunds", "broker-a", 0)
 

@@ -9,7 +9,7 @@ from ogive.errors import ProtocolError
 from ogive.wire.bodies import TopicRouteData
 from ogive.wire.bodies.fields import loads_object
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "conversations.jsonl"
+VECTORS = Path(__file__).parents[3] / "vectors" / "conversations.jsonl"
 GET_ROUTE = 105
 WHOLE = """{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"broker-a","cluster":"DefaultCluster"}],
 "filterServerTable":{"10.0.0.1:10911":["10.0.0.1:9000","10.0.0.1:9001"]},"orderTopicConf":"broker-a:4;broker-b:2",

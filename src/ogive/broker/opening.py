@@ -1,0 +1,135 @@
+"""What a broker keeps in files: opened and recovered together, before it serves."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ogive.broker import apache_conf
+from ogive.broker.config import BrokerConfig
+from ogive.broker.groups import GroupTable
+from ogive.broker.offsets import OffsetTable
+from ogive.broker.retention import Retention, disk_used
+from ogive.broker.timer_progress import TimerProgressFile
+from ogive.broker.timers import Timers
+from ogive.broker.topics import TopicTable
+from ogive.broker.transactions import Transactions
+from ogive.errors import StoreUnusable
+from ogive.model import SCHEDULE_TOPIC
+from ogive.store.fs import Fs, OsFs, reason
+from ogive.store.model import StoreConfig
+from ogive.store.store import MessageStore
+from ogive.store.tables import JsonTable
+from ogive.store.writer import MakeWriter, WriterThread
+
+log = logging.getLogger(__name__)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a broker takes from the machine it runs on. A simulation gives it another one."""
+
+    fs: Fs = field(default_factory=OsFs)
+    writer: MakeWriter = WriterThread
+    store: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of StoreConfig."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Opened:
+    """What stands in files."""
+
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    offsets_file: JsonTable
+    delays_file: JsonTable
+    delays: dict[str, Any]
+    transactions: Transactions
+    timers_file: TimerProgressFile
+    timers: Timers
+    retention: Retention
+    locks_file: JsonTable
+    locks: dict[str, Any]
+
+
+def open_all(config: BrokerConfig, machine: Machine) -> Opened:
+    """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
+    fs, folder = machine.fs, config.data / "config"
+    store = MessageStore.open(
+        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store),
+        fs=fs,
+        clock_ms=now_ms,
+        monotonic=time.monotonic,
+    )
+    try:
+        apache_conf.write(fs, config, store)
+        topics = TopicTable(
+            JsonTable(fs, folder / "topics.json"),
+            cluster=config.cluster,
+            broker_name=config.name,
+            auto_create=config.auto_create_topics,
+            now_ms=now_ms,
+            default_queues=config.default_topic_queues,
+            max_topics=config.max_topics,
+        )
+        groups = GroupTable(
+            JsonTable(fs, folder / "subscriptionGroup.json"),
+            auto_create=config.auto_create_groups,
+            now_ms=now_ms,
+            max_groups=config.max_groups,
+        )
+        offsets, offsets_file = OffsetTable(config.max_offsets), JsonTable(fs, folder / "consumerOffset.json")
+        offsets.load(offsets_file.load() or {})
+        delays_file = JsonTable(fs, folder / "delayOffset.json")
+        delays = delays_file.load() or {}
+        _cut_progress(store, offsets, offsets_file, delays, delays_file)
+        locks_file = JsonTable(fs, folder / "queueLocks.json")
+        locks = locks_file.load() or {}
+        timers_file = TimerProgressFile(fs, config.data)
+        timers = Timers(store, store.now_ms, config.timer_max_waiting)
+        timers.recover(timers_file.progress())
+        timers_file.take_over(timers.snapshot()())
+        transactions = Transactions(store, store.now_ms, config.max_open_transactions)
+        transactions.recover(offsets)
+        retention = Retention(
+            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
+        )
+    except BaseException as exc:
+        store.close()
+        if isinstance(exc, OSError):
+            raise StoreUnusable(f"the broker's tables cannot be in {folder}: {reason(exc)}") from exc
+        raise
+    return Opened(
+        store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
+        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, retention=retention,
+    )  # fmt: skip
+
+
+def _cut_progress(
+    store: MessageStore, offsets: OffsetTable, offsets_file: JsonTable, delays: dict[str, Any], delays_file: JsonTable
+) -> None:
+    """Nothing may stand beyond the end of its queue; written down before the first new message makes the queue grow past it."""
+    cut = offsets.cut(store.max_offset)
+    if cut:
+        log.warning("%d offsets of groups were beyond the end of their queue and are set to it", cut)
+        offsets_file.save(offsets.snapshot()())
+    table = delays.get("offsetTable")
+    if not isinstance(table, dict):
+        return
+    beyond = {
+        level: end
+        for level, at in table.items()
+        if level.isdecimal() and isinstance(at, int) and at > (end := store.max_offset(SCHEDULE_TOPIC, int(level) - 1))
+    }
+    if beyond:
+        log.warning("the progress of delay levels %s was beyond the end of their queues and is set to it", ", ".join(beyond))
+        delays_file.save(delays | {"offsetTable": table | beyond})
+        table |= beyond

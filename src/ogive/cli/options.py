@@ -1,0 +1,58 @@
+"""What the commands' options are made of: a command, a group of them, and the options that many share."""
+
+import argparse
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse gives the type no public name
+
+
+def add_command(commands: Commands, name: str, function: str, text: str, more: str = "") -> argparse.ArgumentParser:
+    """*function* is ``module:function`` under ogive.cli; *more* stands only in the command's own help."""
+    module, _, attribute = function.partition(":")
+    command = commands.add_parser(name, help=text, description=_description(text, more))
+    command.set_defaults(module=f"ogive.cli.{module}", function=attribute, command_parser=command)
+    return command
+
+
+def add_group(commands: Commands, name: str, text: str, more: str = "") -> Commands:
+    """Where the commands ``ogive NAME ...`` go; *name* alone prints their help."""
+    group = commands.add_parser(name, help=text, description=_description(text, more))
+    group.set_defaults(group_parser=group)
+    return group.add_subparsers(metavar="COMMAND")
+
+
+def _description(text: str, more: str) -> str:
+    return f"{text[0].upper()}{text[1:]}. {more}"
+
+
+def add_yes(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-y", "--yes", action="store_true", help="do it without asking")
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
+
+
+def add_cluster(command: argparse.ArgumentParser) -> None:
+    """Which cluster, and as whom: what ``connect.client_config`` reads."""
+    command.add_argument(
+        "-n",
+        "--name-server",
+        metavar="HOST:PORT",
+        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else those of the context in use, see "
+        "`ogive context`, else 127.0.0.1:9876)",
+    )
+    add_secrets(command)
+
+
+def add_secrets(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--credentials",
+        metavar="FILE",
+        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: OGIVE_CREDENTIALS from the environment)",
+    )
+    command.add_argument(
+        "--cafile",
+        metavar="FILE",
+        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
+    )

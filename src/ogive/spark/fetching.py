@@ -1,0 +1,90 @@
+"""How a chunk of a queue is read, whatever answers a broker cuts: each message once, in order, and a notice of what is gone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ogive.client.api import RawPull
+from ogive.model import PullStatus
+from ogive.spark.losses import data_loss
+from ogive.spark.ranges import Chunks, QueueRange
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by bit
+
+Pull = Callable[[QueueRange], Awaitable[RawPull]]
+
+Fetched = tuple[list[tuple[QueueRange, bytes]], int]  # answers with the offsets that they cover, and the offset behind the last one
+
+
+class Reading:
+    """One call of Cluster.read. *pull* asks once for a range, and brings up to all of it."""
+
+    def __init__(self, pull: Pull, chunks: Chunks, *, filtered: bool, fail_on_data_loss: bool) -> None:
+        self._pull = pull
+        self._chunks = chunks
+        self._filtered = filtered
+        self._fail_on_data_loss = fail_on_data_loss
+
+    async def fetch(self, chunk: QueueRange) -> Fetched:
+        """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are reached before."""
+        answers: list[tuple[QueueRange, bytes]] = []
+        at, size = chunk.start, 0
+        while at < chunk.end and size < CHUNK_BYTES:
+            wanted = QueueRange(chunk.queue, at, chunk.end)
+            answer = await self._pull(wanted)
+            following = min(max(answer.next_offset, at), chunk.end)
+            if at == chunk.start:
+                self._chunks.learn(len(wanted), following - at)
+            if answer.status is PullStatus.FOUND and following > at:
+                body = until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
+                answers.append((QueueRange(chunk.queue, at, following), body))
+                size += len(body)
+            elif answer.status is PullStatus.NO_MATCHED_MSG and self._filtered and following > at:
+                pass  # the broker looked at these and the filter took none
+            elif following > at:
+                self._lost(QueueRange(chunk.queue, at, following))
+            else:
+                following = await self._settle(wanted)
+            at = following
+        return answers, at
+
+    async def _settle(self, wanted: QueueRange) -> int:
+        """The queue ends before *wanted*, although it was longer when the read was planned: give a starting broker a moment.
+
+        Returns where to go on.
+        """
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + SETTLE_S
+        while clock.time() < deadline:
+            await asyncio.sleep(0.1)
+            answer = await self._pull(wanted)
+            if answer.next_offset > wanted.start:
+                return wanted.start
+        self._lost(wanted)
+        return wanted.end
+
+    def _lost(self, gone: QueueRange) -> None:
+        if self._fail_on_data_loss:
+            raise data_loss(gone)
+        log.warning("%s", data_loss(gone))
+
+
+def record_count(body: bytes) -> int:
+    """How many stored messages *body* holds."""
+    at = count = 0
+    while at < len(body):
+        at += max(1, int.from_bytes(body[at : at + 4]))
+        count += 1
+    return count
+
+
+def until(body: bytes, end: int) -> bytes:
+    """The records before queue offset *end*."""
+    at = 0
+    while at < len(body) and int.from_bytes(body[at + 20 : at + 28]) < end:
+        at += max(1, int.from_bytes(body[at : at + 4]))  # never 0: the decoder reports damage, here it must only not loop
+    return body[:at]

@@ -1,0 +1,123 @@
+"""Where the topics of a cluster are, and how calls go on while a broker or name server is away."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from ogive.client import api
+from ogive.client.routes import MASTER_ID, broker_addresses
+from ogive.errors import BrokerBusy, BrokerInternalError, NoNameServer, NoRoute, ServiceNotAvailable, TopicNotExist, TransportError
+from ogive.model import MessageQueue
+from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies import TopicRouteData
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROUTE_AGE_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 5.0
+RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
+"""How long one call is tried again while its broker is away. Longer outages end the task; Spark then tries the task again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing."""
+
+    window_s: float = RETRY_WINDOW_S
+    retries: int | None = None
+    pause_s: float | None = None
+
+
+USUAL: Final = Patience()
+
+
+class BrokerAway(NoRoute):
+    """The topic has a route, but without the broker of a queue that is to be read: a broker that restarts is missing for a while."""
+
+
+PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
+
+
+class Routes:
+    """The routes in use, each at most ROUTE_AGE_S old. Belongs to one event loop."""
+
+    def __init__(self, pool: ConnectionPool, name_servers: tuple[str, ...]) -> None:
+        self.name_servers = name_servers
+        self._pool = pool
+        self._known: dict[str, tuple[TopicRouteData, float]] = {}
+
+    async def address(self, queue: MessageQueue) -> str:
+        """Where to read *queue*. Raises BrokerAway."""
+        addresses = broker_addresses((await self.route(queue.topic),)).get(queue.broker_name)
+        if addresses is None:
+            self.expire(queue.topic)
+            raise BrokerAway(f"queue {queue} has no broker in the route of its topic")
+        return reading_address(addresses)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of *topic*, at most ROUTE_AGE_S old."""
+        now = asyncio.get_running_loop().time()
+        known = self._known.get(topic)
+        if known is not None and now - known[1] < ROUTE_AGE_S:
+            return known[0]
+        try:
+            route = await self._ask_name_servers(topic)
+        except (NoNameServer, NoRoute):
+            if known is None:
+                raise
+            return known[0]  # a name server or broker that restarts: the addresses are likely still right
+        self._known[topic] = (route, now)
+        return route
+
+    def expire(self, topic: str) -> None:
+        """Ask for the route of *topic* again at its next use; what is known of it stays for when nobody answers."""
+        known = self._known.get(topic)
+        if known is not None:
+            self._known[topic] = (known[0], -ROUTE_AGE_S)
+
+    async def _ask_name_servers(self, topic: str) -> TopicRouteData:
+        async def ask(address: str) -> TopicRouteData:
+            try:
+                return await api.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
+            except TopicNotExist:
+                raise NoRoute(f"topic {topic!r} has no route on {address}: it does not exist, or its broker is down") from None
+
+        return await self.ask_one(ask)
+
+    async def ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """The answer of the first name server that gives one. Raises NoNameServer."""
+        failures: list[str] = []
+        for address in self.name_servers:
+            try:
+                return await ask(address)
+            except TransportError as exc:
+                failures.append(str(exc))
+        raise NoNameServer("; ".join(failures))
+
+    async def insist(self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL) -> T:
+        """*call*, again while its failure may pass."""
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + patience.window_s
+        pause = 0.05 if patience.pause_s is None else patience.pause_s
+        tries = 0
+        while True:
+            try:
+                return await call()
+            except PASSING as exc:
+                if clock.time() + pause > deadline or tries == patience.retries:
+                    raise
+                log.warning("trying again in %.2f s: %s", pause, exc)
+                self.expire(topic)
+            await asyncio.sleep(pause)
+            tries += 1
+            pause = min(2 * pause, 2.0) if patience.pause_s is None else pause
+
+
+def reading_address(addresses: Mapping[int, str]) -> str:
+    """The master's address; the first slave's while there is none: reading goes on."""
+    return addresses.get(MASTER_ID) or addresses[min(addresses)]
