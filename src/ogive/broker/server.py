@@ -89,11 +89,11 @@ class Broker:
             opened.store.close()
             raise
         ctx = self._ctx = self._context(opened)
-        ctx.retention.needed.append(ctx.timers.needed_from)
         ctx.locks.load(opened.locks)
         self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
         ctx.delivered = self._schedule.delivered
+        ctx.retention.needed += [self._schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
         config = self.config
         offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
         delays = Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced)

@@ -68,17 +68,13 @@ class Figures:
         }
 
 
-def produce(options: argparse.Namespace) -> int:
+async def produce(options: argparse.Namespace) -> int:
     """1 when a send failed."""
     if not 1 <= options.size <= MAX_SIZE:
         raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
         raise InvalidOption(f"--in-flight {options.in_flight}: 1 to {MAX_IN_FLIGHT} are possible")
-    return asyncio.run(_produce(options, seconds(options.duration)))
-
-
-async def _produce(options: argparse.Namespace, duration_s: float) -> int:
-    figures, body, ends = Figures(), bytes(options.size), time.perf_counter() + duration_s
+    figures, body, ends = Figures(), bytes(options.size), time.perf_counter() + seconds(options.duration)
     first: list[OgiveError] = []
     numbers = itertools.count()
 
@@ -107,13 +103,9 @@ async def _produce(options: argparse.Namespace, duration_s: float) -> int:
     return 1 if first else 0
 
 
-def consume(options: argparse.Namespace) -> int:
+async def consume(options: argparse.Namespace) -> int:
     """1 when nothing came."""
-    return asyncio.run(_consume(options, seconds(options.duration)))
-
-
-async def _consume(options: argparse.Namespace, duration_s: float) -> int:
-    figures, ends = Figures(), time.perf_counter() + duration_s
+    figures, ends = Figures(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
         reports = asyncio.create_task(_report(figures, "received", as_json=options.json))
         while (left := ends - time.perf_counter()) > 0 and (options.count is None or figures.messages < options.count):

@@ -16,7 +16,7 @@ from ogive.store.fs import OsFs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.writer import InlineWriter
-from ogive.wire.message import decode_messages, encode_properties
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
 
 NOW = 1_700_000_000_500
 WEEK_S = 7 * 86_400.0
@@ -43,10 +43,10 @@ class Bench:
         self.store.put(messages, done)
         asyncio.get_running_loop().call_soon(self.store.submit)
 
-    def send(self, body: bytes, delay_ms: int, **extra: str) -> dict[str, str]:
+    def send(self, body: bytes, delay_ms: int, topic: str = "T", **extra: str) -> dict[str, str]:
         """The properties as stored."""
-        properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body.decode()} | extra
-        topic, queue = timed(properties, "T", 0, self.now_ms, WEEK_S)
+        properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body[:100].decode()} | extra
+        topic, queue = timed(properties, topic, 0, self.now_ms, WEEK_S)
         self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
         self.store.submit()
         return properties
@@ -210,6 +210,41 @@ async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(ben
     bench.timers.release(handle)
     assert await bench.at(NOW + 5_000) == [b"a"]
     assert not bench.timers.hold(handle)
+
+
+async def test_a_message_that_is_not_taken_back_after_all_is_delivered_once(bench: Bench) -> None:
+    stored = bench.send(b"a", 5_000)
+    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    assert bench.timers.hold(handle)
+    bench.timers.release(handle)
+    assert await bench.at(NOW + 5_000) == [b"a"]
+
+
+async def test_nobody_takes_back_a_message_of_another_topic(bench: Bench) -> None:
+    """Who may write to one topic would else reach into all."""
+    stored = bench.send(b"a", 5_000)
+    out_ms = int(stored["TIMER_OUT_MS"])
+    assert not bench.timers.hold(Handle("Other", "broker-a", out_ms + 1, "a"))
+    bench.send(b"0", out_ms + 1 - NOW, "Other", TIMER_DEL_UNIQKEY="a")
+    assert await bench.at(NOW + 5_000) == [b"a"]
+
+
+async def test_properties_without_room_for_more_are_delivered_as_they_are(bench: Bench) -> None:
+    size = len(encode_properties(bench.send(b"first", 1_000, K="v")))
+    bench.send(b"a", 1_000, K="v" * (MAX_PROPERTIES_BYTES - size))
+    bench.send(b"b", 1_000)
+    assert await bench.at(NOW + 1_000) == [b"first", b"a", b"b"]
+
+
+async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    topic = "L" * 120  # longer than the name of the topic it waits in, by more than the times that are added
+    size = len(encode_properties(bench.send(b"a", 1_000)))
+    room = bench.store.segment_bytes - 91 - len(TIMER_TOPIC) - 2 * len(topic) - size
+    bench.send(bytes(room), 1_000, topic, UNIQ_KEY="a")
+    bench.send(b"b", 1_000)
+    assert await bench.at(NOW + 1_000) == [b"a", b"b"]
+    assert "timer message 1 fits no record of its own topic" in caplog.text
+    assert len(bench.timers) == 0
 
 
 # --- restarts --------------------------------------------------------------------------------------------------------

@@ -283,6 +283,43 @@ def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
         assert len(rebuilt.bodies("Kept")) == 40
 
 
+def test_topic_that_is_made_again_shows_nothing_of_the_files_before(tmp_path: Path) -> None:
+    """Whoever has read the old files has them open still, and the new ones have the same names."""
+    with Driver(small(tmp_path)) as driver:
+        for word in ("old", "new"):
+            for i in range(40):
+                driver.put(message(f"{word}{i}", topic="Again"))
+            for i in range(200):
+                driver.put(message(f"{i}", topic="Other"))  # so that Again is not in memory any more
+            assert driver.store._queues["Again", 0].tail_start == 40
+            assert driver.bodies("Again") == [f"{word}{i}".encode() for i in range(40)]
+            if word == "old":
+                driver.store.delete_topic("Again")
+
+
+def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files(tmp_path: Path) -> None:
+    with Driver(small(tmp_path)) as driver:
+        for i in range(40):
+            driver.put(message(f"old{i}", topic="Again"))
+        for i in range(200):
+            driver.put(message(f"{i}", topic="Other"))
+        removal = driver.store.expire(driver.store.segment_bytes)
+        next(removal)
+        assert driver.store.min_offset("Again", 0) == 40
+        driver.store.delete_topic("Again")
+        for i in range(40):
+            driver.put(message(f"new{i}", topic="Again"))
+        for i in range(200):
+            driver.put(message(f"{i}", topic="Other"))
+        for _ in removal:
+            pass
+        for i in range(40):
+            driver.put(message(f"more{i}", topic="Again"))
+        assert driver.bodies("Again") == [f"{word}{i}".encode() for word in ("new", "more") for i in range(40)]
+    with Driver(small(tmp_path)) as again:
+        assert len(again.bodies("Again")) == 80
+
+
 def test_what_comes_after_a_deletion_is_kept_also_where_a_full_disk_had_taken_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
