@@ -14,12 +14,8 @@ WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
 
 
-def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> int:
     """1 when the group has never committed an offset, or no broker knows it."""
-    return asyncio.run(_run(options))
-
-
-async def _run(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         while True:
             rows = await admin.lag(options.group, options.topic)
