@@ -45,7 +45,9 @@ def run(options: argparse.Namespace) -> int:
         try:
             return runner.run(serve(options))
         except ConnectError as exc:
-            raise OgiveError(f"{exc}; --host, --name-server-port and --broker-port choose another address (port 0: a free one)") from None
+            raise OgiveError(
+                f"{exc}; --host, --name-server-port, --broker-port and --metrics-port choose another address (port 0: a free one)"
+            ) from None
         except StoreLocked as exc:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:

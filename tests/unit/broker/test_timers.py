@@ -1,6 +1,7 @@
 """Timer messages: never early, nothing lost over failures and restarts, taken back. The clock of the store and the timers is the test's."""
 
 import asyncio
+import errno
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -267,6 +268,31 @@ async def test_a_restart_finds_what_waits(tmp_path: Path, saved: bool) -> None:
     delivered = [b"done", b"missed"] if saved else [b"done", b"done", b"missed"]
     assert await second.at(NOW + 10_000) == delivered
     assert await second.at(NOW + 600_000_000) == [*delivered, b"week"]
+    await second.close()
+
+
+@pytest.mark.parametrize("saves", [1, 3])
+async def test_a_death_between_the_two_files_of_progress_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: int
+) -> None:
+    first = Bench(tmp_path)
+    first.send(b"week", 600_000_000)
+    first.send(b"done", 1_000)
+    for _ in range(saves - 1):
+        first.save()
+    assert await first.at(NOW + 2_000) == [b"done"]
+
+    def killed(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "killed")
+
+    with monkeypatch.context() as death:
+        death.setattr("ogive.broker.timer_progress.write_synced", killed)
+        with pytest.raises(OSError, match="killed"):
+            first.save()
+    await first.close()
+    second = Bench(tmp_path, NOW + 10_000)
+    assert await second.at(NOW + 10_000) == [b"done"]
+    assert await second.at(NOW + 600_000_000) == [b"done", b"week"]
     await second.close()
 
 
