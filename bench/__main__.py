@@ -125,10 +125,8 @@ def _latencies(run: Run) -> None:
 
 
 def _backlogs(run: Run) -> None:
-    for topic, size, body, count in (
-        ("Backlog", "1 KiB", load.BODY, 1_000_000 // run.scale),
-        ("SmallBacklog", "128 B", load.SMALL, 1_000_000 // run.scale),
-    ):
+    count = 1_000_000 // run.scale
+    for topic, size, body in (("Backlog", "1 KiB", load.BODY), ("SmallBacklog", "128 B", load.SMALL)):
         load.our_producer(run.name_server, run.pid, topic, count=count - 1, body=body)
         rate = load.their_consumer(run.name_server, run.pid, topic, "theirs", count=count, limit_s=120.0)
         run.note_rate(f"their consumer, backlog of {size}", rate)

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
+
+hypothesis.settings.register_profile("ogive", deadline=None)  # no test asserts a time
+hypothesis.settings.load_profile("ogive")
 
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
 

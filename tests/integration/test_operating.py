@@ -34,10 +34,10 @@ def test_what_bench_sends_comes_back(broker: RunningBroker, topic: str, group: s
     assert main(["bench", "produce", *common, "--size", "100", "--in-flight", "4"]) == 0
     sent = rows(capsys)[-1]
     assert sent["last"] is True
-    assert 200 <= int(str(sent["messages"])) < 204
+    assert sent["messages"] == 200
     assert main(["bench", "consume", *common, "--group", group]) == 0
     received = rows(capsys)[-1]
-    assert 200 <= int(str(received["messages"])) <= int(str(sent["messages"]))
+    assert received["messages"] == 200
 
 
 def test_a_bench_that_cannot_send_says_why_and_ends(broker: RunningBroker, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_a_bench_that_cannot_send_says_why_and_ends(broker: RunningBroker, topic
         admin.create_topic(topic, queues=1)
         admin.update_topic(topic, perm="r")
     assert main(["bench", "produce", "-n", broker.name_server, "--topic", topic, "--for", "30s", "--in-flight", "1"]) == 1
-    assert "1 sends failed, the first with: " in capsys.readouterr().out
+    assert "1 sends failed, the first with: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--for", "soon"], ["--size", "0"], ["--in-flight", "0"]])

@@ -16,7 +16,6 @@ from ogive.wire.message import StoredMessage, encode_stored
 from tests.never.scene import GROUP, HEARTBEAT, LOCK, MEMBERS, PULL, QUERY, ROUTE, SEND, TOPIC, UPDATE
 
 Answer = Callable[[FakeBroker, RemotingCommand], Any]
-I64: Final = 2**63 - 1
 HUGE: Final = 10**30
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ogive.access.decision import Need
 from ogive.errors import ProtocolError
-from ogive.model import RETRY_PREFIX
+from ogive.model import RETRY_PREFIX, reply_topic
 from ogive.wire.bodies import HeartbeatData, LockBatchBody, loads_object
 from ogive.wire.bodies.access import ANY, SUPER, USER_SUBJECT, User
 from ogive.wire.codes import RequestCode as C
@@ -83,11 +83,6 @@ def if_given(field: str, rule: Rule) -> Rule:
     return lambda command, facts: rule(command, facts) if command.ext_fields.get(field) else ()
 
 
-def authenticated(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Every user may."""
-    return ()
-
-
 def super_users(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     return (SUPER_ONLY,)
 
@@ -116,6 +111,16 @@ def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     """Clients ask for the route of TBW102 before a topic is made by a send."""
     name = command.ext_fields.get("topic", "")
     return () if name == AUTO_CREATE_TOPIC else (_on_topic(name, (PUB, SUB, GET)),)
+
+
+def _reply(field: str) -> Rule:
+    """A reply goes to the one client that it names, which waits for it, and is stored; without more, only in the topic of all replies."""
+
+    def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
+        name = command.ext_fields.get(field, "")
+        return () if name == reply_topic(facts.cluster) else (_on_topic(name, (PUB,)),)
+
+    return rule
 
 
 def _of_message_id(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
@@ -222,8 +227,8 @@ RULES: Final[dict[int, Rule]] = {
     **_rows(topic(PUB), C.SEND_MESSAGE, C.RECALL_MESSAGE),
     **_rows(topic(PUB, field="b"), C.SEND_MESSAGE_V2, C.SEND_BATCH_MESSAGE),
     **_rows(topic_at("commitLogOffset", PUB), C.END_TRANSACTION),
-    # a reply goes to the one client that the request names, which waits for it
-    **_rows(authenticated, C.SEND_REPLY_MESSAGE, C.SEND_REPLY_MESSAGE_V2),
+    **_rows(_reply("topic"), C.SEND_REPLY_MESSAGE),
+    **_rows(_reply("b"), C.SEND_REPLY_MESSAGE_V2),
     # consuming
     **_rows(_SUBSCRIBED, C.PULL_MESSAGE, C.LITE_PULL_MESSAGE, C.POP_MESSAGE, C.ACK_MESSAGE, C.PEEK_MESSAGE),
     **_rows(_SUBSCRIBED, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO, C.POP_LITE_MESSAGE),

@@ -89,6 +89,7 @@ class Duplicates:
                 put(fresh, partial(self._stored, fresh, firsts, keys))
             except OgiveError:
                 self._forget(keys)
+                sends.refused()
                 raise
 
     def _known(self, key: Key, now: int) -> _First | None:
@@ -155,9 +156,13 @@ class _Sends:
         self._placed: list[Placed | None] = [None] * count
         self._left, self._answer = count, answer
 
+    def refused(self) -> None:
+        """Whoever asked hears of it elsewhere: nothing is answered here, also not for what was on its way before."""
+        self._left = 0
+
     def resolved(self, at: int, outcome: Placed | StoreError) -> None:
         if self._left == 0:
-            return  # has failed already
+            return  # has failed, or was refused
         if isinstance(outcome, StoreError):
             self._left = 0
             self._answer(0, outcome)

@@ -7,18 +7,16 @@ Differs from Java
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from ogive.broker.context import Context
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX
+from ogive.transport.prometheus import Labels, MetricsText, Rows
 from ogive.wire.codes import LanguageCode, version_name
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES: Final = 20_000
-Labels = Mapping[str, object]
-Rows = Iterable[tuple[Labels, float]]
 
 
 def metrics(ctx: Context) -> str:
@@ -102,16 +100,12 @@ def _kind(language: int, version: int) -> tuple[str, str]:
 
 class _Page:
     def __init__(self, common: Labels) -> None:
-        self._common = common
-        self._lines: list[str] = []
+        self._text = MetricsText(common)
         self._left_out = 0
 
     def add(self, name: str, kind: str, help_text: str, rows: Rows) -> None:
-        self._lines += (f"# HELP {name} {help_text}", f"# TYPE {name} {kind}")
         rows = iter(rows)
-        for labels, value in islice(rows, MAX_SERIES):
-            shown = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in {**self._common, **labels}.items())
-            self._lines.append(f"{name}{{{shown}}} {value}")
+        self._text.add(name, kind, help_text, islice(rows, MAX_SERIES))
         self._left_out += sum(1 for _ in rows)
 
     def one(self, name: str, help_text: str, value: float, kind: str = "gauge") -> None:
@@ -119,8 +113,4 @@ class _Page:
 
     def text(self) -> str:
         self.one("ogive_metrics_left_out", "lines over the limit of a metric", self._left_out)
-        return "\n".join(self._lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return self._text.text()

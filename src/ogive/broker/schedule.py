@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ogive.errors import ProtocolError, StoreError
+from ogive.errors import InvalidOption, ProtocolError, StoreError
 from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, DelayLevels, PropertyName
 from ogive.store.model import Entry, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
@@ -82,6 +82,10 @@ class Schedule:
         """How far the level's queue is delivered: a queue offset."""
         return self._levels[SCHEDULE_TOPIC, level - 1].offset
 
+    def needed_from(self) -> int:
+        """The commit-log offset of the oldest message that waits: the log must be kept from there on."""
+        return min([level.needed_from() for level in self._levels.values()])
+
     @property
     def version(self) -> int:
         """Grows with every step of progress."""
@@ -134,6 +138,14 @@ class _Level:
         elif wait_ms:
             self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
 
+    def needed_from(self) -> int:
+        """See Schedule. Where the first entry says nothing, everything is needed until it is passed over."""
+        offset, stats = max(self.offset, self._store.min_offset(*self.key)), self._store.stats()
+        if offset >= self._store.max_offset(*self.key):
+            return stats.commitlog_end
+        first = self._store.entries(*self.key, offset, 1)
+        return first[0].commitlog_offset if first and first[0].size != _FILLER_SIZE else stats.commitlog_start
+
     async def stop(self) -> None:
         self._stopped = self._loop.create_future()
         self._cancel_timer()
@@ -166,6 +178,9 @@ class _Level:
                     self._on_the_way -= 1
                 else:
                     self._put((message,), partial(self._stored, offset))
+            except InvalidOption as exc:
+                log.error("delay level %d: message %d fits no record of its own topic: it is passed over: %s", self.level, offset, exc)
+                self._on_the_way -= 1
             except StoreError as exc:
                 self._stored(offset, exc)
                 break

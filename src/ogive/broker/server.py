@@ -17,7 +17,7 @@ from ogive.broker.duplicates import Duplicates
 from ogive.broker.handlers import send
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.locks import QueueLocks
-from ogive.broker.metrics import CONTENT_TYPE, metrics
+from ogive.broker.metrics import metrics
 from ogive.broker.opening import Machine, Opened, now_ms, open_all
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Dial, Registration
@@ -33,6 +33,7 @@ from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.http import Page
+from ogive.transport.prometheus import CONTENT_TYPE
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import every
 from ogive.wire.command import RemotingCommand
@@ -89,11 +90,11 @@ class Broker:
             opened.store.close()
             raise
         ctx = self._ctx = self._context(opened)
-        ctx.retention.needed.append(ctx.timers.needed_from)
         ctx.locks.load(opened.locks)
         self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
         ctx.delivered = self._schedule.delivered
+        ctx.retention.needed += [self._schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
         config = self.config
         offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
         delays = Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced)

@@ -32,14 +32,17 @@ class TimerProgressFile(JsonTable):
 
     def progress(self) -> Progress:
         """What the files say. When Apache's broker ran here since, its own word counts. Raises OSError."""
-        page = (read_file(self._fs, self._check) or b"")[: _PAGE.size]
+        page = self._page()
         ours = self.load()
+        if ours is not None and page.hex() in (ours["timercheck"], ours.get("timercheckBefore")):
+            return Progress(ours["low"], ours["end"], ours["settledMs"])
         if len(page) < _PAGE.size:
             return Progress()
-        if ours is not None and ours["timercheck"] == page.hex():
-            return Progress(ours["low"], ours["end"], ours["settledMs"])
         read_ms, _, end, _ = _PAGE.unpack(page)
         return Progress(0, end, read_ms, by_second=True)
+
+    def _page(self) -> bytes:
+        return (read_file(self._fs, self._check) or b"")[: _PAGE.size]
 
     def take_over(self, value: dict[str, Any]) -> None:
         """Where Apache's broker ran: its derived files go out of date from here on. What is in *value* is said first. Raises OSError."""
@@ -57,9 +60,9 @@ class TimerProgressFile(JsonTable):
             self._fs.fsync_dir(self._root)
 
     def save(self, value: dict[str, Any]) -> None:
-        """*value*: low, end and settledMs. Raises OSError."""
+        """*value*: low, end and settledMs. Raises OSError. Killed between the two files, our own has the last word all the same."""
         page = _PAGE.pack(max(0, value["settledMs"]), 0, value["low"], value["low"])
-        super().save(value | {"timercheck": page.hex()})
+        super().save(value | {"timercheck": page.hex(), "timercheckBefore": self._page().hex()})
         write_synced(self._fs, self._check, page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
         self._fs.fsync_dir(self._check.parent)
 

@@ -5,7 +5,7 @@ Source: HookUtils.transformTimerMessage, TimerMessageStore.java, RecallMessageHa
 Behaviour
 - TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS, the first that is there. A time that has passed means now.
 - Never early, to the millisecond. Everything that waits is known by its time in memory, and one timer of the loop waits for the first.
-- A message with TIMER_DEL_UNIQKEY takes back the one with that unique key and that TIMER_OUT_MS, if it still waits.
+- A message with TIMER_DEL_UNIQKEY takes back the one of its topic with that unique key and that TIMER_OUT_MS, if it still waits.
 - A start reads the part of the topic that may hold waiting messages; what fell due in between is delivered at once.
 
 Differs from Java
@@ -26,12 +26,12 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.broker.replies import Rejected
-from ogive.errors import ResponseCode, StoreError
+from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, RETRY_PREFIX, TIMER_TOPIC, PropertyName
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.record import strip_crc
 from ogive.store.store import MessageStore
-from ogive.wire.message import StoredMessage, decode_properties, decode_stored
+from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage, decode_properties, decode_stored
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,10 @@ def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
+Name = tuple[str, str, str]
+"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic."""
+
+
 class Handle(NamedTuple):
     topic: str
     broker_name: str
@@ -115,9 +119,9 @@ class Handle(NamedTuple):
     unique_key: str
 
     @property
-    def name(self) -> tuple[str, str]:
+    def name(self) -> "Name":
         """See Waiting."""
-        return self.unique_key, str(self.time_ms - 1)
+        return self.topic, self.unique_key, str(self.time_ms - 1)
 
 
 def read_handle(text: str) -> Handle:
@@ -136,12 +140,12 @@ def read_handle(text: str) -> Handle:
 
 
 class Waiting(NamedTuple):
-    """A message in the timer topic, by its queue offset. *name*: unique key and TIMER_OUT_MS, what it is taken back by."""
+    """A message in the timer topic, by its queue offset."""
 
     deliver_ms: int
     offset: int
     commitlog_offset: int
-    name: tuple[str, str]
+    name: Name
 
 
 class Progress(NamedTuple):
@@ -169,7 +173,7 @@ class Timers:
         self._due: list[tuple[int, int]] = []  # heap of (time, offset); holds offsets that were taken back, too
         # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
         self._waiting: OrderedDict[int, Waiting] = OrderedDict()
-        self._names: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._names: dict[Name, tuple[int, ...]] = {}
         self._on_the_way: dict[int, Waiting] = {}  # still in _waiting: until they are stored, a start has to find them
         self._held: dict[int, Waiting] = {}  # still in _waiting: they are being taken back
         self._end = 0  # of the part of the queue that has been read
@@ -278,7 +282,7 @@ class Timers:
                     return
             elif deliver_ms <= progress.settled_ms:
                 return
-        name = (properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
+        name = (properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
         if "TIMER_ROLL_TIMES" in properties:
             self._drop(name)  # this is the same message again, which Apache's broker put farther on
         self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name)
@@ -287,11 +291,11 @@ class Timers:
 
     def _take_back(self, key: str, topic: str, out_ms: str) -> None:
         """*key* is a unique key, or topic, plus sign and unique key (appendTopicForTimerDeleteKey)."""
-        if (key, out_ms) not in self._names:
+        if (topic, key, out_ms) not in self._names:
             key = key.removeprefix(f"{topic}+")
-        self._drop((key, out_ms))
+        self._drop((topic, key, out_ms))
 
-    def _drop(self, name: tuple[str, str]) -> None:
+    def _drop(self, name: Name) -> None:
         for offset in self._names.pop(name, ()):
             del self._waiting[offset]
             self._held.pop(offset, None)
@@ -334,7 +338,7 @@ class Timers:
                 return True
             offset = heapq.heappop(self._due)[1]
             one = self._waiting.get(offset)
-            if one is not None and offset not in self._held:
+            if one is not None and offset not in self._held and offset not in self._on_the_way:
                 taken += 1
                 self._send(one)
         return False
@@ -348,6 +352,9 @@ class Timers:
                 self._settled(one)
             else:
                 self._put((message,), partial(self._stored, one))
+        except InvalidOption as exc:
+            log.error("timer message %d fits no record of its own topic: it is passed over: %s", one.offset, exc)
+            self._settled(one)
         except StoreError:
             self._wait_again(one)
             raise
@@ -402,11 +409,11 @@ class Timers:
         )  # fmt: skip
 
     def _delivered_properties(self, stored: StoredMessage) -> bytes:
-        """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them."""
+        """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them, where there is room."""
         properties = strip_crc(stored.properties)
         end = b"" if properties.endswith(b"\x02") else b"\x02"
-        times = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (stored.store_timestamp_ms, self._now_ms())
-        return b"".join((properties, end, times))
+        times = b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (end, stored.store_timestamp_ms, self._now_ms())
+        return properties + times if len(properties) + len(times) <= MAX_PROPERTIES_BYTES else properties
 
 
 def _not_started(_messages: tuple[NewMessage], _done: PutDone) -> None:

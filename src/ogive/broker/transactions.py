@@ -105,6 +105,10 @@ class Transactions:
             raise StoreError(f"the log has no half message at {transaction.commitlog_offset} any more")
         return decode_stored(record)
 
+    def needed_from(self) -> int:
+        """The commit-log offset of the oldest open transaction: the log must be kept from there on."""
+        return min([found.commitlog_offset for found in self._open.values()], default=self._store.stats().commitlog_end)
+
     # --- progress ----------------------------------------------------------------------------------------------------
 
     def note_progress(self, offsets: OffsetTable) -> None:

@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import itertools
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ MAX_SIZE: Final = 4 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 10_000
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 KEPT_TIMES: Final = 1_000_000
+POLL: Final = 1000  # messages
 
 
 def seconds(text: str) -> float:
@@ -65,21 +68,18 @@ class Figures:
         }
 
 
-def produce(options: argparse.Namespace) -> int:
+async def produce(options: argparse.Namespace) -> int:
     """1 when a send failed."""
     if not 1 <= options.size <= MAX_SIZE:
         raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
         raise InvalidOption(f"--in-flight {options.in_flight}: 1 to {MAX_IN_FLIGHT} are possible")
-    return asyncio.run(_produce(options, seconds(options.duration)))
-
-
-async def _produce(options: argparse.Namespace, duration_s: float) -> int:
-    figures, body, ends = Figures(), bytes(options.size), time.perf_counter() + duration_s
+    figures, body, ends = Figures(), bytes(options.size), time.perf_counter() + seconds(options.duration)
     first: list[OgiveError] = []
+    numbers = itertools.count()
 
     async def send_one_after_the_other(producer: aio.Producer) -> None:
-        while (began := time.perf_counter()) < ends and (options.count is None or figures.messages < options.count):
+        while (began := time.perf_counter()) < ends and (options.count is None or next(numbers) < options.count):
             try:
                 await producer.send(options.topic, body)
             except OgiveError as exc:
@@ -99,21 +99,18 @@ async def _produce(options: argparse.Namespace, duration_s: float) -> int:
         reports.cancel()
     _show(figures, "sent", as_json=options.json, last=True)
     if first:
-        print(f"{figures.failed:,} sends failed, the first with: {first[0]}")
+        print(f"{figures.failed:,} sends failed, the first with: {first[0]}", file=sys.stderr)
     return 1 if first else 0
 
 
-def consume(options: argparse.Namespace) -> int:
+async def consume(options: argparse.Namespace) -> int:
     """1 when nothing came."""
-    return asyncio.run(_consume(options, seconds(options.duration)))
-
-
-async def _consume(options: argparse.Namespace, duration_s: float) -> int:
-    figures, ends = Figures(), time.perf_counter() + duration_s
+    figures, ends = Figures(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
         reports = asyncio.create_task(_report(figures, "received", as_json=options.json))
         while (left := ends - time.perf_counter()) > 0 and (options.count is None or figures.messages < options.count):
-            for message in await consumer.poll(min(left, 1.0)):
+            missing = POLL if options.count is None else min(options.count - figures.messages, POLL)
+            for message in await consumer.poll(min(left, 1.0), max_messages=missing):
                 figures.messages += 1
                 figures.size += len(message.body)
         reports.cancel()

@@ -1,7 +1,6 @@
 """``ogive broker ...``: the brokers of a cluster and what they say of themselves."""
 
 import argparse
-import asyncio
 from datetime import UTC, datetime
 
 from ogive import aio
@@ -11,9 +10,9 @@ from ogive.client.admin import BrokerStatus
 from ogive.errors import InvalidOption
 
 
-def list_brokers(options: argparse.Namespace) -> int:
+async def list_brokers(options: argparse.Namespace) -> int:
     """1 when one of them does not answer."""
-    rows = asyncio.run(_brokers(options))
+    rows = await _brokers(options)
     if options.json:
         for row in rows:
             print_json(_record(row))
@@ -23,9 +22,9 @@ def list_brokers(options: argparse.Namespace) -> int:
     return 1 if any(row.trouble for row in rows) else 0
 
 
-def show_broker(options: argparse.Namespace) -> int:
+async def show_broker(options: argparse.Namespace) -> int:
     """1 when it does not answer."""
-    found = [row for row in asyncio.run(_brokers(options)) if options.broker in (row.name, row.address)]
+    found = [row for row in await _brokers(options) if options.broker in (row.name, row.address)]
     if not found:
         raise InvalidOption(f"there is no broker {options.broker}: `ogive broker list` shows their names and addresses")
     for row in found:

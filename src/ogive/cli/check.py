@@ -1,27 +1,25 @@
 """``ogive check``: conditions as exit codes, for cron and monitoring."""
 
 import argparse
-import asyncio
 import sys
 from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
+from ogive.cli.lag import refuse_unknown
 from ogive.errors import InvalidOption
 
 EXIT_OVER: Final = 3
 
 
-def lag(options: argparse.Namespace) -> int:
+async def lag(options: argparse.Namespace) -> int:
     """0 within the limit, 3 above it, 1 when nobody can tell."""
-    return asyncio.run(_lag(options))
-
-
-async def _lag(options: argparse.Namespace) -> int:
     if options.max < 0:
         raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic, members=False)
+        if not rows:
+            await refuse_unknown(admin, options.group)
     if not rows:
         print(f"ogive: group {options.group} has no position in any queue: nothing consumed yet", file=sys.stderr)
         return 1

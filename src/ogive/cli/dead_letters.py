@@ -1,7 +1,6 @@
 """``ogive dead-letter``: what a group could not consume, and sending it again."""
 
 import argparse
-import asyncio
 import sys
 
 from ogive import aio
@@ -13,11 +12,7 @@ from ogive.errors import InvalidOption
 from ogive.model import MessageExt
 
 
-def list_letters(options: argparse.Namespace) -> int:
-    return asyncio.run(_list(options))
-
-
-async def _list(options: argparse.Namespace) -> int:
+async def list_letters(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         letters = await _letters(admin, options, options.limit)
     for letter in letters:
@@ -29,12 +24,8 @@ async def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def send(options: argparse.Namespace) -> int:
+async def send(options: argparse.Namespace) -> int:
     """1 when an id is not among the dead letters: nothing is sent then."""
-    return asyncio.run(_send(options))
-
-
-async def _send(options: argparse.Namespace) -> int:
     if bool(options.ids) == options.all:
         raise InvalidOption("say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all")
     async with aio.Admin(client=client_config(options)) as admin:

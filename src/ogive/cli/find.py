@@ -1,7 +1,6 @@
 """``ogive message``: one message by id, or those with a key."""
 
 import argparse
-import asyncio
 
 from ogive import aio
 from ogive.cli.connect import client_config
@@ -10,12 +9,8 @@ from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue
 
 
-def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> int:
     """1 when nothing is found."""
-    return asyncio.run(_run(options))
-
-
-async def _run(options: argparse.Namespace) -> int:
     ways = sum(value is not None for value in (options.id, options.key, options.offset))
     if ways != 1:
         raise InvalidOption("say which message: ID, or --topic with --key, or --topic with --queue and --offset")
@@ -23,11 +18,13 @@ async def _run(options: argparse.Namespace) -> int:
         raise InvalidOption("--key and --offset are looked up in a topic: add --topic")
     async with aio.Admin(client=client_config(options)) as admin:
         found = await _find(admin, options)
-    for message in found:
+    for number, message in enumerate(found):
         if options.json:
             print_message(message, as_json=True)
-        else:
-            print_message_whole(message)
+            continue
+        if number:
+            print()
+        print_message_whole(message)
     if not found:
         raise InvalidOption(f"topic {options.topic} has no message with the key {options.key}")
     return 0

@@ -1,7 +1,6 @@
 """``ogive group ...``: consumer groups, their members, and moving them."""
 
 import argparse
-import asyncio
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -14,11 +13,7 @@ from ogive.client.admin.base import each
 from ogive.errors import InvalidOption
 
 
-def list_groups(options: argparse.Namespace) -> int:
-    return asyncio.run(_list_groups(options))
-
-
-async def _list_groups(options: argparse.Namespace) -> int:
+async def list_groups(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
 
         async def row(group: GroupSummary) -> dict[str, Any]:
@@ -37,11 +32,7 @@ async def _list_groups(options: argparse.Namespace) -> int:
     return 0
 
 
-def show_group(options: argparse.Namespace) -> int:
-    return asyncio.run(_show_group(options))
-
-
-async def _show_group(options: argparse.Namespace) -> int:
+async def show_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         group = await admin.group(options.group)
     members = [{"id": m.client_id, "address": m.address, "language": m.language, "version": m.version} for m in group.members]
@@ -77,22 +68,14 @@ async def _show_group(options: argparse.Namespace) -> int:
     return 0
 
 
-def create_group(options: argparse.Namespace) -> int:
-    return asyncio.run(_create_group(options))
-
-
-async def _create_group(options: argparse.Namespace) -> int:
+async def create_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
     print(f"group {options.group} has {options.max_retries} retries")
     return 0
 
 
-def delete_group(options: argparse.Namespace) -> int:
-    return asyncio.run(_delete_group(options))
-
-
-async def _delete_group(options: argparse.Namespace) -> int:
+async def delete_group(options: argparse.Namespace) -> int:
     confirm(f"delete group {options.group}{' and its progress' if options.offsets else ''}?", yes=options.yes)
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.delete_group(options.group, offsets=options.offsets)
@@ -100,17 +83,15 @@ async def _delete_group(options: argparse.Namespace) -> int:
     return 0
 
 
-def reset_group(options: argparse.Namespace) -> int:
-    return asyncio.run(_reset_group(options))
+async def reset_group(options: argparse.Namespace) -> int:
+    return await _reset(options, place(options.to))
 
 
-def skip_backlog(options: argparse.Namespace) -> int:
-    options.to = "latest"
-    return asyncio.run(_reset_group(options))
+async def skip_backlog(options: argparse.Namespace) -> int:
+    return await _reset(options, "latest")
 
 
-async def _reset_group(options: argparse.Namespace) -> int:
-    target = place(options.to)
+async def _reset(options: argparse.Namespace, target: ResetTarget) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
     if options.json:

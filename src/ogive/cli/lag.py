@@ -8,20 +8,19 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_table
 from ogive.client.admin import QueueLag
+from ogive.errors import BrokerError, GroupNotExist, ProtocolError
 
 WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
 
 
-def run(options: argparse.Namespace) -> int:
-    """1 when the group has never committed an offset, which a misspelt name looks like."""
-    return asyncio.run(_run(options))
-
-
-async def _run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> int:
+    """1 when the group has never committed an offset, or no broker knows it."""
     async with aio.Admin(client=client_config(options)) as admin:
         while True:
             rows = await admin.lag(options.group, options.topic)
+            if not rows and not options.watch:
+                await refuse_unknown(admin, options.group)
             if options.watch and not options.json and sys.stdout.isatty():
                 print(CLEAR, end="")
             _show(rows, as_json=options.json)
@@ -35,6 +34,16 @@ async def _run(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 1
+
+
+async def refuse_unknown(admin: aio.Admin, group: str) -> None:
+    """Raises GroupNotExist with the names that are similar. Where brokers do not tell, the group counts as known."""
+    try:
+        await admin.group(group)
+    except GroupNotExist:
+        raise
+    except (BrokerError, ProtocolError):
+        return
 
 
 def _show(rows: list[QueueLag], *, as_json: bool) -> None:

@@ -4,11 +4,14 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
-from ogive.cli.parser import build_parser
+from ogive.cli.parser import build_parser, parse
 from ogive.errors import NoNameServer, OgiveError
+
+Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
+"""What carries a command out, and says its exit code."""
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
@@ -18,7 +21,7 @@ EXIT_INTERRUPTED: Final = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
     parser = build_parser()
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     if not hasattr(options, "module"):
         getattr(options, "group_parser", parser).print_help()
         return EXIT_USAGE
@@ -26,9 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(options, "config", None):
             config_file = importlib.import_module("ogive.cli.config_file")
             options.config_of.set_defaults(**config_file.read(options.config, options.config_of))
-            options = parser.parse_args(arguments)
-        run: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(options.module), options.function)
-        return run(options)
+            options = parse(parser, arguments)
+        run: Run = getattr(importlib.import_module(options.module), options.function)
+        code = run(options)
+        if isinstance(code, int):
+            return code
+        import asyncio  # here, because it takes longer to load than the help takes to print
+
+        return asyncio.run(code)
     except NoNameServer as exc:
         print(f"ogive: {exc}. Start one with `ogive up`, or name another with -n HOST:PORT.", file=sys.stderr)
         return EXIT_ERROR

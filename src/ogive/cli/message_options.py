@@ -96,7 +96,9 @@ def trace(commands: Commands) -> None:
         "Producers and consumers write it down when tracing is switched on in them (trace=True).",
     )
     command.add_argument("key", metavar="ID", help="the message's id, or one of its keys")
-    command.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to")
+    command.add_argument(
+        "--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write traces to (default: %(default)s)"
+    )
     add_cluster(command)
     add_json(command)
 

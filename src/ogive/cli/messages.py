@@ -1,7 +1,6 @@
 """``ogive send`` and ``ogive tail``."""
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -15,12 +14,8 @@ from ogive.model import Message, SendResult
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
 
 
-def send(options: argparse.Namespace) -> int:
+async def send(options: argparse.Namespace) -> int:
     """Send standard input, or --body; say where each message stands."""
-    return asyncio.run(_send(options))
-
-
-async def _send(options: argparse.Namespace) -> int:
     properties = dict(_property(text) for text in options.properties)
     delay_ms = await _delay_ms(options) if options.delay_level else None
     async with aio.Producer(client=client_config(options)) as producer:
@@ -98,12 +93,8 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-def tail(options: argparse.Namespace) -> int:
+async def tail(options: argparse.Namespace) -> int:
     """Print messages until Ctrl-C, or --count of them."""
-    return asyncio.run(_tail(options))
-
-
-async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")

@@ -10,7 +10,7 @@ def add_command(commands: Commands, name: str, function: str, text: str, more: s
     """*function* is ``module:function`` under ogive.cli; *more* stands only in the command's own help."""
     module, _, attribute = function.partition(":")
     command = commands.add_parser(name, help=text, description=_description(text, more))
-    command.set_defaults(module=f"ogive.cli.{module}", function=attribute)
+    command.set_defaults(module=f"ogive.cli.{module}", function=attribute, command_parser=command)
     return command
 
 

@@ -1,6 +1,8 @@
 """One parser for all commands. A command's own module is imported only when it runs, so that ``ogive up`` starts at once."""
 
 import argparse
+import difflib
+from collections.abc import Sequence
 from typing import Final
 
 from ogive import __version__
@@ -47,3 +49,18 @@ def _errors(commands: Commands) -> None:
     command = add_command(commands, "errors", "codes:run", "explain a response code of brokers and name servers; without one list all")
     command.add_argument("code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST")
     add_json(command)
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """As parse_args; but what a command does not know is shown with that command's usage and the nearest option that it has."""
+    options, unknown = parser.parse_known_args(arguments)
+    command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
+    if unknown:
+        known = [option for action in command._actions for option in action.option_strings]
+        near = [f"{word} (is {match[0]} meant?)" if (match := _nearest(word, known)) else word for word in unknown]
+        command.error(f"unrecognized arguments: {' '.join(near)}")
+    return options
+
+
+def _nearest(word: str, known: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(word.partition("=")[0], known, n=1) if word.startswith("--") else []

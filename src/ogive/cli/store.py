@@ -47,4 +47,4 @@ def _show(report: Report) -> None:
         print(f"  the last broker here did not stop cleanly{behind}: the next start takes care of that")
     for problem in report.problems:
         print(f"  {problem}")
-    print("  nothing is wrong" if report.is_sound else f"  {len(report.problems)} problems")
+    print("  nothing is wrong" if report.is_sound else f"  {len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}")

@@ -1,7 +1,6 @@
 """``ogive topic ...``."""
 
 import argparse
-import asyncio
 
 from ogive import aio
 from ogive.cli.connect import client_config
@@ -10,11 +9,7 @@ from ogive.client.admin import TopicSummary
 from ogive.errors import NoRoute, TopicNotExist
 
 
-def list_topics(options: argparse.Namespace) -> int:
-    return asyncio.run(_list_topics(options))
-
-
-async def _list_topics(options: argparse.Namespace) -> int:
+async def list_topics(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         topics = await admin.topics(system=options.all)
         counts = [await _messages(admin, topic) for topic in topics]
@@ -35,22 +30,14 @@ async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
         return 0
 
 
-def create_topic(options: argparse.Namespace) -> int:
-    return asyncio.run(_create_topic(options))
-
-
-async def _create_topic(options: argparse.Namespace) -> int:
+async def create_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_topic(options.topic, queues=options.queues)
     print(f"topic {options.topic} has {options.queues} queues on each broker")
     return 0
 
 
-def show_topic(options: argparse.Namespace) -> int:
-    return asyncio.run(_show_topic(options))
-
-
-async def _show_topic(options: argparse.Namespace) -> int:
+async def show_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         topic = await admin.topic(options.topic)
         offsets = await admin.offsets(options.topic)
@@ -94,11 +81,7 @@ async def _show_topic(options: argparse.Namespace) -> int:
     return 0
 
 
-def delete_topic(options: argparse.Namespace) -> int:
-    return asyncio.run(_delete_topic(options))
-
-
-async def _delete_topic(options: argparse.Namespace) -> int:
+async def delete_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
         consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""

@@ -1,7 +1,6 @@
 """``ogive trace``: what happened to a message, as producers and consumers with tracing switched on wrote it down."""
 
 import argparse
-import asyncio
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -12,9 +11,9 @@ from ogive.errors import InvalidOption
 from ogive.wire.trace import TraceRecord
 
 
-def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> int:
     """1 when nothing is found."""
-    records = asyncio.run(_trace(options))
+    records = await _trace(options)
     if not records:
         raise InvalidOption(f"no client wrote a trace of {options.key}: tracing is switched on at each client (trace=True)")
     if options.json:

@@ -5,6 +5,7 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -35,17 +36,29 @@ def run(options: argparse.Namespace) -> int:
     if not options.data:
         raise InvalidOption("--data is empty: the directory for messages is expected")
     check_host(options.host, options.insecure_listen or options.acl, options.advertised_host)
+    check_ports(options)
+    if options.credentials and not options.acl and options.credentials != os.environ.get("OGIVE_CREDENTIALS"):
+        raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
     if options.metrics_port is not None:
         check_metrics_host(options.metrics_host, options.insecure_listen)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(serve(options))
         except ConnectError as exc:
-            raise OgiveError(f"{exc}; --host, --name-server-port and --broker-port choose another address (port 0: a free one)") from None
+            raise OgiveError(
+                f"{exc}; --host, --name-server-port, --broker-port and --metrics-port choose another address (port 0: a free one)"
+            ) from None
         except StoreLocked as exc:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:
             raise OgiveError(f"{exc}; mend that, or choose another directory with --data") from None
+
+
+def check_ports(options: argparse.Namespace) -> None:
+    """Raises InvalidOption."""
+    for name, port in (("name-server", options.name_server_port), ("broker", options.broker_port), ("metrics", options.metrics_port)):
+        if port is not None and not 0 <= port <= 65535:
+            raise InvalidOption(f"--{name}-port {port}: 0 to 65535 is needed")
 
 
 def check_metrics_host(host: str, insecure_listen: bool) -> None:

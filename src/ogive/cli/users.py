@@ -11,11 +11,7 @@ from ogive.cli.output import confirm, print_json, print_table
 from ogive.errors import InvalidOption
 
 
-def list_users(options: argparse.Namespace) -> int:
-    return asyncio.run(_list_users(options))
-
-
-async def _list_users(options: argparse.Namespace) -> int:
+async def list_users(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         users = await admin.users()
     if options.json:
@@ -27,7 +23,7 @@ async def _list_users(options: argparse.Namespace) -> int:
     return 0
 
 
-def create_user(options: argparse.Namespace) -> int:
+def create_user(options: argparse.Namespace) -> int:  # no coroutine: Ctrl-C ends the question for the password at once
     return asyncio.run(_create_user(options, _password(options.user)))
 
 
@@ -38,7 +34,7 @@ async def _create_user(options: argparse.Namespace, password: str) -> int:
     return 0
 
 
-def update_user(options: argparse.Namespace) -> int:
+def update_user(options: argparse.Namespace) -> int:  # likewise
     return asyncio.run(_update_user(options, _password(options.user) if options.password else None))
 
 
@@ -51,11 +47,7 @@ async def _update_user(options: argparse.Namespace, password: str | None) -> int
     return 0
 
 
-def delete_user(options: argparse.Namespace) -> int:
-    return asyncio.run(_delete_user(options))
-
-
-async def _delete_user(options: argparse.Namespace) -> int:
+async def delete_user(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         if options.user not in {user.name for user in await admin.users()}:
             raise InvalidOption(f"there is no user {options.user}")
@@ -68,8 +60,12 @@ async def _delete_user(options: argparse.Namespace) -> int:
 def _password(user: str) -> str:
     """Asked for at a terminal; else the first line of standard input. Never an argument: every user of the machine could read those."""
     if sys.stdin.isatty():
-        password = getpass.getpass(f"password of {user}: ")
-        if getpass.getpass("once more: ") != password:
+        try:
+            password = getpass.getpass(f"password of {user}: ")
+            again = getpass.getpass("once more: ")
+        except EOFError:  # Ctrl-D
+            raise InvalidOption("no password: nothing was changed") from None
+        if again != password:
             raise InvalidOption("the two passwords differ: nothing was changed")
     else:
         password = sys.stdin.readline().rstrip("\r\n")
@@ -81,11 +77,7 @@ def _password(user: str) -> str:
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
-def list_rules(options: argparse.Namespace) -> int:
-    return asyncio.run(_list_rules(options))
-
-
-async def _list_rules(options: argparse.Namespace) -> int:
+async def list_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rules = [rule for rule in await admin.access_rules() if options.user in (None, rule.user)]
     if options.json:
@@ -109,12 +101,12 @@ async def _list_rules(options: argparse.Namespace) -> int:
     return 0
 
 
-def allow(options: argparse.Namespace) -> int:
-    return asyncio.run(_say(options, allowed=True))
+async def allow(options: argparse.Namespace) -> int:
+    return await _say(options, allowed=True)
 
 
-def deny(options: argparse.Namespace) -> int:
-    return asyncio.run(_say(options, allowed=False))
+async def deny(options: argparse.Namespace) -> int:
+    return await _say(options, allowed=False)
 
 
 async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
@@ -125,11 +117,7 @@ async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
     return 0
 
 
-def delete_rules(options: argparse.Namespace) -> int:
-    return asyncio.run(_delete_rules(options))
-
-
-async def _delete_rules(options: argparse.Namespace) -> int:
+async def delete_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.forget_rules(options.user, options.resource)
     print(f"nothing is said any more about user {options.user}{f' and {options.resource}' if options.resource else ''}")

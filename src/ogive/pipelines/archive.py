@@ -71,7 +71,7 @@ def archive(
         query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
         def report(rows: int, progress: Mapping[str, Any]) -> None:
-            say(f"{rows:,} messages archived, {lag(progress) or 0:,} behind")
+            say(f"{rows:,} messages archived, {lag(progress):,} behind")
 
         rows = watch(spark, query, stop, report)
         summary.read += rows

@@ -62,7 +62,7 @@ def mirror(
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second, {lag(progress) or 0:,} behind")
+        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second, {lag(progress):,} behind")
 
     summary.read = summary.written = watch(spark, query, stop, report)
     summary.stopped = stop.asked and not follow

@@ -6,6 +6,7 @@ kept under *state* after every chunk, for each queue: a stop and a restart send 
 
 import json
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +78,7 @@ def replay(
         if stop.asked:
             summary.stopped = True
             break
-    summary.skipped += type(summary.skipped)()  # drops the reasons with no message
+    summary.skipped += Counter()  # drops the reasons with no message
     rows.unpersist()
     return summary
 

@@ -17,6 +17,7 @@ from ogive.errors import OgiveError
 from ogive.pipelines.summary import Summary
 from ogive.spark import session
 from ogive.spark.failures import reason
+from ogive.spark.offsets import behind
 from ogive.spark.rpc import cluster
 from ogive.spark.stopping import Stop
 
@@ -25,7 +26,6 @@ Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
 """topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
 
 LOOK_S: Final = 1
-
 
 Job = Callable[[SparkSession, Stop], Summary]
 
@@ -73,19 +73,9 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callab
     return sum(batches.values())
 
 
-def lag(progress: Mapping[str, Any]) -> int | None:
-    """Messages behind the end of the topics, by the progress of a query over one source. None where Spark does not know it yet."""
-    source = progress["sources"][0]
-    try:
-        latest, end = (json.loads(source[name])["q"] for name in ("latestOffset", "endOffset"))
-    except (KeyError, TypeError, ValueError):
-        return None
-    return sum(
-        max(0, int(offset) - int(end.get(topic, {}).get(broker, {}).get(queue, 0)))
-        for topic, brokers in latest.items()
-        for broker, queues in brokers.items()
-        for queue, offset in queues.items()
-    )
+def lag(progress: Mapping[str, Any]) -> int:
+    """Messages behind the end of the topics, by the progress of a query over one source; 0 where Spark does not know it yet."""
+    return sum(behind(progress["sources"][0]).values())
 
 
 def last_batch(checkpoint: Path) -> int:

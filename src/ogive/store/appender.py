@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.store.consumequeue import ENTRY, ConsumeQueue
+from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
 from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
 from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, MAX_CRC_PROPERTIES, build_record, delay_level, strip_crc, tag_hash
@@ -110,6 +110,8 @@ class Appender:
         return groups
 
     def _new_queue(self, key: QueueKey) -> ConsumeQueue:
+        if not names_a_directory(key[0]):
+            raise InvalidOption(f"topic {key[0][:64]!r} cannot name a directory")
         directory = self._queue_root / key[0] / str(key[1])
         queue = self.queues[key] = ConsumeQueue(key, directory, self._file_entries)
         return queue

@@ -26,6 +26,13 @@ ENTRY_BYTES: Final = ENTRY.size
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
 """stands for an offset that has no record"""
+_MAX_NAME_BYTES: Final = 255
+
+
+def names_a_directory(topic: str) -> bool:
+    """Whether the files of *topic* would be in a directory of its own. A record may say anything: who sends may put one into a body, and
+    a search behind damage may come upon it."""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic and len(topic.encode()) <= _MAX_NAME_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ class Disk:
         """The file is about to be removed: an open handle would keep its space."""
         self._handles.forget(path)
 
+    def forget_under(self, directory: Path) -> None:
+        """So are all files of *directory*. One that is made there later is another file: an open handle would show the old one."""
+        self._handles.forget_under(directory)
+
     def close(self) -> None:
         self._handles.close()
 

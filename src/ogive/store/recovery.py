@@ -26,7 +26,7 @@ from typing import Final
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint, QueueState
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, read_entries
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, names_a_directory, read_entries
 from ogive.store.disk import Disk
 from ogive.store.fs import Fs
 from ogive.store.index import KeyIndex
@@ -246,9 +246,8 @@ class _Recovery:
 
     def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
         """The queue, ready to take *queue_offset* next; None for a record that belongs to nothing."""
-        try:
-            name = topic.decode()
-        except UnicodeDecodeError:
+        name = topic.decode("utf-8", "replace")
+        if name.encode() != topic or not names_a_directory(name):
             self._skipped += 1
             return None
         if offset < self._deleted.get(name, 0):

@@ -90,6 +90,10 @@ class Handles:
         if handle is not None:
             self._fs.close(handle)
 
+    def forget_under(self, directory: Path) -> None:
+        for path in [path for path in self._open if path.parent == directory]:
+            self.forget(path)
+
     def close(self) -> None:
         while self._open:
             self._fs.close(self._open.popitem()[1])

@@ -222,6 +222,8 @@ class MessageStore:
         """Forget every queue of *topic*. Its records stay in the log, unseen."""
         keys = [key for key in self._queues if key[0] == topic]
         directories = [self._queues.pop(key).directory for key in keys]
+        for directory in directories:
+            self._disk.forget_under(directory)
         if keys and self.failed is None and self._writer is not None:
             self._flusher.forget(topic, self._visible_end)  # not behind: a full disk may take back what waits, and its place
             self.submit()
@@ -255,12 +257,16 @@ class MessageStore:
             return
         gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
         self._log.start = until  # nobody reads before it from here on
+        dropped: list[tuple[ConsumeQueue, list[Path]]] = []
         for number, queue in enumerate(list(self._queues.values())):
             if self._queues.get(queue.key) is queue:
                 queue.min_offset = self._reader.first_at(queue, until)
-                gone += queue.drop_files()
+                dropped.append((queue, queue.drop_files()))
             if number % _QUEUES_AT_ONCE == 0:
                 yield
+        for queue, files in dropped:
+            if self._queues.get(queue.key) is queue:  # else its topic was deleted meanwhile, and may have new files of these names
+                gone += files
         for topic in [topic for topic, before in self._deleted.items() if before <= until]:
             del self._deleted[topic]
         index_files = self._index.expire(until)

@@ -39,6 +39,14 @@ class TraceRecord:
     transaction_state: str | None = None
 
 
+_STEPS: Final = ("sent", "transaction ended", "delivered", "consumed")
+
+
+def by_time(record: TraceRecord) -> tuple[int, int]:
+    """A key to sort by: steps of one millisecond stand in the order in which they happen."""
+    return record.at_ms or 0, _STEPS.index(record.step)
+
+
 def decode_trace(body: bytes) -> list[TraceRecord]:
     """The records of one message of the trace topic; steps that are not known are left out. Raises ProtocolError."""
     try:

@@ -114,6 +114,18 @@ def test_when_the_first_fails_the_second_fails_and_a_third_is_new() -> None:
     assert len(bench.waiting) == 1
 
 
+def test_a_batch_that_is_refused_is_not_answered_once_more() -> None:
+    """Also when a part of it was on its way before, and fails then."""
+    bench = Bench()
+    bench.send("a")
+    bench.refuse = True
+    with pytest.raises(StoreBusy):
+        bench.send("a", "b")
+    failure = StoreError("the disk is gone")
+    bench.finish(failure)
+    assert bench.answers == [(0, failure)]
+
+
 def test_keys_are_forgotten_after_the_window_and_over_the_limit() -> None:
     bench = Bench(max_keys=2)
     for key in "abc":

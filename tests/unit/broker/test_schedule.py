@@ -123,6 +123,16 @@ async def test_a_refused_message_is_tried_again_and_none_is_passed_over(bench: B
     assert await bench.at(1_010_000) == [b"a", b"b"]
 
 
+async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    topic = "L" * 120  # longer than the name of the topic it waits in
+    properties = encode_properties({"DELAY": "1", "REAL_TOPIC": topic, "REAL_QID": "0"})
+    body = bytes(bench.store.segment_bytes - 91 - 8 - len(SCHEDULE_TOPIC) - len(properties) - 50)
+    bench.store.put([NewMessage(SCHEDULE_TOPIC, 0, body, properties)], lambda _: None)
+    bench.send(b"b", 1)
+    assert await bench.at(1_010_000) == [b"b"]
+    assert "delay level 1: message 0 fits no record of its own topic" in caplog.text
+
+
 async def test_progress_outlives_a_restart(bench: Bench, tmp_path: Path) -> None:
     bench.send(b"a", 1)
     bench.now_ms += 5_000

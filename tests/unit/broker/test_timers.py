@@ -1,6 +1,7 @@
 """Timer messages: never early, nothing lost over failures and restarts, taken back. The clock of the store and the timers is the test's."""
 
 import asyncio
+import errno
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from ogive.store.fs import OsFs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.writer import InlineWriter
-from ogive.wire.message import decode_messages, encode_properties
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
 
 NOW = 1_700_000_000_500
 WEEK_S = 7 * 86_400.0
@@ -43,10 +44,10 @@ class Bench:
         self.store.put(messages, done)
         asyncio.get_running_loop().call_soon(self.store.submit)
 
-    def send(self, body: bytes, delay_ms: int, **extra: str) -> dict[str, str]:
+    def send(self, body: bytes, delay_ms: int, topic: str = "T", **extra: str) -> dict[str, str]:
         """The properties as stored."""
-        properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body.decode()} | extra
-        topic, queue = timed(properties, "T", 0, self.now_ms, WEEK_S)
+        properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body[:100].decode()} | extra
+        topic, queue = timed(properties, topic, 0, self.now_ms, WEEK_S)
         self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
         self.store.submit()
         return properties
@@ -212,6 +213,41 @@ async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(ben
     assert not bench.timers.hold(handle)
 
 
+async def test_a_message_that_is_not_taken_back_after_all_is_delivered_once(bench: Bench) -> None:
+    stored = bench.send(b"a", 5_000)
+    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    assert bench.timers.hold(handle)
+    bench.timers.release(handle)
+    assert await bench.at(NOW + 5_000) == [b"a"]
+
+
+async def test_nobody_takes_back_a_message_of_another_topic(bench: Bench) -> None:
+    """Who may write to one topic would else reach into all."""
+    stored = bench.send(b"a", 5_000)
+    out_ms = int(stored["TIMER_OUT_MS"])
+    assert not bench.timers.hold(Handle("Other", "broker-a", out_ms + 1, "a"))
+    bench.send(b"0", out_ms + 1 - NOW, "Other", TIMER_DEL_UNIQKEY="a")
+    assert await bench.at(NOW + 5_000) == [b"a"]
+
+
+async def test_properties_without_room_for_more_are_delivered_as_they_are(bench: Bench) -> None:
+    size = len(encode_properties(bench.send(b"first", 1_000, K="v")))
+    bench.send(b"a", 1_000, K="v" * (MAX_PROPERTIES_BYTES - size))
+    bench.send(b"b", 1_000)
+    assert await bench.at(NOW + 1_000) == [b"first", b"a", b"b"]
+
+
+async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    topic = "L" * 120  # longer than the name of the topic it waits in, by more than the times that are added
+    size = len(encode_properties(bench.send(b"a", 1_000)))
+    room = bench.store.segment_bytes - 91 - len(TIMER_TOPIC) - 2 * len(topic) - size
+    bench.send(bytes(room), 1_000, topic, UNIQ_KEY="a")
+    bench.send(b"b", 1_000)
+    assert await bench.at(NOW + 1_000) == [b"a", b"b"]
+    assert "timer message 1 fits no record of its own topic" in caplog.text
+    assert len(bench.timers) == 0
+
+
 # --- restarts --------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +268,31 @@ async def test_a_restart_finds_what_waits(tmp_path: Path, saved: bool) -> None:
     delivered = [b"done", b"missed"] if saved else [b"done", b"done", b"missed"]
     assert await second.at(NOW + 10_000) == delivered
     assert await second.at(NOW + 600_000_000) == [*delivered, b"week"]
+    await second.close()
+
+
+@pytest.mark.parametrize("saves", [1, 3])
+async def test_a_death_between_the_two_files_of_progress_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: int
+) -> None:
+    first = Bench(tmp_path)
+    first.send(b"week", 600_000_000)
+    first.send(b"done", 1_000)
+    for _ in range(saves - 1):
+        first.save()
+    assert await first.at(NOW + 2_000) == [b"done"]
+
+    def killed(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "killed")
+
+    with monkeypatch.context() as death:
+        death.setattr("ogive.broker.timer_progress.write_synced", killed)
+        with pytest.raises(OSError, match="killed"):
+            first.save()
+    await first.close()
+    second = Bench(tmp_path, NOW + 10_000)
+    assert await second.at(NOW + 10_000) == [b"done"]
+    assert await second.at(NOW + 600_000_000) == [b"done", b"week"]
     await second.close()
 
 

@@ -4,16 +4,19 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from ogive.aio import Admin
 from ogive.cli.connect import client_config
+from ogive.cli.lag import refuse_unknown
 from ogive.cli.main import EXIT_USAGE, main
 from ogive.cli.messages import _property
-from ogive.cli.output import print_json, print_table
+from ogive.cli.output import confirm, print_json, print_table
 from ogive.cli.parser import build_parser
 from ogive.cli.up import broker_config, check_host
-from ogive.errors import InvalidOption
+from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 
 
 @pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])
@@ -196,3 +199,60 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
     options: argparse.Namespace = build_parser().parse_args(["topic", "list"])
     assert client_config(options).name_server == "10.0.0.1:9876;10.0.0.2:9876"
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "said"),
+    [
+        (["up", "--flsh", "sync"], "usage: ogive up", "--flsh (is --flush meant?) sync"),
+        (["topic", "list", "--jsn=1"], "usage: ogive topic list", "--jsn=1 (is --json meant?)"),
+        (["errors", "--xyz"], "usage: ogive errors", "unrecognized arguments: --xyz\n"),
+    ],
+)
+def test_a_misspelt_option_is_shown_with_the_nearest_one(
+    words: list[str], usage: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == EXIT_USAGE
+    text = capsys.readouterr().err
+    assert text.startswith(usage)
+    assert said in text
+
+
+@pytest.mark.parametrize("option", ["--broker-port", "--name-server-port", "--metrics-port"])
+def test_a_port_that_is_none_is_named_as_the_option(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--data", str(tmp_path / "store"), option, "70000"]) == 1
+    assert f"{option} 70000: 0 to 65535" in capsys.readouterr().err
+
+
+def test_a_first_user_without_access_control_is_no_silent_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OGIVE_CREDENTIALS", raising=False)
+    assert main(["up", "--data", str(tmp_path / "store"), "--credentials", "root.yml", "--delay-levels", "none"]) == 1
+    assert "add --acl" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_end_of_input_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", ended)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    with pytest.raises(InvalidOption, match="nothing was changed"):
+        confirm("delete?", yes=False)
+
+
+async def test_a_group_that_nobody_knows_is_told_from_one_that_brokers_say_nothing_of() -> None:
+    class Answers:
+        def __init__(self, fault: Exception) -> None:
+            self.fault = fault
+
+        async def group(self, _: str) -> None:
+            raise self.fault
+
+    with pytest.raises(GroupNotExist):
+        await refuse_unknown(cast(Admin, Answers(GroupNotExist(26, "bilin"))), "bilin")
+    await refuse_unknown(cast(Admin, Answers(NoPermission(16, "no"))), "billing")

@@ -31,8 +31,6 @@ from ogive.wire.message import (
 QUEUE = MessageQueue("Orders", "broker-a", 3)
 ALL = arrow_schema(MESSAGE_COLUMNS)
 METADATA = arrow_schema(METADATA_COLUMNS)
-settings.register_profile("spark decode", deadline=None)  # the first example of a busy machine takes its time
-settings.load_profile("spark decode")
 VECTORS = Path(__file__).parents[2] / "vectors" / "messages.jsonl"
 
 

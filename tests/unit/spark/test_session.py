@@ -157,3 +157,9 @@ def test_the_wrapper_drops_one_argument_only(tmp_path: Path) -> None:
         ["/bin/sh", str(java), "-Xmx1g", "--add-modules=jdk.incubator.vector", "two words", ""], capture_output=True, text=True, check=True
     )
     assert done.stdout == "-Xmx1g\ntwo words\n\n"
+
+
+def test_without_spark_a_session_says_what_to_install() -> None:
+    hidden = "import sys, ogive.spark; sys.modules['pyspark'] = None"
+    said = run(f"{hidden}\ntry: ogive.spark.session()\nexcept ModuleNotFoundError as exc: print(exc)")
+    assert "is not installed: pip install 'ogive[spark]'" in said

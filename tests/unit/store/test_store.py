@@ -283,6 +283,71 @@ def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
         assert len(rebuilt.bodies("Kept")) == 40
 
 
+def test_topic_that_is_made_again_shows_nothing_of_the_files_before(tmp_path: Path) -> None:
+    """Whoever has read the old files has them open still, and the new ones have the same names."""
+    with Driver(small(tmp_path)) as driver:
+        for word in ("old", "new"):
+            for i in range(40):
+                driver.put(message(f"{word}{i}", topic="Again"))
+            for i in range(200):
+                driver.put(message(f"{i}", topic="Other"))  # so that Again is not in memory any more
+            assert driver.store._queues["Again", 0].tail_start == 40
+            assert driver.bodies("Again") == [f"{word}{i}".encode() for i in range(40)]
+            if word == "old":
+                driver.store.delete_topic("Again")
+
+
+def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files(tmp_path: Path) -> None:
+    with Driver(small(tmp_path)) as driver:
+        for i in range(40):
+            driver.put(message(f"old{i}", topic="Again"))
+        for i in range(200):
+            driver.put(message(f"{i}", topic="Other"))
+        removal = driver.store.expire(driver.store.segment_bytes)
+        next(removal)
+        assert driver.store.min_offset("Again", 0) == 40
+        driver.store.delete_topic("Again")
+        for i in range(40):
+            driver.put(message(f"new{i}", topic="Again"))
+        for i in range(200):
+            driver.put(message(f"{i}", topic="Other"))
+        for _ in removal:
+            pass
+        for i in range(40):
+            driver.put(message(f"more{i}", topic="Again"))
+        assert driver.bodies("Again") == [f"{word}{i}".encode() for word in ("new", "more") for i in range(40)]
+    with Driver(small(tmp_path)) as again:
+        assert len(again.bodies("Again")) == 80
+
+
+@pytest.mark.parametrize("name", ["../../out", "/out", "..", ".", "a\0b", "n" * 256])
+def test_topic_that_names_no_directory_is_refused(driver: Driver, name: str) -> None:
+    with pytest.raises(InvalidOption, match="cannot name a directory"):
+        driver.put(message("x", topic=name))
+    driver.put(message("y"))
+    assert driver.bodies() == [b"y"]
+
+
+@pytest.mark.parametrize("name", ["../../out", "a\0bcdefg"])
+def test_record_whose_topic_names_no_directory_is_passed_over(tmp_path: Path, name: str) -> None:
+    """As one that somebody put into a body may look behind damage: nothing is written or removed elsewhere."""
+    root, outside = tmp_path / "a" / "store", tmp_path / "a" / "out" / "0"
+    outside.mkdir(parents=True)
+    (outside / "kept").touch()
+    with Driver(small(root, record_crc=False)) as driver:
+        driver.put(message("forged", topic="ZZZZZZZZZ"[: len(name)]))
+        driver.put(message("fine"))
+    log = root / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes().replace(b"ZZZZZZZZZ"[: len(name)], name.encode(), 1))
+    (root / "queues.json").unlink()
+    with Driver(small(root, record_crc=False)) as again:
+        assert again.bodies() == [b"fine"]
+        assert again.store.stats().damaged == 1
+        assert name not in {topic for topic, _ in again.store.queues}
+    assert (outside / "kept").exists()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["out", "store"]
+
+
 def test_what_comes_after_a_deletion_is_kept_also_where_a_full_disk_had_taken_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.trace import TraceRecord, decode_trace
+from ogive.wire.trace import TraceRecord, by_time, decode_trace
 
 KEY = "C0000202444077C45AE868EB66A60000"
 
@@ -46,3 +46,10 @@ def test_older_and_newer_clients_say_less_and_more() -> None:
 def test_what_is_no_trace_is_refused(bad: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_trace(bad)
+
+
+def test_steps_of_one_millisecond_stand_in_the_order_in_which_they_happen() -> None:
+    steps = ("consumed", "delivered", "transaction ended", "sent")
+    records = [TraceRecord(step=step, message_id=KEY, at_ms=7, group="g") for step in steps]
+    records.append(TraceRecord(step="sent", message_id=KEY, at_ms=8, group="g"))
+    assert [record.step for record in sorted(records, key=by_time)] == ["sent", "transaction ended", "delivered", "consumed", "sent"]

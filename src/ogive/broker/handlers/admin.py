@@ -9,7 +9,7 @@ Behaviour
 
 Differs from Java
 - 25 changes the few settings that remote_config.py names, and refuses every other by name, where Java changes or ignores it.
-- What has no counterpart here is 0 or left out: thread-pool queues other than that of sends, latency percentiles, transactions, timers.
+- What has no counterpart here is 0 or left out: thread-pool queues other than that of sends, transactions, timers.
 - pullOffset is the committed offset; pulls that are not committed yet are not noted.
 """
 

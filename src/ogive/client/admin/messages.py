@@ -24,7 +24,7 @@ from ogive.wire.bodies import TopicRouteData
 from ogive.wire.codes import SysFlag
 from ogive.wire.headers import SendMessageRequestV2
 from ogive.wire.message import encode_properties, parse_offset_message_id
-from ogive.wire.trace import TRACE_TOPIC, TraceRecord, decode_trace
+from ogive.wire.trace import TRACE_TOPIC, TraceRecord, by_time, decode_trace
 
 MAX_MESSAGES: Final = 10_000  # of one answer: they are held in memory
 FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF
@@ -115,7 +115,7 @@ class MessageCalls(AdminBase):
                 f'no broker has the trace topic "{trace_topic}": tracing is switched on at the brokers, and at each client'
             ) from None
         records = {record for message in found for record in decode_trace(message.body)}
-        return sorted((r for r in records if r.message_id == key or key in r.keys), key=lambda r: (r.at_ms or 0, r.step))
+        return sorted((r for r in records if r.message_id == key or key in r.keys), key=by_time)
 
     # --- dead letters ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,36 @@
+"""What pipelines read out of checkpoints and of the progress of their queries."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ogive.pipelines.running import lag, last_batch, positions
+
+
+def test_a_checkpoint_says_where_its_query_goes_on(tmp_path: Path) -> None:
+    """By the last batch that is committed, not the last that was begun."""
+    assert (last_batch(tmp_path), positions(tmp_path)) == (-1, {})
+    for name in ("commits", "offsets"):
+        (tmp_path / name).mkdir()
+    for batch in (0, 1, 2):
+        offset = {"f": "x", "q": {"T": {"broker-a": {"0": 10 * batch}}}, "v": 1}
+        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+    for batch in (0, 1):
+        (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
+    assert last_batch(tmp_path) == 1
+    assert positions(tmp_path) == {"T": {"broker-a": {"0": 10}}}
+
+
+def test_lag_is_what_lies_behind_the_last_batch() -> None:
+    def offset(*queues: int) -> str:
+        return json.dumps({"q": {"T": {"broker-a": {str(i): at for i, at in enumerate(queues)}}}})
+
+    def progress(**source: Any) -> dict[str, Any]:
+        return {"sources": [source]}
+
+    assert lag(progress(latestOffset=offset(10, 5, 3), endOffset=offset(4, 5))) == 9
+    assert lag(progress(latestOffset=None, endOffset=offset(4))) == 0
