@@ -29,6 +29,7 @@ from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
 from ogive.spark.access import Access
 from ogive.spark.consuming import consume
+from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.offsets import Positions, from_offset, to_offset
 from ogive.spark.progress import Progress
 from ogive.spark.ranges import QueueRange, admit
@@ -90,6 +91,7 @@ class ListenerSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: Any) -> "ListenerReader":  # noqa: N802
+        end_with_driver()
         stop = self.options.get("stopFile")
         return ListenerReader(Work.loads(self.options["work"]), Path(stop) if stop else None)
 

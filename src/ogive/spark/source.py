@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructType
 
 from ogive.errors import InvalidOption
+from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
 from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
@@ -23,6 +24,7 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> BatchReader
 
 def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamReader:
     check_source_schema(columns)
+    end_with_driver()
     return StreamReader(SourceOptions.parse(options), columns)
 
 
