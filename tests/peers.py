@@ -1,5 +1,6 @@
 """One way to start a name server and a broker, ours or Apache's, for suites that run on both."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
@@ -51,6 +52,8 @@ def start_broker(flavour: Flavour, directory: Path, delay_levels: str = DELAY_LE
     return our_broker(directory, delay_levels=delay_levels)
 
 
-def our_broker(directory: Path, *, flush: Literal["sync", "async"] = "sync", delay_levels: str = DELAY_LEVELS) -> Broker:
+def our_broker(
+    directory: Path, *, flush: Literal["sync", "async"] = "sync", delay_levels: str = DELAY_LEVELS, options: Sequence[str] = ()
+) -> Broker:
     """Ours, with its store where Apache has it in *directory*, so that each opens what the other wrote."""
-    return Broker(data=directory / "store", flush=flush, options=("--delay-levels", delay_levels, *OUR_CHECKS))
+    return Broker(data=directory / "store", flush=flush, options=("--delay-levels", delay_levels, *OUR_CHECKS, *options))
