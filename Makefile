@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check interop bench clean
+.PHONY: help demo test test-slow check interop interop-peers interop-suite bench clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -40,9 +40,14 @@ check:
 	$(python) -m mypy
 	$(pytest) tests/unit $(ARGS)
 
-interop:
+interop: interop-peers interop-suite
+
+interop-peers:
 	@tools/setup interop
 	$(pytest) tests/interop $(ARGS)
+
+interop-suite:
+	@tools/setup interop
 	$(pytest) tests/integration --broker apache $(ARGS)
 
 bench:
