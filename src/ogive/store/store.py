@@ -195,6 +195,10 @@ class MessageStore:
         if self._appender.append(messages, done) >= self.config.max_group_bytes:
             self.submit()
 
+    def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
+        """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
+        self._appender.check_fits(message, spare_bytes)
+
     def submit(self) -> None:
         """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing."""
         group = self._appender.take()
