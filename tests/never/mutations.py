@@ -156,7 +156,7 @@ MUTATIONS: Final = (
     never(
         "21", INSTANCE,
         "        if self._client is not None and self._shared is None:\n            await self._client.close()", "        pass",
-        "test_resources.py::test_case_21_starts_and_stops_leave_nothing_behind[30]",
+        "test_resources.py::test_case_21_starts_and_stops_leave_nothing_behind[15]",
     ),
     never(
         "22", INSTANCE, "        if self._client is not None and self._shared is None:", "        if self._client is not None:",
