@@ -191,6 +191,10 @@ MUTATIONS: Final = (
         "hostile", "wire/message.py", "if check_crc and body_crc(record.body) != record.body_crc:", "if False:",
         "test_hostile_servers.py::test_a_client_survives[a broker delivers a message whose checksum is wrong]",
     ),
+    Mutation(
+        "hostile", "wire/bodies/routes.py", "        if count > MAX_BROKERS:", "        if False:",
+        "unit/client/test_instance.py::test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays",
+    ),
     never(
         "hostile", "client/api.py", "    if answer.next_begin_offset < 0:", "    if False:",
         "test_hostile_servers.py::test_a_client_survives[a broker sends the group to a negative place]",
