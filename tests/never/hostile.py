@@ -269,12 +269,15 @@ PULLS: Final[dict[str, Answer]] = {
 
 
 MOVES_ON: Final = {
+    "delivers a message whose checksum is wrong",
+    "delivers a good message behind one whose checksum is wrong",
+    "delivers an empty message with a checksum",
     "sends the group from place to place",
     "delivers what declares to be lz4",
     "delivers what declares to be zstd",
     "delivers what is compressed by nothing known",
 }
-"""The broker is the one who says what its queue holds: what it replaces or moves the group past is not asked for again."""
+"""The broker is the one who says what its queue holds: what it replaces, damages or moves the group past is not asked for again."""
 
 
 def offset(value: Any) -> Answer:

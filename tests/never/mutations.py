@@ -191,6 +191,19 @@ MUTATIONS: Final = (
         "hostile", "wire/message.py", "if check_crc and body_crc(record.body) != record.body_crc:", "if False:",
         "test_hostile_servers.py::test_a_client_survives[a broker delivers a message whose checksum is wrong]",
     ),
+    never(
+        "damaged", "client/consumer/damage.py", "        return self._count >= READINGS", "        return False",
+        "test_damaged.py::test_a_queue_goes_on_behind_a_message_that_is_stored_damaged[concurrent-3]",
+    ),
+    never(
+        "damaged", "client/consumer/damage.py", "if (offset, read_crc) == (self._offset, self._crc)",
+        "if offset == self._offset",
+        "test_damaged.py::test_damage_on_the_way_passes_nothing_over",
+    ),
+    never(
+        "damaged", "client/api.py", "        if not header.queue_offset <= exc.queue_offset < raw.next_offset:", "        if False:",
+        "test_damaged.py::test_a_damaged_place_is_not_believed",
+    ),
     Mutation(
         "hostile", "wire/bodies/routes.py", "        if count > MAX_BROKERS:", "        if False:",
         "unit/client/test_instance.py::test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays",
