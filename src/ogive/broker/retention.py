@@ -12,7 +12,7 @@ from typing import Final
 
 from ogive.errors import StoreError
 from ogive.store import JsonTable, MessageStore
-from ogive.store.retention import Ages, RetentionConfig, due
+from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ class Retention:
         self._saved_at_s = now_s()
         self.needed: list[Callable[[], int]] = []
         self.at_once = False
-        """Set by an operator: segments that are old enough go with the next run, whatever the hour."""
+        """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
 
     async def run(self) -> None:
         """One look. Raises StoreError when what it notes cannot be saved."""
         self._ages.see(self._store.full_segments, self._now_s())
         full = self._store.full_segments
         count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=self.at_once)
-        self.at_once = False
+        self.at_once = self.at_once and count == MAX_PER_RUN  # the rest goes with the next run
         until = self._until(full, count)
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             ages = self._ages.of(full[0])
