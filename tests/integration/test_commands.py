@@ -97,6 +97,20 @@ def test_what_is_sent_is_what_tail_shows(running: Broker) -> None:
     )
 
 
+def test_tail_ends_where_it_may_not_read(running: Broker) -> None:
+    """A consumer would wait for the right; who looks at a terminal wants to know."""
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Secret", *server)
+    with ogive_client.Admin(running.name_server) as admin:
+        admin.create_group("TOOLS_CONSUMER", enabled=False)
+        try:
+            refused = ogive("tail", "Secret", *server)
+        finally:
+            admin.create_group("TOOLS_CONSUMER", enabled=True)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert refused.stderr.count(b"no permission, TOOLS_CONSUMER") == 1
+
+
 def test_a_delayed_message_is_said_to_come_later_and_a_level_that_is_not_there_is_refused() -> None:
     with Broker(options=("--delay-levels", "1s 90s 5m 2h")) as broker:
         server = ("-n", broker.name_server)
