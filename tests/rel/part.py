@@ -1,6 +1,7 @@
 """A name server, a broker or an orderly member with short times, each a process of its own that may be paused and killed.
 
-``python -m tests.rel.part names PORT``, ``broker PORT NAME_SERVER DIRECTORY LEASE_S`` or ``member NAME_SERVER TOPIC GROUP LEASE_S FILE``.
+``python -m tests.rel.part names PORT``, ``broker PORT NAME_SERVER DIRECTORY LEASE_S`` or ``member NAME_SERVER TOPIC GROUP
+LEASE_S CALL_S FILE``.
 What serves prints ``ready HOST:PORT``.
 """
 
@@ -19,8 +20,6 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.namesrv import NameServer, NameServerConfig
 
-CALL_S = 0.005
-
 
 def broker_config(port: int, name_server: str, data: Path, lease_s: float) -> BrokerConfig:
     return BrokerConfig(
@@ -36,7 +35,7 @@ async def serve(make: Callable[[], NameServer | Broker]) -> None:
     await asyncio.Event().wait()
 
 
-def member(name_server: str, topic: str, group: str, lease_s: float, file: Path) -> None:
+def member(name_server: str, topic: str, group: str, lease_s: float, call_s: float, file: Path) -> None:
     """Each call notes in *file* where it was, when (by the clock of all processes), and whether no other call of its queue was running.
 
     It knows from a lock on a file of the queue's beside *file*, which the kernel frees when a process dies.
@@ -55,7 +54,7 @@ def member(name_server: str, topic: str, group: str, lease_s: float, file: Path)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             alone = False
-        time.sleep(CALL_S)
+        time.sleep(call_s)
         if alone:
             fcntl.flock(lock, fcntl.LOCK_UN)
         call = {"queue": queue_id, "offset": message.queue_offset, "body": message.text, "begun": begun, "ended": time.monotonic()}
@@ -75,7 +74,7 @@ def main(kind: str, *words: str) -> None:
     elif kind == "broker":
         asyncio.run(serve(lambda: Broker(broker_config(int(words[0]), words[1], Path(words[2]), float(words[3])))))
     else:
-        member(words[0], words[1], words[2], float(words[3]), Path(words[4]))
+        member(words[0], words[1], words[2], float(words[3]), float(words[4]), Path(words[5]))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ async def test_case_15_the_queues_of_a_killed_holder_go_to_the_other_when_its_le
 
             def member(name: str) -> Part:
                 file = str(tmp_path / f"member-{name}")
-                return stack.enter_context(Part("member", names.address, TOPIC, GROUP, str(lease_s), file))
+                return stack.enter_context(Part("member", names.address, TOPIC, GROUP, str(lease_s), "0.005", file))
 
             async with aio.Admin(names.address) as admin, aio.Producer(names.address) as producer:
                 await admin.create_topic(TOPIC, queues=2)
@@ -123,7 +123,7 @@ async def test_pauses_of_every_part_bring_no_two_calls_of_a_queue_together(tmp_p
         async with aio.Admin(server) as admin, aio.Producer(config=ProducerConfig(send_timeout_s=1.0), client=client) as producer:
             await admin.create_topic(TOPIC, queues=queues)
             for i in range(3):
-                words = ("member", server, TOPIC, GROUP, str(lease_s), str(tmp_path / f"member-{i}"))
+                words = ("member", server, TOPIC, GROUP, str(lease_s), "0.05", str(tmp_path / f"member-{i}"))  # busy nearly all the time
                 members.append(stack.enter_context(Part(*words)))
             flow = Flow(producer, queues)
             await until(tmp_path, lambda found: len({call.pid for call in found}) == 3, "each member has a queue")
