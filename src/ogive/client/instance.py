@@ -301,6 +301,8 @@ class ClientInstance:
             known = await self.ask_name_server(api.topic_list, timeout_s=ADVICE_TIMEOUT_S)
         except OgiveError:
             known = []  # the advice is a courtesy; the error is the missing route
+        if topic in known:
+            return f"{text[:-1]}: the name server knows the topic, but at present no broker that holds it (`ogive broker list` shows them)."
         similar = similar_topics(topic, known)
         hint = f" Similar topics: {', '.join(similar)}." if similar else ""
         return f"{text}{hint} Create it with `ogive topic create {topic}`, or switch auto-create on at the broker."
