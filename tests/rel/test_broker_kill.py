@@ -110,13 +110,13 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> No
             stop = asyncio.Event()
             producing = [asyncio.create_task(produce(producer, i, ledger, stop)) for i in range(PRODUCERS)]
             for _ in range(kills):
+                await until_acknowledged(ledger, len(ledger.acknowledged) + 20)
                 await asyncio.sleep(chance.uniform(0.1, 0.9))
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
             stop.set()
             await asyncio.gather(*producing)
-            await wait_until_received(ledger, 60.0)
-    assert len(ledger.acknowledged) > 200
+            await wait_until_received(ledger, 120.0)
     for group in ("concurrent", "orderly"):
         assert not ledger.acknowledged - ledger.received[group], f"lost by {group}"
         assert not ledger.received[group] - ledger.attempted, f"phantom in {group}"
@@ -125,6 +125,13 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> No
     assert not ledger.disordered
     figures = {"acknowledged": len(ledger.acknowledged), "attempted": len(ledger.attempted), "duplicates": ledger.duplicates}
     print(json.dumps({"test": "kills", "seed": seed, "flush": flush, "kills": kills, "lost": 0, "phantom": 0, "damaged": 0, **figures}))
+
+
+async def until_acknowledged(ledger: Ledger, count: int) -> None:
+    """The kill meets a broker at work, however slow the machine is."""
+    async with asyncio.timeout(60):
+        while len(ledger.acknowledged) < count:
+            await asyncio.sleep(0.01)
 
 
 async def wait_until_received(ledger: Ledger, limit_s: float) -> None:

@@ -56,6 +56,13 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
         await asyncio.sleep(0.005)
 
 
+async def until_entered(ledger: Ledger, count: int) -> None:
+    """The kill meets a broker at work, however slow the machine is."""
+    async with asyncio.timeout(60):
+        while len(ledger.entered) < count:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.rel
 @pytest.mark.quick
 @pytest.mark.slow
@@ -74,6 +81,7 @@ async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: 
         ):
             producing = [asyncio.create_task(produce(forgetful, i, ledger, stop, chance)) for i in range(PRODUCERS)]
             for _ in range(KILLS):
+                await until_entered(ledger, len(ledger.entered) + 10)
                 await asyncio.sleep(chance.uniform(0.1, 0.6))
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
@@ -91,6 +99,5 @@ async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: 
     assert not ledger.paid - visible.keys(), "lost"
     assert not visible.keys() - ledger.paid, "not paid and delivered"
     assert max(visible.values()) == 1, "delivered twice"
-    assert len(ledger.entered) > 100
     figures = {"transactions": len(ledger.entered), "paid": len(ledger.paid), "confirmed": ledger.confirmed, "asked": len(ledger.asked)}
     print(json.dumps({"test": "transactions, kills", "flush": flush, "kills": KILLS, "lost": 0, "twice": 0, **figures}))

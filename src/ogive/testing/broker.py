@@ -18,7 +18,7 @@ from ogive.errors import IllegalStateError
 from ogive.testing.ready import Ready
 
 START_S: Final = 60.0
-STOP_S: Final = 15.0
+STOP_S: Final = 60.0
 LAST_LINES: Final = 30
 _LINE_CHARS: Final = 2000
 
