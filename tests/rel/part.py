@@ -23,8 +23,8 @@ from ogive.namesrv import NameServer, NameServerConfig
 
 def broker_config(port: int, name_server: str, data: Path, lease_s: float) -> BrokerConfig:
     return BrokerConfig(
-        data=data, port=port, name_servers=(name_server,), flush="async", lock_lease_s=lease_s, client_scan_s=0.5, client_expiry_s=max(3.0, lease_s),
-        register_period_s=0.5,
+        data=data, port=port, name_servers=(name_server,), flush="async", lock_lease_s=lease_s, client_scan_s=0.5,
+        client_expiry_s=max(3.0, lease_s), register_period_s=0.5,
     )  # fmt: skip
 
 
