@@ -17,6 +17,7 @@ from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 log = logging.getLogger(__name__)
 
 SAVE_S: Final = 300.0
+_STEP_S: Final = 0.001  # between two steps of a removal, the first of which waits for the disk
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -79,7 +80,7 @@ class Retention:
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             ages = self._ages.of(full[0])
             for _ in self._store.expire(until):
-                await asyncio.sleep(0)
+                await asyncio.sleep(_STEP_S)
             log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", until, ages / 3600)
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:

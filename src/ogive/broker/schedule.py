@@ -9,6 +9,7 @@ Behaviour
 
 Differs from Java
 - Nothing polls: a timer or an arrival wakes a level.
+- A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
 - A message without REAL_TOPIC or with an impossible REAL_QID is passed over with a warning; Java's task ends at it.
 """
 
@@ -55,6 +56,14 @@ def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str
         del properties[name]
     properties |= {PropertyName.DELAY: str(level), PropertyName.REAL_TOPIC: topic, PropertyName.REAL_QUEUE_ID: str(queue_id)}
     return SCHEDULE_TOPIC, level - 1
+
+
+def check_delivery(store: MessageStore, message: NewMessage, spare_bytes: int = 0) -> None:
+    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes* more, no record of its own: a name
+    may be longer than that of the topic it waits in, and a segment small."""
+    topic = decode_properties(message.properties).get(PropertyName.REAL_TOPIC, "")
+    if len(topic) > len(message.topic) or spare_bytes:
+        store.check_fits(message._replace(topic=topic), spare_bytes)
 
 
 class Schedule:

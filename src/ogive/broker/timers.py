@@ -52,6 +52,8 @@ _MAX_WAIT_S: Final = 3600.0  # the wall clock may be moved: look again
 _FILLER_SIZE: Final = 0x7FFFFFFF
 _QUEUE_DIGITS: Final = 9
 _TIME_DIGITS: Final = 18
+TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
+"""What a message may grow by when it is delivered."""
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 

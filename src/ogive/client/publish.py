@@ -360,7 +360,7 @@ class Publisher:
 
     def _opened(self, lane: Lane, connection: Connection) -> None:
         lane.connection, lane.down = connection, None
-        while lane.backlog and not connection.closed:
+        while lane.backlog and not (connection.closed or connection.leaving):
             outgoing = lane.backlog.popleft()
             self.unwatch(outgoing)
             if not outgoing.finished:
