@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -275,10 +276,10 @@ def latency_ms(load: Callable[[], "DataFrame"], sending: Callable[[threading.Eve
     checkpoint = tempfile.mkdtemp(dir=directory)
     query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
     ended = threading.Event()
-    sender = threading.Thread(target=sending, args=(ended,), daemon=True)
+    sender = ThreadPoolExecutor(1)
     try:
         query.processAllAvailable()  # the rows that are there
-        sender.start()
+        sent = sender.submit(sending, ended)
         time.sleep(LATENCY_S / 3)
         before = {progress["batchId"] for progress in query.recentProgress}
         time.sleep(LATENCY_S * 2 / 3)
@@ -286,7 +287,10 @@ def latency_ms(load: Callable[[], "DataFrame"], sending: Callable[[threading.Eve
     finally:
         ended.set()
         query.stop()
-    sender.join()
+        sender.shutdown(wait=False)
+    sent.result()
+    if not progress:
+        raise Stuck(f"{LATENCY}: no batch came to its end in {LATENCY_S * 2 / 3:.0f} s")
     return statistics.median(float(one["durationMs"]["triggerExecution"]) for one in progress)
 
 
