@@ -28,7 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Fast tests first: unit tests, then the others, then whatever is marked as slow. On Apache's broker only what asks for a broker.
 
-    Of several workers (``-n 2``) one runs a whole file, so that its fixtures start once, and one runs all that needs Spark.
+    Of several workers (``-n 2``) one runs a whole file, so that its fixtures start once, and one runs all that needs Spark. Long tests that
+    share nothing with the others of their file (``alone``) go to whoever is free.
     """
     if config.getoption("--broker") == "apache":
         elsewhere = [item for item in items if "flavour" not in getattr(item, "fixturenames", ())]
@@ -50,7 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     items.sort(key=cost)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else item.location[0]))
+        shared = "spark" if item.get_closest_marker("spark") else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if item.get_closest_marker("alone") else shared))
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:

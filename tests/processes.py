@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-STOP_S = 20.0
+STOP_S = 60.0
 
 
 class StartFailed(AssertionError):

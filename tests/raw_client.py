@@ -15,7 +15,7 @@ from ogive.wire.codes import Flag, LanguageCode, PullSysFlag, RequestCode, Seria
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, decode_messages, encode_batch, encode_properties
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 _keys = itertools.count(1)
 
 

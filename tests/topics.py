@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import ogive
 from ogive.client import api
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.pool import ConnectionPool
@@ -43,7 +44,7 @@ class Wire:
         self._run(lambda pool: api.create_topic(pool, self._address, config))
 
     def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], sys_flag: int = 0, **properties: str) -> None:
-        """Each body as a message with *properties*, where {i} stands for its position."""
+        """Each body as a message with *properties*, where {i} stands for its position. Returns when all can be read."""
 
         def header(text: str, *, batch: bool) -> SendMessageRequestV2:
             return SendMessageRequestV2(
@@ -61,15 +62,23 @@ class Wire:
         async def go(pool: ConnectionPool) -> None:
             if len(bodies) == 1:
                 text = encode_properties(texts[0]).decode()
-                await api.send_message(pool, self._address, header(text, batch=False), bodies[0], broker_name="broker-a")
+                sent = await api.send_message(pool, self._address, header(text, batch=False), bodies[0], broker_name="broker-a")
+                await self._shown(pool, sent.queue, sent.queue_offset + 1)
                 return
             for at in range(0, len(bodies), 500):
                 rows = zip(bodies[at : at + 500], texts[at : at + 500], strict=True)
                 batch = encode_batch(BatchItem(0, body, encode_properties(text)) for body, text in rows)
                 wait = header("WAIT\x01true\x02", batch=True)
-                await api.send_message(pool, self._address, wait, batch, broker_name="broker-a", batch=True)
+                sent = await api.send_message(pool, self._address, wait, batch, broker_name="broker-a", batch=True)
+                await self._shown(pool, sent.queue, sent.queue_offset + len(bodies[at : at + 500]))
 
         self._run(go)
+
+    async def _shown(self, pool: ConnectionPool, queue: MessageQueue, end: int) -> None:
+        """Apache's broker acknowledges before it dispatches."""
+        async with asyncio.timeout(60):
+            while await api.max_offset(pool, self._address, queue) < end:
+                await asyncio.sleep(0.01)
 
     def messages(self, queue: MessageQueue, count: int) -> Sequence[MessageExt]:
         """The first ones, as any client sees them."""
@@ -85,6 +94,12 @@ class Wire:
     def broker_name(self, topic: str) -> str:
         """Of the only broker."""
         return next(iter(self._run(lambda pool: api.topic_stats(pool, self._address, topic)))).broker_name
+
+
+def wait_until_shown(name_server: str, topic: str, count: int) -> None:
+    """Until *count* messages of *topic* can be read: Apache's broker acknowledges before it dispatches."""
+    with ogive.Admin(name_server) as admin:
+        assert eventually(lambda: sum(row.max_offset for row in admin.offsets(topic)) >= count or None)
 
 
 class Stream:
@@ -118,7 +133,7 @@ class Stream:
         self.batches.append(sorted((row.queueId, row.queueOffset) for row in frame.select("queueId", "queueOffset").collect()))
 
 
-def eventually(look: Callable[[], T | None], timeout_s: float = 10.0) -> T | None:
+def eventually(look: Callable[[], T | None], timeout_s: float = 60.0) -> T | None:
     """What *look* finds; the stream's process may still be telling the broker when the query has ended."""
     deadline = time.monotonic() + timeout_s
     while (found := look()) is None and time.monotonic() < deadline:

@@ -69,5 +69,5 @@ class Gate:
     def __call__(self, call: str, path: Path) -> None:
         if call == "fdatasync" and "commitlog" in str(path) and not self.open.is_set():
             self.reached.set()
-            if not self.open.wait(timeout=30):
+            if not self.open.wait(timeout=60):
                 raise TimeoutError("nobody opened the gate")

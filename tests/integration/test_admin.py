@@ -10,9 +10,10 @@ import ogive
 from ogive import aio
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute, QueryNotFound
 from ogive.model import MessageExt, MessageQueue, dlq_topic
+from tests.integration.test_producer import read_all
 from tests.peers import Flavour, RunningBroker
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 
@@ -36,6 +37,7 @@ async def fill(producer: aio.Producer, topic: str, count: int) -> list[MessageQu
     for queue in queues:
         for i in range(count):
             await producer.send(topic, b"%d" % i, queue=queue, keys=f"k{queue.queue_id}-{i}", timeout_s=WAIT_S)
+    await read_all(producer.client, topic, count * len(queues))
     return queues
 
 
@@ -174,6 +176,7 @@ async def test_messages_are_found_by_place_time_and_the_brokers_id(admin: aio.Ad
     before = datetime.now(UTC) - timedelta(seconds=1)
     queues = await fill(producer, topic, 40)  # more than one pull gives
     sent = await producer.send(topic, b"last", queue=queues[0])
+    await read_all(producer.client, topic, 81)
     found = await admin.message(sent.offset_id)
     assert (found.body, found.id, found.queue, found.queue_offset) == (b"last", sent.id, sent.queue, 40)
     assert (await admin.message_at(sent.queue, 40)).id == sent.id

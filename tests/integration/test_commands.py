@@ -23,7 +23,7 @@ def running() -> Iterator[Broker]:
         yield broker
 
 
-def ogive(*words: str, stdin: bytes = b"", timeout_s: float = 30.0) -> subprocess.CompletedProcess[bytes]:
+def ogive(*words: str, stdin: bytes = b"", timeout_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "ogive", *words], input=stdin, capture_output=True, timeout=timeout_s, check=False)
 
 
@@ -35,7 +35,7 @@ def test_up_prints_exactly_one_line_and_stops_cleanly_on_sigterm_and_ctrl_c(tmp_
         line = process.stdout.readline().decode()
         assert line.startswith("ready name-server=127.0.0.1:")
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         assert (out, err, process.returncode) == (b"", b"", 0)
         assert not (tmp_path / "abort").exists()
 
@@ -97,6 +97,20 @@ def test_what_is_sent_is_what_tail_shows(running: Broker) -> None:
     )
 
 
+def test_tail_ends_where_it_may_not_read(running: Broker) -> None:
+    """A consumer would wait for the right; who looks at a terminal wants to know."""
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Secret", *server)
+    with ogive_client.Admin(running.name_server) as admin:
+        admin.create_group("TOOLS_CONSUMER", enabled=False)
+        try:
+            refused = ogive("tail", "Secret", *server)
+        finally:
+            admin.create_group("TOOLS_CONSUMER", enabled=True)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert refused.stderr.count(b"no permission, TOOLS_CONSUMER") == 1
+
+
 def test_a_delayed_message_is_said_to_come_later_and_a_level_that_is_not_there_is_refused() -> None:
     with Broker(options=("--delay-levels", "1s 90s 5m 2h")) as broker:
         server = ("-n", broker.name_server)
@@ -120,7 +134,7 @@ def test_send_says_that_it_waits_for_the_terminal(running: Broker) -> None:
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "ogive", "send", "Orders", "-n", running.name_server]
     os.write(terminal, b"typed\n\x04")
-    done = subprocess.run(command, stdin=end, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(command, stdin=end, capture_output=True, timeout=60, check=False)
     os.close(terminal)
     os.close(end)
     assert done.stderr == b"ogive: reading the body from the terminal; Ctrl-D ends it\n"
@@ -168,9 +182,9 @@ def test_lag_of_a_group(running: Broker) -> None:
         "@ogive.listener('Late', group='readers', start='earliest')\n"
         "def read(message): seen.release()\n"
         "with ogive.PushConsumer(read, name_server=sys.argv[1]):\n"
-        "    for _ in range(3): seen.acquire(timeout=20)\n"
+        "    for _ in range(3): seen.acquire(timeout=60)\n"
     )
-    subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=90)
     ogive("send", "Late", "--body", "d", *server)
     rows = [json.loads(line) for line in ogive("lag", "readers", "--topic", "Late", "--json", *server).stdout.splitlines()]
     assert [(row["topic"], row["queue"], row["offset"], row["max_offset"], row["lag"]) for row in rows] == [("Late", 0, 3, 4, 1)]
@@ -230,10 +244,10 @@ def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
         "@ogive.listener('Bad', group='refusers', start='earliest')\n"
         "def refuse(message): return ogive.DEAD_LETTER\n"
         "with ogive.PushConsumer(refuse, name_server=sys.argv[1]), ogive.Admin(sys.argv[1]) as admin:\n"
-        "    until = time.monotonic() + 20\n"
+        "    until = time.monotonic() + 60\n"
         "    while not admin.dead_letters('refusers') and time.monotonic() < until: time.sleep(0.1)\n"
     )
-    subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=90)
     assert ogive("dead-letter", "list", "refusers", *server).stdout.endswith(f"id={sent['id']} poison\n".encode())
     assert b"no dead letter nobody" in ogive("dead-letter", "send", "refusers", "nobody", *server).stderr
     assert b"1 dead letter was given to refusers again" in ogive("dead-letter", "send", "refusers", sent["id"], *server).stdout

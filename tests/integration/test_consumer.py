@@ -24,7 +24,7 @@ from ogive.errors import BrokerBusy
 from ogive.model import MessageExt, MessageQueue, dlq_topic, retry_topic
 from tests.peers import RunningBroker
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 

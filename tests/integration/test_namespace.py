@@ -37,7 +37,7 @@ async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker,
         async with transaction:
             transaction.leave_open()  # the broker asks
         async with aio.PushConsumer(take, client=config) as consumer:
-            assert (await producer.request(topic, b"price?", timeout_s=30)).body == b"2.20"
+            assert (await producer.request(topic, b"price?", timeout_s=60)).body == b"2.20"
             async with asyncio.timeout(60):
                 while not {(topic, b"plain", 0), (topic, b"poison", 1), (topic, b"committed", 0), (topic, b"checked", 0)} <= set(seen):
                     more.clear()
@@ -56,7 +56,7 @@ async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker,
         assert group in {row.name for row in await admin.groups()}
         assert [row.after for row in await admin.reset_offsets(group, topic, "earliest")] == [0]
         async with aio.PullConsumer(topic, group=group, start="earliest", client=config) as puller:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not (messages := await puller.poll(1.0)):
                     pass
             assert {message.topic for message in messages} == {topic}

@@ -7,6 +7,7 @@ import pytest
 import ogive
 from ogive.cli.main import main
 from tests.peers import RunningBroker
+from tests.topics import wait_until_shown
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -30,7 +31,7 @@ def test_brokers_are_listed_and_shown(broker: RunningBroker, capsys: pytest.Capt
 def test_what_bench_sends_comes_back(broker: RunningBroker, topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=4)
-    common = ["-n", broker.name_server, "--topic", topic, "--count", "200", "--for", "30s", "--json"]
+    common = ["-n", broker.name_server, "--topic", topic, "--count", "200", "--for", "60s", "--json"]
     assert main(["bench", "produce", *common, "--size", "100", "--in-flight", "4"]) == 0
     sent = rows(capsys)[-1]
     assert sent["last"] is True
@@ -44,7 +45,7 @@ def test_a_bench_that_cannot_send_says_why_and_ends(broker: RunningBroker, topic
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=1)
         admin.update_topic(topic, perm="r")
-    assert main(["bench", "produce", "-n", broker.name_server, "--topic", topic, "--for", "30s", "--in-flight", "1"]) == 1
+    assert main(["bench", "produce", "-n", broker.name_server, "--topic", topic, "--for", "60s", "--in-flight", "1"]) == 1
     assert "1 sends failed, the first with: " in capsys.readouterr().err
 
 
@@ -61,6 +62,7 @@ def test_a_group_skips_what_waits(broker: RunningBroker, topic: str, group: str,
     with ogive.Producer(broker.name_server) as producer:
         for _ in range(5):
             producer.send(topic, b"x")
+    wait_until_shown(broker.name_server, topic, 5)
     words = ["group", "skip", group, topic, "-n", broker.name_server, "--json"]
     for more in (["--dry-run"], []):
         assert main([*words, *more]) == 0

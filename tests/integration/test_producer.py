@@ -41,7 +41,7 @@ async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
 
 async def read_all(client: ClientInstance, topic: str, count: int) -> dict[MessageQueue, list[MessageExt]]:
     """Every queue's messages, once *count* are visible: Apache's broker acknowledges before it dispatches."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             await client.refresh_route(topic)
             stored = {queue: await read(client, queue) for queue in await client.subscribe_queues(topic)}

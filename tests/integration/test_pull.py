@@ -10,11 +10,12 @@ import pytest
 
 import ogive
 from ogive import aio
+from ogive.client import api
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullStatus
 from tests.peers import RunningBroker
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 
@@ -33,7 +34,16 @@ async def send(producer: aio.Producer, topic: str, numbers: range, *, tags: int 
     for i in numbers:
         messages[queues[i % len(queues)]].append(ogive.Message(topic, b"%d" % i, tag=f"t{i % tags}"))
     for queue, ours in messages.items():
-        await producer.send_batch(topic, ours, queue=queue, timeout_s=WAIT_S)
+        results = await producer.send_batch(topic, ours, queue=queue, timeout_s=WAIT_S)
+        await shown(producer, queue, results[-1].queue_offset + 1)
+
+
+async def shown(producer: aio.Producer, queue: MessageQueue, end: int) -> None:
+    """Apache's broker acknowledges before it dispatches."""
+    address = producer.client.broker_address(queue.broker_name)
+    async with asyncio.timeout(WAIT_S):
+        while await api.max_offset(producer.client.pool, address, queue) < end:
+            await asyncio.sleep(0.01)
 
 
 def consumer(broker: RunningBroker, *topics: str, **settings: Any) -> aio.PullConsumer:

@@ -10,7 +10,7 @@ from ogive import aio
 from ogive.errors import ReplyTimeout
 from tests.peers import RunningBroker
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 

@@ -37,7 +37,7 @@ def start(directory: Path, name_server: str, *words: str) -> subprocess.Popen[by
 
 def line(process: subprocess.Popen[bytes]) -> str:
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], 30)
+    ready, _, _ = select.select([process.stdout], [], [], 60)
     assert ready, "nothing was printed"
     return process.stdout.readline().decode().strip()  # unbuffered: what select sees is all that there is
 
@@ -55,7 +55,7 @@ def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted
             producer.send("Work", b"slow")
             assert line(process) == "begun slow"
             process.send_signal(number)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=60)
         finally:
             process.kill()
             process.wait()

@@ -23,7 +23,7 @@ from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema
 from ogive.wire.compression import CompressionType, compress
 from tests.topics import Wire, bodies, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 class Topic:
@@ -201,7 +201,7 @@ def test_a_row_is_delivered_at_its_time(wire: Wire, table: Topic, topic: str) ->
     )
     sink = source.batch_sink({"nameServer": wire.name_server, "topic": topic}, columns, overwrite=False)
     sink.commit([sink.write(iter([rows]))])
-    found = eventually(lambda: table.rows() if len(table.rows()) == 2 else None, 30)
+    found = eventually(lambda: table.rows() if len(table.rows()) == 2 else None)
     assert found is not None
     assert [row["body"] for row in found] == [b"now", b"later"]
     assert found[1]["storeTimestamp"] >= due - timedelta(seconds=1)  # Apache's wheel turns once a second

@@ -50,7 +50,6 @@ async def test_a_committed_message_arrives_once_and_a_rolled_back_one_never(brok
     assert paid.properties["__transactionId__"] == paid.id
 
 
-@pytest.mark.timeout(150)
 async def test_a_check_settles_what_a_dead_producer_left_open(broker: RunningBroker, topic: str, group: str) -> None:
     """The producer that is asked has sent nothing. It does not know at first, then it does."""
     await create(broker, topic)
@@ -76,7 +75,6 @@ async def test_a_check_settles_what_a_dead_producer_left_open(broker: RunningBro
         assert Counter(message.body for rows in stored.values() for message in rows) == {b"paid": 1, b"later": 1}
 
 
-@pytest.mark.timeout(150)
 def test_blocking_transactions_reach_a_listener(broker: RunningBroker, topic: str, group: str) -> None:
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=1)

@@ -152,6 +152,13 @@ def names_itself(broker: FakeBroker, _request: RemotingCommand) -> Any:
     return ok(body=json.dumps({"brokerDatas": brokers, "queueDatas": rows, "filterServerTable": {}}).encode())
 
 
+def many_brokers(count: int) -> Answer:
+    """Each at an address of its own on loopback, where nobody listens."""
+    brokers = [{"brokerName": f"b{i}", "cluster": "c", "brokerAddrs": {"0": f"127.1.{i >> 8}.{i & 255}:1"}} for i in range(count)]
+    rows = [{"brokerName": f"b{i}", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0} for i in range(count)]
+    return route(brokers, rows)
+
+
 ROUTES: Final[dict[str, Answer]] = {
     "gives a route without a body": always(ok()),
     "gives a route that is no JSON": always(ok(body=b"\xff\xfe{")),
@@ -168,6 +175,7 @@ ROUTES: Final[dict[str, Answer]] = {
     "gives a route whose order names a million queues": route(
         [{"brokerName": "broker-a", "cluster": "c", "brokerAddrs": {"0": "127.0.0.1:1"}}], [], orderTopicConf="broker-a:1000000"
     ),
+    "gives a route with 5,000 brokers": many_brokers(5_000),
     "gives a broker without an address": at(),
     "gives a broker at no address": at("nonsense"),
     "gives a broker at a port too high": at("127.0.0.1:99999"),
@@ -261,12 +269,15 @@ PULLS: Final[dict[str, Answer]] = {
 
 
 MOVES_ON: Final = {
+    "delivers a message whose checksum is wrong",
+    "delivers a good message behind one whose checksum is wrong",
+    "delivers an empty message with a checksum",
     "sends the group from place to place",
     "delivers what declares to be lz4",
     "delivers what declares to be zstd",
     "delivers what is compressed by nothing known",
 }
-"""The broker is the one who says what its queue holds: what it replaces or moves the group past is not asked for again."""
+"""The broker is the one who says what its queue holds: what it replaces, damages or moves the group past is not asked for again."""
 
 
 def offset(value: Any) -> Answer:

@@ -156,7 +156,7 @@ MUTATIONS: Final = (
     never(
         "21", INSTANCE,
         "        if self._client is not None and self._shared is None:\n            await self._client.close()", "        pass",
-        "test_resources.py::test_case_21_starts_and_stops_leave_nothing_behind[30]",
+        "test_resources.py::test_case_21_starts_and_stops_leave_nothing_behind[15]",
     ),
     never(
         "22", INSTANCE, "        if self._client is not None and self._shared is None:", "        if self._client is not None:",
@@ -190,6 +190,23 @@ MUTATIONS: Final = (
     never(
         "hostile", "wire/message.py", "if check_crc and body_crc(record.body) != record.body_crc:", "if False:",
         "test_hostile_servers.py::test_a_client_survives[a broker delivers a message whose checksum is wrong]",
+    ),
+    never(
+        "damaged", "client/consumer/damage.py", "        return self._count >= READINGS", "        return False",
+        "test_damaged.py::test_a_queue_goes_on_behind_a_message_that_is_stored_damaged[concurrent-3]",
+    ),
+    never(
+        "damaged", "client/consumer/damage.py", "if (offset, read_crc) == (self._offset, self._crc)",
+        "if offset == self._offset",
+        "test_damaged.py::test_damage_on_the_way_passes_nothing_over",
+    ),
+    never(
+        "damaged", "client/api.py", "        if not header.queue_offset <= exc.queue_offset < raw.next_offset:", "        if False:",
+        "test_damaged.py::test_a_damaged_place_is_not_believed",
+    ),
+    Mutation(
+        "hostile", "wire/bodies/routes.py", "        if count > MAX_BROKERS:", "        if False:",
+        "unit/client/test_instance.py::test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays",
     ),
     never(
         "hostile", "client/api.py", "    if answer.next_begin_offset < 0:", "    if False:",

@@ -23,7 +23,7 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
 from tests.ledger import Ledger
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 TOPIC, GROUP, RETRY = "Orders", "billing", "%RETRY%billing"
 
 PULL = RequestCode.PULL_MESSAGE
@@ -116,6 +116,11 @@ class Scene:
 
     def pull_requests(self, queue_id: int = 0, topic: str = TOPIC) -> list[RemotingCommand]:
         return [r for r in self.broker.of(PULL) if r.ext_fields["topic"] == topic and r.ext_fields["queueId"] == str(queue_id)]
+
+    @property
+    def queues_pulled(self) -> int:
+        """How many queues were pulled at least once."""
+        return len({(request.ext_fields["topic"], request.ext_fields["queueId"]) for request in self.broker.of(PULL)})
 
     def progress(self, queue_id: int = 0, topic: str = TOPIC) -> int | None:
         return self.broker.offsets.get((GROUP, topic, queue_id))

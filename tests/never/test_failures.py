@@ -207,7 +207,7 @@ async def test_case_11_members_that_subscribe_differently_are_told(real: Broker,
             def told() -> bool:
                 return "members of a group must subscribe alike" in caplog.text
 
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not told():
                     for tag, queue_id in itertools.product(("paid", "refunded"), range(2)):
                         await producer.send(topic, tag.encode(), tag=tag, queue=MessageQueue(topic, "broker-a", queue_id))

@@ -75,6 +75,23 @@ def test_impossible_length_is_a_fault_behind_the_good_frames(length: int) -> Non
     assert isinstance(fault, ProtocolError)
 
 
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "it speaks HTTP"),
+        (b"GET / HTTP/1.1\r\n", "it speaks HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "it speaks TLS"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "it speaks TLS"),
+        (b"SSH-2.0-OpenSSH", "frame length 1397966893 is outside 4.."),
+    ],
+)
+def test_a_peer_that_speaks_something_else_is_named(start: bytes, said: str) -> None:
+    """The usual cause of an impossible length is the wrong port."""
+    frames, fault = FrameDecoder().feed(start)
+    assert frames == []
+    assert said in str(fault)
+
+
 def test_largest_frame_passes_and_one_byte_more_does_not() -> None:
     """16 MiB with the length word itself, exactly as Apache's decoder."""
     header = encode_command(RemotingCommand(1))

@@ -44,7 +44,7 @@ def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledg
             broken.touch()
             with pytest.raises(OgiveError):
                 producer.send("Ledger", b"never acknowledged", timeout_s=2.0)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

@@ -127,7 +127,7 @@ def throw(target: str, frames: Iterator[bytes]) -> int:
             line = None
         try:
             if line is None:
-                line = socket.create_connection(address(target), timeout=10)
+                line = socket.create_connection(address(target), timeout=60)
                 line.setblocking(True)
             line.sendall(frame)
             line.setblocking(False)
@@ -177,7 +177,7 @@ async def test_hostile_frames_reach_nothing_and_a_canary_sings_on(guarded: Broke
         under_way = asyncio.gather(*attacks)
         sent: set[bytes] = set()
         received: set[bytes] = set()
-        async with ogive.aio.Producer(client=config) as producer:
+        async with ogive.aio.Producer(client=config, config=ogive.ProducerConfig(send_timeout_s=60)) as producer:
             while not under_way.done() or len(sent) < 50:
                 body = b"%d" % len(sent)
                 await producer.send("Canary", body)

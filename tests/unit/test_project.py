@@ -165,8 +165,10 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
 
 
 def test_ci_runs_the_three_targets() -> None:
+    """The last of them in its two parts."""
     script = (ROOT / ".ci" / "run").read_text("utf-8")
-    assert re.findall(r"make (\w+)", script.split("work=$(mktemp", 1)[1]) == ["check", "test", "interop"]
+    assert re.findall(r"make ([\w-]+)", script.split("work=$(mktemp", 1)[1]) == ["check", "test", "interop-peers", "interop-suite"]
+    assert "\ninterop: interop-peers interop-suite\n" in (ROOT / "Makefile").read_text("utf-8")
 
 
 def test_no_large_file_is_tracked() -> None:

@@ -7,14 +7,22 @@ system's memory, and the read is tried again. State is touched by the loop alone
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from ogive.errors import StoreBusy, StoreError
 from ogive.store.disk import Cold
+from ogive.store.model import Entry
+from ogive.store.store import MessageStore
 
 THREADS: Final = 4
 MAX_WAITING: Final = 10_000
 MAX_TRIES: Final = 256  # of one request; then it waits for the disk where it stands
+
+T = TypeVar("T")
+
+Fetch = Callable[[Cold, Callable[[StoreError | None], None]], None]
+"""ColdReads.fetch"""
 
 
 class ColdReads:
@@ -51,3 +59,43 @@ class ColdReads:
         if error is not None and not isinstance(error, StoreError):
             raise error
         then(error)
+
+
+class JobReads:
+    """Reads of a job of the broker's own, which stop nobody: where one raises Cold, the job gives it to bring_in() and ends its turn; it
+    is woken when it may go on."""
+
+    def __init__(self, store: MessageStore, fetch: Fetch, wake: Callable[[StoreError | None], None]) -> None:
+        """*wake* is called on the loop, with the error if the disk cannot be read."""
+        self._store, self._fetch, self._wake = store, fetch, wake
+        self._tries = 0
+        self.pending = False
+        """Whether the job is going to be woken: until then it has nothing to read."""
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
+        """Raises StoreError, Cold."""
+        return self._read(partial(self._store.entries, topic, queue_id, offset, count))
+
+    def record_at(self, commitlog_offset: int) -> bytes | None:
+        """Raises StoreError, Cold."""
+        found = self._read(partial(self._store.record_at, commitlog_offset))
+        self._tries = 0  # here alone: entries that are found again and again are no progress
+        return found
+
+    def bring_in(self, cold: Cold) -> None:
+        self._tries += 1
+        self.pending = True
+        try:
+            self._fetch(cold, self._fetched)
+        except StoreBusy as exc:
+            self._fetched(exc)
+
+    def _fetched(self, error: StoreError | None) -> None:
+        self.pending = False
+        self._wake(error)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        if self._tries >= MAX_TRIES:
+            return read()
+        with self._store.without_waiting():
+            return read()

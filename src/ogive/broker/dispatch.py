@@ -21,14 +21,15 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
 
     One that needs what only the disk has is carried out again when that has been read: handlers change nothing before they have read.
     """
-    route = ROUTES.get(command.code)
+    route, wait = ROUTES.get(command.code), tries >= MAX_TRIES
     try:
         if ctx.guard is not None:
-            ctx.guard.check(command, connection.remote_address)
+            with nullcontext() if wait else ctx.store.without_waiting():  # it may ask whose message stands at a place of the log
+                ctx.guard.check(command, connection.remote_address)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route:
-            _serve(ctx, connection, command, route, wait=tries >= MAX_TRIES)
+            _serve(ctx, connection, command, route, wait=wait)
         else:
             raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
     except OgiveError as exc:

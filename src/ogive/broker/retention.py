@@ -12,11 +12,12 @@ from typing import Final
 
 from ogive.errors import StoreError
 from ogive.store import JsonTable, MessageStore
-from ogive.store.retention import Ages, RetentionConfig, due
+from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 
 log = logging.getLogger(__name__)
 
 SAVE_S: Final = 300.0
+_STEP_S: Final = 0.001  # between two steps of a removal, the first of which waits for the disk
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -67,19 +68,19 @@ class Retention:
         self._saved_at_s = now_s()
         self.needed: list[Callable[[], int]] = []
         self.at_once = False
-        """Set by an operator: segments that are old enough go with the next run, whatever the hour."""
+        """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
 
     async def run(self) -> None:
         """One look. Raises StoreError when what it notes cannot be saved."""
         self._ages.see(self._store.full_segments, self._now_s())
         full = self._store.full_segments
         count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=self.at_once)
-        self.at_once = False
+        self.at_once = self.at_once and count == MAX_PER_RUN  # the rest goes with the next run
         until = self._until(full, count)
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             ages = self._ages.of(full[0])
             for _ in self._store.expire(until):
-                await asyncio.sleep(0)
+                await asyncio.sleep(_STEP_S)
             log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", until, ages / 3600)
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:

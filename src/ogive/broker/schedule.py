@@ -9,6 +9,7 @@ Behaviour
 
 Differs from Java
 - Nothing polls: a timer or an arrival wakes a level.
+- A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
 - A message without REAL_TOPIC or with an impossible REAL_QID is passed over with a warning; Java's task ends at it.
 """
 
@@ -18,8 +19,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.errors import InvalidOption, ProtocolError, StoreError
 from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.store.disk import Cold
 from ogive.store.model import Entry, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.bodies import DataVersion
@@ -55,12 +58,22 @@ def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str
     return SCHEDULE_TOPIC, level - 1
 
 
-class Schedule:
-    """Delivers what is due. *put* stores one message; everything runs on the event loop."""
+def check_delivery(store: MessageStore, message: NewMessage, spare_bytes: int = 0) -> None:
+    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes* more, no record of its own: a name
+    may be longer than that of the topic it waits in, and a segment small."""
+    topic = decode_properties(message.properties).get(PropertyName.REAL_TOPIC, "")
+    if len(topic) > len(message.topic) or spare_bytes:
+        store.check_fits(message._replace(topic=topic), spare_bytes)
 
-    def __init__(self, store: MessageStore, put: Put, levels: DelayLevels, store_host: bytes, now_ms: Callable[[], int]) -> None:
+
+class Schedule:
+    """Delivers what is due. *put* stores one message, *fetch* reads what is on disk only; everything runs on the event loop."""
+
+    def __init__(
+        self, store: MessageStore, put: Put, fetch: Fetch, levels: DelayLevels, store_host: bytes, now_ms: Callable[[], int]
+    ) -> None:
         self._levels = {
-            (SCHEDULE_TOPIC, level - 1): _Level(level, delay, store, put, store_host, now_ms)
+            (SCHEDULE_TOPIC, level - 1): _Level(level, delay, store, put, fetch, store_host, now_ms)
             for level, delay in enumerate(levels.delays_ms, 1)
         }
 
@@ -108,13 +121,17 @@ class Schedule:
 class _Level:
     """One queue of SCHEDULE_TOPIC_XXXX and its timer. At most one batch of its messages is on the way to the store."""
 
-    def __init__(self, level: int, delay_ms: int, store: MessageStore, put: Put, store_host: bytes, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, level: int, delay_ms: int, store: MessageStore, put: Put, fetch: Fetch, store_host: bytes, now_ms: Callable[[], int]
+    ) -> None:
         self.level = level
         self.key = (SCHEDULE_TOPIC, level - 1)
         self.offset = 0  # everything before is delivered
         self.steps = 0
         self._delay_ms, self._store, self._put, self._store_host, self._now_ms = delay_ms, store, put, store_host, now_ms
         self._loop = asyncio.get_running_loop()
+        self._reads = JobReads(store, fetch, self._brought_in)
+        self._cold: Cold | None = None  # what the message at _batch_end needs
         self._timer: asyncio.TimerHandle | None = None
         self._on_the_way = 0
         self._batch_end = 0
@@ -122,21 +139,32 @@ class _Level:
         self._stopped: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Deliver what is due, or set the timer for what comes next. A batch on the way wakes again when it is through."""
-        if self._stopped is not None or self._on_the_way:
+        """Deliver what is due, or set the timer for what comes next. A batch on the way wakes again when it is through, and so does what
+        is being read from disk."""
+        if self._stopped is not None or self._on_the_way or self._reads.pending:
             return
         self._cancel_timer()
         self.offset = max(self.offset, self._store.min_offset(*self.key))
         try:
             due, wait_ms = self._due()
         except StoreError as exc:
-            log.warning("delay level %d cannot be read, next try in %.1f s: %s", self.level, RETRY_S, exc)
+            self._brought_in(exc)
+        except Cold as cold:
+            self._reads.bring_in(cold)
+        else:
+            if due:
+                self._deliver(due)
+            elif wait_ms:
+                self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
+
+    def _brought_in(self, error: StoreError | None) -> None:
+        """What was on disk only can be read now, or not at all."""
+        if error is None:
+            self.wake()
+        elif self._stopped is None:
+            log.warning("delay level %d cannot be read, next try in %.1f s: %s", self.level, RETRY_S, error)
+            self._cancel_timer()
             self._timer = self._loop.call_later(RETRY_S, self.wake)
-            return
-        if due:
-            self._deliver(due)
-        elif wait_ms:
-            self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
 
     def needed_from(self) -> int:
         """See Schedule. Where the first entry says nothing, everything is needed until it is passed over."""
@@ -160,7 +188,7 @@ class _Level:
     def _due(self) -> tuple[list[Entry], int]:
         """The entries to deliver now, and how long the first one after them has to wait, if there is one."""
         now = self._now_ms()
-        entries = self._store.entries(*self.key, self.offset, BATCH)
+        entries = self._reads.entries(*self.key, self.offset, BATCH)
         for at, entry in enumerate(entries):
             wait_ms = entry.tags_code - now  # this queue holds the time of delivery where others hold the tag
             if 0 < wait_ms <= self._delay_ms:  # a longer wait than the level's own: the clock was moved, and nobody should wait for it
@@ -184,6 +212,10 @@ class _Level:
             except StoreError as exc:
                 self._stored(offset, exc)
                 break
+            except Cold as cold:  # the batch ends before it
+                self._on_the_way -= 1
+                self._batch_end, self._cold = offset, cold
+                break
         self._one_less()
 
     def _stored(self, offset: int, result: list[PutResult] | StoreError) -> None:
@@ -198,16 +230,19 @@ class _Level:
             return
         self.offset = self._batch_end if self._redo_from is None else self._redo_from
         self.steps += 1
+        cold, self._cold = self._cold, None
         if self._stopped is not None:
             self._stopped.set_result(None)
+        elif self._redo_from is None and cold is not None:
+            self._reads.bring_in(cold)
         elif self._redo_from is None:
             self._loop.call_soon(self.wake)
         elif self._store.failed is None:
             self._timer = self._loop.call_later(RETRY_S, self.wake)
 
     def _message(self, entry: Entry) -> NewMessage | None:
-        """The message to store again, or None if there is none to be had."""
-        record = self._store.record_at(entry.commitlog_offset) if entry.size != _FILLER_SIZE else None
+        """The message to store again, or None if there is none to be had. Raises StoreError, Cold."""
+        record = self._reads.record_at(entry.commitlog_offset) if entry.size != _FILLER_SIZE else None
         if record is None:
             log.warning("delay level %d: the log has no message at %d any more", self.level, entry.commitlog_offset)
             return None

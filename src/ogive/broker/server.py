@@ -91,7 +91,7 @@ class Broker:
             raise
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
-        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.levels, ctx.store_host, ctx.store.now_ms)
+        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.cold_reads.fetch, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
         ctx.delivered = self._schedule.delivered
         ctx.retention.needed += [self._schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
@@ -109,7 +109,7 @@ class Broker:
         ctx.store.on_failure = self._fail
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
-        ctx.timers.start(ctx.put_counted, ctx.store_host)
+        ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
         self._jobs = [

@@ -25,9 +25,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, RETRY_PREFIX, TIMER_TOPIC, PropertyName
+from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.record import strip_crc
 from ogive.store.store import MessageStore
@@ -50,6 +52,8 @@ _MAX_WAIT_S: Final = 3600.0  # the wall clock may be moved: look again
 _FILLER_SIZE: Final = 0x7FFFFFFF
 _QUEUE_DIGITS: Final = 9
 _TIME_DIGITS: Final = 18
+TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
+"""What a message may grow by when it is delivered."""
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 
@@ -169,6 +173,7 @@ class Timers:
     def __init__(self, store: MessageStore, now_ms: Callable[[], int], max_waiting: int) -> None:
         self._store, self._now_ms, self._max = store, now_ms, max_waiting
         self._put: Put = _not_started
+        self._reads: JobReads | None = None  # before start()
         self._store_host = b""
         self._due: list[tuple[int, int]] = []  # heap of (time, offset); holds offsets that were taken back, too
         # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
@@ -213,9 +218,10 @@ class Timers:
         if self._waiting:
             log.info("%d timer messages wait", len(self._waiting))
 
-    def start(self, put: Put, store_host: bytes) -> None:
-        """*put* stores one message."""
+    def start(self, put: Put, fetch: Fetch, store_host: bytes) -> None:
+        """*put* stores one message, *fetch* reads what is on disk only."""
         self._put, self._store_host = put, store_host
+        self._reads = JobReads(self._store, fetch, self._brought_in)
         self._loop = asyncio.get_running_loop()
         self._wake()
 
@@ -304,20 +310,33 @@ class Timers:
 
     def _wake(self) -> None:
         """Read what came, put what is due on its way, and set the timer for what comes next."""
-        if self._stopping or self._loop is None:
+        if self._stopping or self._loop is None or self._reads is None:
             return
         self._cancel_timer()
         try:
             self._read()
-            more = self._deliver()
+            if self._reads.pending:
+                return  # what is due first is being read from disk: that wakes
+            more = self._deliver(self._reads)
         except StoreError as exc:
-            log.warning("timer messages cannot be delivered, next try in %.1f s: %s", RETRY_S, exc)
-            self._wake_in(RETRY_S)
+            self._brought_in(exc)
+            return
+        except Cold as cold:
+            self._reads.bring_in(cold)
             return
         if more:
             self._wake_in(0.0)
         elif self._due and len(self._on_the_way) < IN_FLIGHT:
             self._wake_in(max(0.0, (self._due[0][0] - self._now_ms()) / 1000))
+
+    def _brought_in(self, error: StoreError | None) -> None:
+        """What was on disk only can be read now, or not at all."""
+        if error is None:
+            self._wake()
+        elif not self._stopping:
+            log.warning("timer messages cannot be delivered, next try in %.1f s: %s", RETRY_S, error)
+            self._cancel_timer()
+            self._wake_in(RETRY_S)
 
     def _wake_in(self, wait_s: float) -> None:
         assert self._loop is not None
@@ -328,8 +347,8 @@ class Timers:
             self._timer.cancel()
             self._timer = None
 
-    def _deliver(self) -> bool:
-        """Whether more is due than one turn may carry. Raises StoreError, with the message that met it waiting again."""
+    def _deliver(self, reads: JobReads) -> bool:
+        """Whether more is due than one turn may carry. Raises StoreError and Cold, with the message that met it waiting again."""
         now, taken = self._now_ms(), 0
         while self._due and self._due[0][0] <= now:
             if len(self._on_the_way) >= IN_FLIGHT:
@@ -340,14 +359,14 @@ class Timers:
             one = self._waiting.get(offset)
             if one is not None and offset not in self._held and offset not in self._on_the_way:
                 taken += 1
-                self._send(one)
+                self._send(one, reads)
         return False
 
-    def _send(self, one: Waiting) -> None:
+    def _send(self, one: Waiting, reads: JobReads) -> None:
         self._forget_name(one)
         self._on_the_way[one.offset] = one
         try:
-            message = self._message(one)
+            message = self._message(one, reads)
             if message is None:
                 self._settled(one)
             else:
@@ -355,7 +374,7 @@ class Timers:
         except InvalidOption as exc:
             log.error("timer message %d fits no record of its own topic: it is passed over: %s", one.offset, exc)
             self._settled(one)
-        except StoreError:
+        except (StoreError, Cold):
             self._wait_again(one)
             raise
 
@@ -391,9 +410,9 @@ class Timers:
         elif self._timer is None and len(self._on_the_way) <= IN_FLIGHT // 2:
             self._wake_in(0.0)
 
-    def _message(self, one: Waiting) -> NewMessage | None:
-        """The message to store again, or None if there is none to be had."""
-        record = self._store.record_at(one.commitlog_offset)
+    def _message(self, one: Waiting, reads: JobReads) -> NewMessage | None:
+        """The message to store again, or None if there is none to be had. Raises StoreError, Cold."""
+        record = reads.record_at(one.commitlog_offset)
         if record is None:
             log.warning("timer message %d is not in the log any more", one.offset)
             return None

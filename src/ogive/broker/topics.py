@@ -5,12 +5,13 @@ update changes no version; names and queue numbers are checked here, for every w
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ogive.broker.saving import Render, TableWriter
-from ogive.errors import InvalidOption, ProtocolError
+from ogive.broker.config_table import ConfigTable, read_configs
+from ogive.broker.saving import Render
+from ogive.errors import InvalidOption
 from ogive.model import (
     AUTO_CREATE_TOPIC,
     CHECKED_TOO_OFTEN_TOPIC,
@@ -26,7 +27,7 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.store.tables import JsonTable
-from ogive.wire.bodies import MAX_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from ogive.wire.bodies import MAX_QUEUES, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +47,8 @@ _FIXED: Final = {
 }
 
 
-class TopicTable:
-    """Name to configuration. Event-loop only; the file is written off the loop.
-
-    *changed* callbacks run after each change, on the loop, and must be short.
-    """
+class TopicTable(ConfigTable[TopicConfig]):
+    """See ConfigTable."""
 
     def __init__(
         self,
@@ -64,11 +62,8 @@ class TopicTable:
         max_topics: int = 20_000,
     ) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
-        self._now_ms = now_ms
+        super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
         self._auto_create = auto_create
-        self._max_topics = max_topics
-        self._writer = TableWriter("topics", table, self._snapshot)
-        self.changed: list[Callable[[], None]] = []
         replies = reply_topic(cluster)
         self._system = SYSTEM_TOPICS | {cluster, broker_name, replies}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
@@ -78,46 +73,21 @@ class TopicTable:
         if auto_create:
             built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
         stored = table.load() or {}
-        loaded = _configs(stored.get("topicConfigTable"))
+        loaded = read_configs(stored.get("topicConfigTable"), TopicConfig, validate_topic, "topics")
         if not auto_create:
             loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that nobody creates
-        self._topics = built_in | loaded
-        self.data_version = DataVersion.from_json(stored.get("dataVersion") or {})
-        if not built_in.keys() <= loaded.keys():
-            self.data_version = self.data_version.next(now_ms())
-            self._writer.mark()
+        self._begin(built_in, loaded, stored.get("dataVersion"))
 
     # --- reading -----------------------------------------------------------------------------------------------------
-
-    def get(self, name: str) -> TopicConfig | None:
-        return self._topics.get(name)
-
-    def all(self) -> Mapping[str, TopicConfig]:
-        """The live table: do not keep it across an await."""
-        return self._topics
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._topics
-
-    def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(self._topics.values())
-
-    def __len__(self) -> int:
-        return len(self._topics)
 
     def is_system(self, name: str) -> bool:
         """Whether *name* is the broker's own: no command creates, changes or deletes it."""
         return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def system_topics(self) -> list[str]:
-        return sorted(name for name in self._topics if self.is_system(name))
+        return sorted(name for name in self._configs if self.is_system(name))
 
     # --- changing ----------------------------------------------------------------------------------------------------
-
-    def create_or_update(self, config: TopicConfig) -> TopicConfig:
-        """Raises InvalidOption for a bad or reserved name, impossible numbers, or a full table."""
-        self.check(config)
-        return self._put(config)
 
     def check(self, config: TopicConfig) -> None:
         """Raises InvalidOption for a bad or reserved name, or impossible numbers."""
@@ -137,10 +107,10 @@ class TopicTable:
 
         Raises InvalidOption for a bad name or a full table. Source: createTopicInSendMessageMethod.
         """
-        found = self._topics.get(name)
+        found = self._configs.get(name)
         if found is not None:
             return found
-        model = self._topics.get(default_topic)
+        model = self._configs.get(default_topic)
         if not self._auto_create or model is None or not model.perm & PERM_INHERIT:
             return None
         validate_topic(name)
@@ -157,21 +127,21 @@ class TopicTable:
         return self._ensure(dlq_topic(group), 1)
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
-        return self._topics.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
+        return self._configs.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
 
     def switch_auto_create(self, on: bool, default_queues: int) -> None:
         """The topic after which others are made comes and goes with the switch: its route invites producers."""
         self._auto_create = on
-        if on and AUTO_CREATE_TOPIC not in self._topics:
+        if on and AUTO_CREATE_TOPIC not in self._configs:
             self._put(_topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT))
-        elif not on and self._topics.pop(AUTO_CREATE_TOPIC, None) is not None:
+        elif not on and self._configs.pop(AUTO_CREATE_TOPIC, None) is not None:
             self._note_change()
 
     def set_order(self, ordered: frozenset[str]) -> None:
         """Mark exactly these topics as ordered: what the name server's ORDER_TOPIC_CONFIG says."""
-        differing = [config for config in self._topics.values() if config.order != (config.name in ordered)]
+        differing = [config for config in self._configs.values() if config.order != (config.name in ordered)]
         for config in differing:
-            self._topics[config.name] = replace(config, order=not config.order)
+            self._configs[config.name] = replace(config, order=not config.order)
         if differing:
             self._note_change()
 
@@ -179,56 +149,12 @@ class TopicTable:
         """Whether there was such a topic. Raises InvalidOption for a system topic."""
         if self.is_system(name):
             raise InvalidOption(f"topic {name} belongs to the broker: it cannot be deleted")
-        if self._topics.pop(name, None) is None:
-            return False
-        self._note_change()
-        return True
-
-    def _put(self, config: TopicConfig) -> TopicConfig:
-        known = self._topics.get(config.name)
-        if known == config:
-            return known
-        if known is None and len(self._topics) >= self._max_topics:
-            raise InvalidOption(f"topic {config.name}: the broker holds {len(self._topics)} topics, its limit is {self._max_topics}")
-        self._topics[config.name] = config
-        self._note_change()
-        return config
-
-    def _note_change(self) -> None:
-        self.data_version = self.data_version.next(self._now_ms())
-        self._writer.start()
-        for callback in self.changed:
-            callback()
-
-    # --- the file ----------------------------------------------------------------------------------------------------
-
-    @property
-    def unsaved(self) -> bool:
-        """Whether a change has not reached stable storage yet."""
-        return self._writer.unsaved
-
-    async def saved(self) -> None:
-        """Return when every change made before the call is on stable storage. Raises StoreError."""
-        await self._writer.saved()
+        return self._remove(name)
 
     def _snapshot(self) -> Render:
-        topics, version = list(self._topics.values()), self.data_version
+        topics, version = list(self._configs.values()), self.data_version
         return lambda: {"dataVersion": version.to_json(), "topicConfigTable": {topic.name: topic.to_json() for topic in topics}}
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
-
-
-def _configs(stored: object) -> dict[str, TopicConfig]:
-    """The topics of a file; an entry that no command could have made is left out with a warning."""
-    configs: dict[str, TopicConfig] = {}
-    if not isinstance(stored, dict):
-        return configs
-    for name, value in stored.items():
-        try:
-            config = TopicConfig.from_json(value)
-            configs[validate_topic(str(name))] = replace(config, name=str(name))
-        except (InvalidOption, ProtocolError) as exc:
-            log.warning("topics file: entry %.80r is left out: %s", name, exc)
-    return configs

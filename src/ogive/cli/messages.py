@@ -99,7 +99,11 @@ async def tail(options: argparse.Namespace) -> int:
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
     async with aio.PullConsumer(client=client_config(options), tags=options.tag, start=options.start) as consumer:
-        await consumer.assign(await consumer.queues(options.topic))
+        queues = await consumer.queues(options.topic)
+        for queue in {queue.broker_name: queue for queue in queues}.values():
+            # Who may not read hears of it here: what reads ahead tries again for ever, as the right may be given.
+            await consumer.pull(queue, await consumer.beginning_offset(queue), max_messages=1)
+        await consumer.assign(queues)
         async for batch in consumer.batches():
             for message in batch[:left]:
                 print_message(message, as_json=options.json)

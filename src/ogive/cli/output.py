@@ -1,6 +1,7 @@
 """Tables for people, JSON lines for programs."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -41,12 +42,22 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InvalidOption(f"{question} Nobody can be asked here: add --yes")
     try:
-        answer = input(f"{question} [y/N] ")
+        answer = _ask(f"{question} [y/N] ")
     except EOFError:  # Ctrl-D
         print()
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
         raise InvalidOption("nothing was changed")
+
+
+def _ask(question: str) -> str:
+    """A line of the user's. Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the line is there: here it
+    ends the command, as elsewhere."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(question)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False) -> None:

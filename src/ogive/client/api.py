@@ -44,7 +44,7 @@ from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header, decode_header, encode_header
-from ogive.wire.message import decode_messages
+from ogive.wire.message import DamagedMessage, decode_messages
 from ogive.wire.running_info import ConsumerRunningInfo
 
 R = TypeVar("R", bound=Header)
@@ -379,9 +379,14 @@ async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequ
 async def pull_message(
     pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, broker_name: str, timeout_s: float = PULL_TIMEOUT_S
 ) -> PullResult:
-    """A pull with its messages decoded and inflated; *broker_name* goes into their queues."""
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage, too."""
     raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
-    messages = tuple(decode_messages(raw.body, broker_name)) if raw.status is PullStatus.FOUND else ()
+    try:
+        messages = tuple(decode_messages(raw.body, broker_name)) if raw.status is PullStatus.FOUND else ()
+    except DamagedMessage as exc:
+        if not header.queue_offset <= exc.queue_offset < raw.next_offset:  # the checksum does not cover the place: it may be wrong, too
+            raise ProtocolError(f"{address}: {exc}, and it does not belong to {header.queue_offset}..{raw.next_offset}") from None
+        raise
     return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages, raw.suggested_broker_id)
 
 

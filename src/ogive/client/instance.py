@@ -35,7 +35,7 @@ from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
-from ogive.wire.bodies import PERM_WRITE, ConsumerData, HeartbeatData, TopicRouteData, dumps
+from ogive.wire.bodies import PERM_WRITE, ConsumerData, HeartbeatData, TopicRouteData, check_brokers, dumps
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
@@ -388,6 +388,7 @@ class ClientInstance:
     async def meet_all_brokers(self) -> None:
         """Heartbeats go to every broker of the cluster from now on, also where no topic in use lives: one may have a question for us."""
         info = await self.ask_name_server(api.get_cluster_info)
+        check_brokers(info.brokers.values())
         self._cluster = {name: dict(broker.addresses) for name, broker in info.brokers.items()}
         await self.heartbeat_now()
 

@@ -2,11 +2,11 @@
 
 Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that a batch which Spark repeats replaces
 what its first attempt wrote. When the stream has ended, the parts of an hour become one file, sorted by queue and offset; a journal makes
-that step repeatable. The checkpoint lives in ``TO/_checkpoint``: whoever moves the folder moves both.
+that step repeatable. Files are on stable storage before anything relies on them: a part before Spark notes its batch, the file of an hour
+before its parts go. The checkpoint lives in ``TO/_checkpoint``: whoever moves the folder moves both.
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
+from ogive.pipelines.lasting import keep, sync_dir, write_json
 from ogive.pipelines.running import Say, lag, last_batch, positions, waiting, watch
 from ogive.pipelines.summary import Summary
 from ogive.spark.stopping import Stop
@@ -66,6 +67,8 @@ def archive(
             parts = parts.withColumn("part", f.lit(f"b{batch:09d}"))
             by = parts.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("topic", "date", "hour", "part")
             by.parquet(str(to))
+            for part in to.glob(f"topic=*/date=*/hour=*/part=b{batch:09d}"):
+                keep(part, within=to)
 
         stream = spark.readStream.format("rocketmq").options(**options).load()
         query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -102,8 +105,9 @@ def compact(spark: SparkSession, to: Path, now: datetime) -> int:
         place = hour.relative_to(to)
         whole = rows.coalesce(1).sortWithinPartitions("brokerName", "queueId", "queueOffset")
         whole.write.mode("overwrite").parquet(str(to / "_new" / place))
+        keep(to / "_new" / place, within=to)
         work = {"hour": str(place), "parts": [part.name for part in parts], "into": f"part=c{_state(to):09d}-{time.time_ns()}"}
-        _write(to / "_compacting.json", work)
+        write_json(to / "_compacting.json", work)
         recover(to)
         count += 1
     return count
@@ -119,6 +123,8 @@ def recover(to: Path) -> None:
             shutil.rmtree(hour / part, ignore_errors=True)
         if new.exists():
             new.rename(hour / work["into"])
+            sync_dir(hour)  # its new name first: the old one may stay, and nothing else leads to the rows
+            sync_dir(new.parent)
         journal.unlink()
     for left in [to / "_new", *to.glob(".spark-staging-*")]:
         shutil.rmtree(left, ignore_errors=True)
@@ -132,14 +138,4 @@ def _state(to: Path) -> int:
 
 def _note(to: Path, through: int) -> None:
     if through >= 0:
-        _write(to / "_archive.json", {"through": through})
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Whole or not at all, also over a power cut."""
-    new = path.with_suffix(".new")
-    with new.open("w", encoding="utf-8") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+        write_json(to / "_archive.json", {"through": through})

@@ -11,7 +11,18 @@ from ogive.errors import InvalidOption
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
 from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
-from ogive.store.record import BLANK, BLANK_BYTES, CRC_BYTES, MAX_CRC_PROPERTIES, build_record, delay_level, strip_crc, tag_hash
+from ogive.store.record import (
+    BLANK,
+    BLANK_BYTES,
+    CRC_BYTES,
+    MAX_CRC_PROPERTIES,
+    build_record,
+    delay_level,
+    fixed_bytes,
+    strip_crc,
+    tag_hash,
+    topic_field,
+)
 from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
@@ -57,7 +68,7 @@ class Appender:
         if len(messages) == 1:
             message = messages[0]
             queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
-            properties, size = self._sized(message, queue)
+            properties, size = self._sized(message, queue.fixed_bytes)
             group = self._room(size)
             placed = [self._build(message, queue, properties, size, queue.next_offset, self.end)]
             if message[4] & _TRANSACTION != _ROLLBACK:
@@ -80,6 +91,12 @@ class Appender:
         self.waiting_bytes += position - self.end
         self.end = group.end = position
         return position - group.start
+
+    def check_fits(self, message: NewMessage, spare_bytes: int) -> None:
+        """See MessageStore."""
+        _, size = self._sized(message, fixed_bytes(topic_field(message.topic.encode())))
+        if size + spare_bytes + BLANK_BYTES > self._segment_bytes:
+            raise self._too_large(size + spare_bytes)
 
     def take(self) -> Group | None:
         """The forming group, which now counts as handed over."""
@@ -116,12 +133,12 @@ class Appender:
         queue = self.queues[key] = ConsumeQueue(key, directory, self._file_entries)
         return queue
 
-    def _sized(self, message: NewMessage, queue: ConsumeQueue) -> tuple[bytes, int]:
-        """(properties to store, without the checksum; record size with it)"""
+    def _sized(self, message: NewMessage, fixed: int) -> tuple[bytes, int]:
+        """(properties to store, without the checksum; record size with it). *fixed*: see ConsumeQueue.fixed_bytes."""
         properties = strip_crc(message.properties)
         if self._with_crc and properties and properties[-1] != 2:
             properties += b"\x02"  # 4.9 leaves the last separator off; another property follows
-        size = queue.fixed_bytes + len(message.body) + len(properties) + len(message.born_host) + len(message.store_host) - 16
+        size = fixed + len(message.body) + len(properties) + len(message.born_host) + len(message.store_host) - 16
         if self._with_crc and len(properties) <= MAX_CRC_PROPERTIES:
             size += CRC_BYTES
         if size > MAX_RECORD_BYTES or len(properties) > MAX_PROPERTIES_BYTES:
@@ -132,7 +149,7 @@ class Appender:
 
     def _build_batch(self, messages: Sequence[NewMessage]) -> tuple[Group, list[tuple[ConsumeQueue, bytes, bytes]]]:
         queues = [self.queues.get(message[:2]) or self._new_queue(message[:2]) for message in messages]
-        sized = [self._sized(message, queue) for message, queue in zip(messages, queues, strict=True)]
+        sized = [self._sized(message, queue.fixed_bytes) for message, queue in zip(messages, queues, strict=True)]
         group = self._room(sum([size for _, size in sized]))
         position = self.end
         offsets = {queue: queue.next_offset for queue in queues}
@@ -176,10 +193,13 @@ class Appender:
         room = self._segment_bytes - self.end % self._segment_bytes
         if total + BLANK_BYTES > room:
             if total + BLANK_BYTES > self._segment_bytes:
-                raise InvalidOption(f"{total} bytes do not fit a commit-log segment of {self._segment_bytes} bytes")
+                raise self._too_large(total)
             group.pieces.append(BLANK.pack(room, MAGIC_BLANK))
             self.end = group.end = self.end + room
             self.waiting_bytes += room
             group.pieces = []
             group.extents.append((self.end, group.pieces))
         return group
+
+    def _too_large(self, total: int) -> InvalidOption:
+        return InvalidOption(f"{total} bytes do not fit a commit-log segment of {self._segment_bytes} bytes")

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Final
 
 from ogive.errors import StoreError
-from ogive.store.commitlog import LogReader
+from ogive.store.commitlog import LogReader, Wanted
 from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER, FILLER_SIZE, ConsumeQueue, read_entries
 from ogive.store.disk import Disk
 from ogive.store.model import GetResult, GetStatus, QueueKey
-from ogive.store.record import Record, store_timestamp
+from ogive.store.record import store_timestamp
 
 _MIN_SCAN: Final = 800  # entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
 _MAX_READ: Final = 4096  # entries read at once
@@ -36,7 +36,7 @@ class QueueReader:
         if next_offset == offset:
             after = min(high, offset - offset % queue.file_entries + queue.file_entries)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, after, low, high)
-        parts, count, size = self._log.collect(wanted, belongs_to(queue))
+        parts, count, size = self._log.collect(wanted, queue.key[1], queue.topic_field)
         if count:
             return GetResult(GetStatus.FOUND, next_offset, low, high, parts, count, size)
         status = GetStatus.MESSAGE_WAS_REMOVING if gone or wanted else GetStatus.NO_MATCHED_MESSAGE
@@ -64,7 +64,9 @@ class QueueReader:
         if not raw:
             return -1
         commitlog_offset, size, _ = ENTRY.unpack(raw)
-        parts, count, _ = self._log.collect([(commitlog_offset, size, offset)], belongs_to(queue)) if size != FILLER_SIZE else ([], 0, 0)
+        if size == FILLER_SIZE:
+            return -1
+        parts, count, _ = self._log.collect([(commitlog_offset, size, offset)], queue.key[1], queue.topic_field)
         return store_timestamp(parts[0]) if count else -1
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, upper: bool) -> int:
@@ -89,13 +91,14 @@ class QueueReader:
 
     def _select(
         self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[list[tuple[int, int, int]], int, bool]:
+    ) -> tuple[list[Wanted], int, bool]:
         """(records to read as (commit-log offset, size, queue offset), the offset to go on with, whether a record is gone)."""
-        wanted: list[tuple[int, int, int]] = []
+        wanted: list[Wanted] = []
         total, gone, log_start = 0, False, self._log.start
         end = min(queue.max_offset, offset + max(_MIN_SCAN, max_messages))
         while offset < end:
-            raw = self.entries(queue, offset, min(end - offset, _MAX_READ))
+            most = _MAX_READ if tag_codes is not None else max(1, max_messages) - len(wanted)  # none once it has all: 5 us a pull
+            raw = self.entries(queue, offset, min(end - offset, most))
             if not raw:
                 break
             for commitlog_offset, size, code in ENTRY_HASH.iter_unpack(raw):
@@ -106,7 +109,7 @@ class QueueReader:
                     gone = True
                     offset += 1
                     continue
-                if wanted and (len(wanted) >= max_messages or total + size > max_bytes):
+                if wanted and (total + size > max_bytes or len(wanted) >= max_messages):
                     return wanted, offset, gone
                 wanted.append((commitlog_offset, size, offset))
                 total += size
@@ -129,8 +132,3 @@ def first_at(low: int, high: int, commitlog_start: int, entry: Callable[[int], b
         else:
             low = probe + 1
     return min(low, top)
-
-
-def belongs_to(queue: ConsumeQueue) -> Callable[[Record, int], bool]:
-    topic, queue_id = queue.topic_bytes, queue.key[1]
-    return lambda record, offset: record.queue_offset == offset and record.queue_id == queue_id and record.topic == topic

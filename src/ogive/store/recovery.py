@@ -25,6 +25,7 @@ from typing import Final
 
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
+from ogive.store import removal
 from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, names_a_directory, read_entries
 from ogive.store.disk import Disk
@@ -79,6 +80,7 @@ class _Recovery:
         self._queue_root = config.root / "consumequeue"
         self._files = QueueFiles(fs, config.max_open_files)
         self._file_entries = 0  # of a consume-queue file
+        removal.finish(fs, config.root, self._commitlog)
         self._found = find_segments(fs, self._commitlog, config.segment_bytes)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._index_directory = config.root / "index"

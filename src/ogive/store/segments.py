@@ -32,7 +32,7 @@ class Found:
 
 def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     """What is there; the size is read from the files, *default_bytes* counts where there is none. Raises StoreCorrupt on a gap."""
-    starts = [int(name) for name in fs.list(directory) if len(name) == _DIGITS and name.isdigit()]
+    starts = [int(name) for name in segment_names(fs, directory)]
     if not starts:
         return Found((), default_bytes)
     distance = starts[1] - starts[0] if len(starts) > 1 else 0
@@ -48,9 +48,14 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     return Found(tuple(starts), segment_bytes)
 
 
+def segment_names(fs: Fs, directory: Path) -> list[str]:
+    """In order."""
+    return sorted(name for name in fs.list(directory) if len(name) == _DIGITS and name.isdigit())
+
+
 def found_sizes(fs: Fs, directory: Path) -> list[int]:
     """Of the segments in *directory*, whatever they are."""
-    return [_size_of(fs, directory / name) for name in fs.list(directory) if len(name) == _DIGITS and name.isdigit()]
+    return [_size_of(fs, directory / name) for name in segment_names(fs, directory)]
 
 
 def _size_of(fs: Fs, path: Path) -> int:

@@ -15,6 +15,7 @@ Differs from Java
 
 import functools
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from typing import Self
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
 from ogive.store import checkpoint as checkpoints
+from ogive.store import removal
 from ogive.store.appender import Appender, now_ms
 from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
@@ -195,6 +197,10 @@ class MessageStore:
         if self._appender.append(messages, done) >= self.config.max_group_bytes:
             self.submit()
 
+    def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
+        """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
+        self._appender.check_fits(message, spare_bytes)
+
     def submit(self) -> None:
         """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing."""
         group = self._appender.take()
@@ -249,12 +255,19 @@ class MessageStore:
     def expire(self, until: int) -> Iterator[None]:
         """Remove the segments before *until*, and what speaks only of them: queue files and index files.
 
-        Carried out as it is iterated: between two steps others may run. Queues keep their offsets; the lowest ones move up.
+        Carried out as it is iterated: between two steps others may run. Queues keep their offsets; the lowest ones move up, for good:
+        before the first one does, it is written down what is about to go.
         """
         until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
         start = self._log.start
-        if until <= start or not self._is_running():
+        if until <= start or not self._is_running() or self._writer is None:
             return
+        noted = threading.Event()
+        self._writer.post(functools.partial(self._note_removal, until, noted))
+        while not noted.is_set():
+            yield
+            if not self._is_running():
+                return
         gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
         self._log.start = until  # nobody reads before it from here on
         dropped: list[tuple[ConsumeQueue, list[Path]]] = []
@@ -280,6 +293,15 @@ class MessageStore:
     def _is_running(self) -> bool:
         return self.failed is None and self._writer is not None and not self._closed
 
+    def _note_removal(self, until: int, noted: threading.Event) -> None:
+        """Writer thread."""
+        try:
+            removal.note(self._fs, self.config.root, until)
+        except OSError as exc:  # a full disk is what removal is for
+            log.warning("old messages are removed without a note: after a crash they may be there once more: %s", exc)
+        finally:
+            noted.set()
+
     def _unlink(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
         """Writer thread. A crash in the middle leaves files that the next start does not miss, or removes again."""
         try:
@@ -289,6 +311,7 @@ class MessageStore:
                 self._flusher.index_files.remove(path)
             for directory in {path.parent for path in (*files, *index_files)}:
                 self._fs.fsync_dir(directory)
+            removal.done(self._fs, self.config.root)
         except OSError as exc:
             log.warning("files of old messages stay: %s", exc)
 

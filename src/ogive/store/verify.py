@@ -3,6 +3,8 @@
 Behaviour
 - verify reads every record of the log, compares the consume queues with what the log says, the index and the list of queues with their
   checksums, and parses the tables. It opens files for reading only.
+- Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext in the place of tags codes; what stands
+  there is not looked up. Ours makes such queues again from the log when it opens the store.
 - repair makes everything that is derived again from the log, and tables from their backups. No byte that checks is deleted; bytes that are
   no record stay where they are in the middle of the log, and are zeroed behind its end.
 - Both refuse while a broker runs on the directory.
@@ -32,6 +34,8 @@ from ogive.wire.codes import SysFlag
 _BUFFERED: Final = 1_000_000  # entries in memory, all queues together
 _MAX_LISTED: Final = 100
 _MAX_GAP: Final = 100_000_000
+_MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
+"""A tags code up to here is an address in consumequeue_ext. Source: ConsumeQueueExt.isExtAddr, 5.5."""
 
 
 @dataclass(slots=True)
@@ -230,8 +234,8 @@ class _Verification:
     def _mismatch(self, queue: _Expected, index: int, wanted: bytes, held: bytes, *, scheduled: bool) -> None:
         for n in range(len(wanted) // ENTRY_BYTES):
             expected, found = wanted[n * ENTRY_BYTES :][:ENTRY_BYTES], held[n * ENTRY_BYTES :][:ENTRY_BYTES]
-            if expected == found or (scheduled and expected[:12] == found[:12]):  # its tags code is the time of delivery
-                continue
+            if expected == found or (expected[:12] == found[:12] and (scheduled or ENTRY.unpack(found)[2] <= _MAX_EXTENSION_ADDRESS)):
+                continue  # of a scheduled message the tags code is the time of delivery
             if not any(found):
                 if queue.missing is None:
                     queue.missing = index + n

@@ -41,7 +41,7 @@ class FrameDecoder:
         while end - at >= 4:
             size = int.from_bytes(data[at : at + 4])
             if not 4 <= size <= self._max:
-                return frames, ProtocolError(f"frame length {size} is outside 4..{self._max}")
+                return frames, ProtocolError(_stranger(data[at : at + 4]) or f"frame length {size} is outside 4..{self._max}")
             if end - at - 4 < size:
                 self._needed = size + 4
                 break
@@ -50,3 +50,16 @@ class FrameDecoder:
         if at < end:
             self._pending += data[at:] if at else data
         return frames, None
+
+
+_HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
+_TLS_KINDS, _TLS_MAJOR = (0x15, 0x16), 3  # an alert, a greeting
+
+
+def _stranger(start: bytes) -> str | None:
+    """What the peer speaks, if its first bytes tell: the usual cause is an address or a port of something else."""
+    if start in _HTTP:
+        return "it speaks HTTP, not RocketMQ's protocol: is that the right port?"
+    if start[0] in _TLS_KINDS and start[1] == _TLS_MAJOR:
+        return "it speaks TLS, and this side does not"
+    return None

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ogive.errors import ProtocolError
 
 MAX_DEPTH: Final = 64
+MAX_REFERRED: Final = 1_000_000
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -20,7 +21,7 @@ class FrozenObject(dict[str, Any]):
     """An object that stands as a key of another object: equal to a dict, hashable by its content."""
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted((k, str(v)) for k, v in self.items())))
+        return hash(frozenset((k, str(v)) for k, v in self.items()))
 
 
 def loads(raw: bytes | str) -> Any:
@@ -146,21 +147,40 @@ _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 def _resolve(root: Any) -> Any:
-    """Replace ``{"$ref": "$.a.b[0]"}`` by what stands there; other forms of reference are refused."""
+    """Replace ``{"$ref": "$.a.b[0]"}`` by what stands there; other forms of reference are refused.
 
-    def walk(value: Any, depth: int) -> Any:
+    So are references into themselves, and what grows beyond MAX_REFERRED values when every reference is followed.
+    """
+    sizes: dict[int, int] = {}  # id of a dict or list -> values in it, 0 while it is being walked
+    left = MAX_REFERRED
+
+    def walk(value: Any, depth: int) -> tuple[Any, int]:
+        """(what stands there, how many values it holds)"""
+        nonlocal left
         if depth > MAX_DEPTH:
             raise ProtocolError("body is nested too deep")
-        if isinstance(value, dict):
-            if len(value) == 1 and isinstance(value.get("$ref"), str):
-                return _follow(root, value["$ref"])
-            for key in value:
-                value[key] = walk(value[key], depth + 1)
-        elif isinstance(value, list):
-            value[:] = [walk(item, depth + 1) for item in value]
-        return value
+        if isinstance(value, dict) and len(value) == 1 and isinstance(value.get("$ref"), str):
+            value, size = walk(_follow(root, value["$ref"]), depth + 1)
+            left -= size
+            if left < 0:
+                raise ProtocolError(f"references in the body stand for more than {MAX_REFERRED} values")
+            return value, size
+        if not isinstance(value, dict | list):
+            return value, 1
+        known = sizes.get(id(value))
+        if known is not None:
+            if not known:
+                raise ProtocolError("a reference in the body leads into itself")
+            return value, known
+        sizes[id(value)] = 0
+        size = 1
+        for key in value if isinstance(value, dict) else range(len(value)):
+            value[key], more = walk(value[key], depth + 1)
+            size += more
+        sizes[id(value)] = size
+        return value, size
 
-    return walk(root, 0)
+    return walk(root, 0)[0]
 
 
 def _follow(root: Any, path: str) -> Any:

@@ -6,7 +6,7 @@ import functools
 import socket
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -164,6 +164,23 @@ class Properties(Mapping[str, str]):
 # --- stored records --------------------------------------------------------------------------------------------------
 
 
+class DamagedMessage(ProtocolError):
+    """A stored message whose body does not match its checksum; everything else of its record fits.
+
+    *read_crc* is the checksum of the body as it was read, *intact* what stands before it in the same answer.
+    """
+
+    def __init__(self, record: "StoredMessage", read_crc: int, intact: Sequence[MessageExt] = ()) -> None:
+        super().__init__(
+            f"the body of {record.topic}/{record.queue_id}/{record.queue_offset}, at commit-log offset {record.commitlog_offset}, "
+            "does not match its checksum"
+        )
+        self.queue_offset = record.queue_offset
+        self.commitlog_offset = record.commitlog_offset
+        self.read_crc = read_crc
+        self.intact = tuple(intact)
+
+
 @dataclass(slots=True)
 class StoredMessage:
     """One record of the commit log, every field as stored (the body perhaps compressed, hosts as 8 or 20 bytes)."""
@@ -290,20 +307,20 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
 
 
 def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
-    """A pull answer's body: records back to back, bodies inflated. Raises ProtocolError where one is damaged."""
+    """A pull answer's body: records back to back, bodies inflated. Raises ProtocolError where one is no record, DamagedMessage."""
     messages: list[MessageExt] = []
     at, end = 0, len(buffer)
     while at < end:
-        message = _decode_common(buffer, at, end, broker_name, check_crc) or _decode_any(buffer, at, broker_name, check_crc)
+        message = _decode_common(buffer, at, end, broker_name, check_crc) or _decode_any(buffer, at, broker_name, check_crc, messages)
         messages.append(message)
         at += message.stored_bytes
     return messages
 
 
-def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool) -> MessageExt:
+def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool, before: Sequence[MessageExt]) -> MessageExt:
     record = decode_stored(buffer, at)
     if check_crc and body_crc(record.body) != record.body_crc:
-        raise ProtocolError(f"body of the message at commit-log offset {record.commitlog_offset} does not match its checksum")
+        raise DamagedMessage(record, body_crc(record.body), before)
     return to_message(record, _queue(record.topic.encode(), broker_name, record.queue_id))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.schedule import BATCH, Schedule, delayed
 from ogive.errors import ProtocolError, StoreBusy, StoreError
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
@@ -14,6 +15,7 @@ from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.writer import InlineWriter
 from ogive.wire.message import decode_messages, encode_properties
+from tests.unit.broker.cold_disk import ColdDisk
 
 LEVELS = DelayLevels.parse("10s 20s 1h")
 
@@ -25,7 +27,8 @@ class Bench:
         self.now_ms = now_ms
         self.refuse = False
         self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=LEVELS), clock_ms=lambda: self.now_ms)
-        self.schedule = Schedule(self.store, self.put, LEVELS, bytes(8), lambda: self.now_ms)
+        self.disk = ColdDisk(self.store)
+        self.schedule = Schedule(self.store, self.put, self.disk.fetch, LEVELS, bytes(8), lambda: self.now_ms)
         self.store.on_arrival = self.schedule.arrived
         self.store.start(lambda report: report(), writer=InlineWriter)
 
@@ -95,6 +98,51 @@ async def test_what_is_delivered_keeps_what_it_went_through(bench: Bench) -> Non
         "REAL_TOPIC": "T",
         "REAL_QID": "0",
     }
+
+
+async def test_a_level_goes_on_as_far_as_it_can_while_the_disk_is_read(bench: Bench) -> None:
+    for body in (b"a", b"b"):
+        bench.send(body, 1)
+    bench.disk.forget()
+    bench.send(b"hot", 1)
+    bench.send(b"also hot", 2)
+    assert await bench.at(1_020_000) == [b"also hot"]
+    assert len(bench.disk.waiting) == 1
+    assert await bench.at(1_020_001) == [b"also hot"]
+    assert len(bench.disk.waiting) == 1  # however often it is woken
+    bench.disk.bring_in()
+    assert await bench.at(1_020_001) == [b"also hot", b"a"]
+    bench.disk.bring_in()
+    assert await bench.at(1_020_001) == [b"also hot", b"a", b"b", b"hot"]
+
+
+async def test_memory_that_keeps_nothing_is_not_asked_for_ever(bench: Bench) -> None:
+    bench.send(b"a", 1)
+    bench.disk.forget()
+    for _ in range(MAX_TRIES):
+        assert await bench.at(1_010_000) == []
+        bench.disk.lose()
+    assert await bench.at(1_010_000) == [b"a"]
+
+
+async def test_a_stopped_level_is_not_woken_by_the_disk(bench: Bench) -> None:
+    bench.send(b"a", 1)
+    bench.disk.forget()
+    assert await bench.at(1_010_000) == []
+    await bench.schedule.stop()
+    bench.disk.bring_in()
+    assert await bench.at(1_010_000) == []
+
+
+async def test_a_disk_that_cannot_be_read_is_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.send(b"a", 1)
+    bench.disk.forget()
+    assert await bench.at(1_010_000) == []
+    bench.disk.bring_in(StoreError("Input/output error"))
+    assert "delay level 1 cannot be read, next try in 0.1 s: Input/output error" in caplog.text
+    assert await bench.at(1_010_000) == []
+    bench.disk.bring_in()
+    assert await bench.at(1_010_000) == [b"a"]
 
 
 async def test_a_timer_delivers_by_itself(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import pytest
 from ogive.broker.replies import Rejected
 from ogive.broker.timer_progress import TimerProgressFile
 from ogive.broker.timers import BATCH, IN_FLIGHT, Handle, Progress, Timers, read_handle, recall_handle, timed
-from ogive.errors import ResponseCode, StoreBusy
+from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
 from ogive.store.fs import OsFs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.writer import InlineWriter
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
+from tests.unit.broker.cold_disk import ColdDisk
 
 NOW = 1_700_000_000_500
 WEEK_S = 7 * 86_400.0
@@ -36,7 +37,8 @@ class Bench:
         self.file.take_over(self.timers.snapshot()())
         self.store.on_arrival = self.timers.arrived
         self.store.start(lambda report: report(), writer=InlineWriter)
-        self.timers.start(self.put, bytes(8))
+        self.disk = ColdDisk(self.store)
+        self.timers.start(self.put, self.disk.fetch, bytes(8))
 
     def put(self, messages: tuple[NewMessage], done: PutDone) -> None:
         if self.refuse:
@@ -159,6 +161,37 @@ async def test_thousands_that_are_due_at_once_are_all_delivered(bench: Bench) ->
         bench.send(b"%d" % number, 1_000 + number % 7)
     assert sorted(map(int, await bench.at(NOW + 2_000))) == list(range(count))
     assert bench.timers.progress() == Progress(count, count, NOW + 2_000)
+
+
+async def test_what_is_on_disk_only_is_read_elsewhere(bench: Bench) -> None:
+    """Messages may wait for a week: by then memory holds other things."""
+    for body in (b"a", b"b"):
+        bench.send(body, 1_000)
+    bench.send(b"c", 3_000)
+    bench.disk.forget()
+    assert await bench.at(NOW + 1_000) == []
+    assert len(bench.disk.waiting) == 1
+    bench.send(b"hot", 500)
+    assert await bench.at(NOW + 1_500) == []
+    assert (len(bench.disk.waiting), len(bench.timers), bench.timers.progress()) == (1, 4, Progress(0, 4, NOW + 999))
+    bench.disk.bring_in()
+    assert await bench.at(NOW + 1_500) == [b"a"]
+    bench.disk.bring_in()
+    assert await bench.at(NOW + 1_500) == [b"a", b"b", b"hot"]
+    assert await bench.at(NOW + 3_000) == [b"a", b"b", b"hot"]
+    bench.disk.bring_in(StoreError("Input/output error"))
+    assert await bench.at(NOW + 3_000) == [b"a", b"b", b"hot"]
+    bench.disk.bring_in()
+    assert await bench.at(NOW + 3_000) == [b"a", b"b", b"hot", b"c"]
+
+
+async def test_a_stop_does_not_wait_for_the_disk(bench: Bench) -> None:
+    bench.send(b"a", 1_000)
+    bench.disk.forget()
+    assert await bench.at(NOW + 1_000) == []
+    await bench.timers.stop()
+    bench.disk.bring_in()
+    assert (len(bench.timers), bench.store.max_offset("T", 0)) == (1, 0)
 
 
 async def test_a_delivered_message_says_what_it_went_through(bench: Bench) -> None:

@@ -1,6 +1,8 @@
 """Commands of operators, without a broker: times, codes, confirmation, wrong usage."""
 
+import asyncio
 import json
+import signal
 from datetime import UTC, datetime
 
 import pytest
@@ -52,6 +54,28 @@ def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.Monkey
         confirm("delete it?", yes=False)
     monkeypatch.setattr("builtins.input", lambda _: "y")
     confirm("delete it?", yes=False)
+
+
+def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also inside asyncio.run, whose own handler would only cancel a task that waits for the user."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    done = []
+
+    def interrupted(_: str) -> str:
+        done.append("asked")
+        signal.raise_signal(signal.SIGINT)  # as if the user pressed Ctrl-C now
+        return "y"
+
+    async def delete() -> None:
+        confirm("delete it?", yes=False)
+        done.append("deleted")
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(delete())
+    assert done == ["asked"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What producers and consumers of one client share: name servers, routes, heartbeats, requests of brokers."""
 
 import asyncio
+import json
 import logging
 
 import pytest
@@ -102,6 +103,23 @@ async def test_a_name_server_that_is_just_starting_is_waited_for() -> None:
         await broker.start()
         assert len(await asking) == 1
     await broker.stop()
+
+
+async def test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """Else the client would open a connection to each of them, and send it heartbeats."""
+    brokers = [{"brokerName": f"b{i}", "cluster": "c", "brokerAddrs": {"0": f"127.1.{i >> 8}.{i & 255}:1"}} for i in range(20_000)]
+    rows = [{"brokerName": f"b{i}", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0} for i in range(20_000)]
+    flood = ok(body=json.dumps({"brokerDatas": brokers, "queueDatas": rows, "filterServerTable": {}}).encode())
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker, route_period_s=0.02) as client:
+        client.register_producer("shop")
+        await client.route("Orders")
+        broker.on(ROUTE, flood)
+        asked = len(broker.of(ROUTE))
+        await broker.received(ROUTE, asked + 2)
+        assert client.heartbeat_addresses() == [broker.address]
+        assert await client.heartbeat_now() == 1
+        assert len(await client.publish_queues("Orders")) == 1
+    assert "route of Orders: a name server's answer holds 20000 brokers: 4096 are the limit" in caplog.text
 
 
 async def test_a_callers_own_timeout_holds_and_does_not_end_the_question_for_others() -> None:

@@ -1,4 +1,5 @@
 import zlib
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from ogive.store.record import (
     crc_property,
     delay_level,
     fixed_bytes,
+    not_standing,
     read_record,
     store_timestamp,
     strip_crc,
@@ -78,6 +80,81 @@ def test_checksum_of_another_record_is_no_damage_where_none_is_due() -> None:
 def test_record_at_another_offset_is_none() -> None:
     """A page copied from elsewhere looks whole, but does not belong there."""
     assert read_record(built(), 0, 1048577, 0) is None
+
+
+def wanted_stands(
+    raw: bytes, *, queue_id: int = 3, queue_offset: int = 42, at: int = 1048576, size: int = 0, topic: str = "TopicTest"
+) -> bool:
+    """Whether a queue finds in *raw* the record that its entry speaks of."""
+    entry = (at, size or len(raw), queue_offset)
+    bad = not_standing(raw, 1048576, [entry], queue_id, topic_field(topic.encode()), 0)
+    assert bad in ([], [entry])
+    return not bad
+
+
+@pytest.mark.parametrize("topic", ["TopicTest", "t" * 127, "t" * 128])
+@pytest.mark.parametrize("hosts", [{}, {"born_host": V6}, {"store_host": V6}])
+def test_a_record_stands_for_the_queue_it_belongs_to_and_for_no_other(topic: str, hosts: dict[str, Any]) -> None:
+    raw = built(topic, **hosts)
+    assert wanted_stands(raw, topic=topic)
+    assert not wanted_stands(raw, topic=topic, queue_id=4)
+    assert not wanted_stands(raw, topic=topic, queue_offset=43)
+    assert not wanted_stands(raw, topic=topic, size=len(raw) - 1)
+    assert not wanted_stands(raw[:-1], topic=topic, size=len(raw))
+    assert not wanted_stands(raw, topic=topic[:-1])
+    assert not wanted_stands(raw, topic=topic + "s")
+    assert not_standing(raw, 1048577, [(1048577, len(raw), 42)], 3, topic_field(topic.encode()), 0) != []
+    assert not_standing(built() + raw, 1048576 - len(built()), [(1048576, len(raw), 42)], 3, topic_field(topic.encode()), 0) == []
+
+
+def test_a_record_with_any_changed_bit_does_not_stand() -> None:
+    raw = built()
+    for bit in range(len(raw) * 8):
+        changed = bytearray(raw)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert not wanted_stands(bytes(changed))
+
+
+@pytest.mark.parametrize("hosts", [{}, {"born_host": V6}])
+def test_a_record_whose_checksum_holds_stands_only_where_read_record_reads_it(hosts: dict[str, Any]) -> None:
+    """Bytes that say something impossible, under a checksum that was made for them: the short way must know no better."""
+    raw = built(**hosts)
+    lengths = range(84, 88), range(len(raw) - CRC_BYTES - 40, len(raw) - CRC_BYTES)
+    verdicts = set()
+    for at in (*range(8), *range(36, 40), *(place for part in lengths for place in part)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF):
+            whole = bytearray(raw[:-CRC_BYTES])
+            whole[at] = value
+            whole += crc_property(zlib.crc32(whole) & 0x7FFFFFFF)
+            record = read_record(bytes(whole), 0, 1048576, 0)
+            reads = record is not None and (record.size, record.topic, record.queue_offset) == (len(raw), b"TopicTest", 42)
+            assert wanted_stands(bytes(whole)) is reads, (at, value)
+            verdicts.add(reads)
+    assert verdicts == {True, False}
+
+
+def forged(**bytes_at: bytes) -> bytes:
+    """A record with other bytes from these places on (``at_84``), and a checksum that was made for them."""
+    raw = bytearray(built()[:-CRC_BYTES])
+    for name, piece in bytes_at.items():
+        at = int(name.removeprefix("at_"))
+        raw[at : at + len(piece)] = piece
+    return bytes(raw) + crc_property(zlib.crc32(raw) & 0x7FFFFFFF)
+
+
+def test_lengths_that_lead_out_of_the_record_are_no_error_and_no_record() -> None:
+    field = topic_field(b"TopicTest")
+    whole = len(built())
+    behind = forged(at_84=(whole - 88).to_bytes(4)) + field
+    assert read_record(behind, 0, 1048576, 0) is None
+    assert not wanted_stands(behind, size=whole)
+    born = field + (whole - 40 - len(field) - 2).to_bytes(2)  # where the time and the host of birth stand
+    before = forged(at_40=born, at_84=(40 - 88).to_bytes(4, signed=True))
+    assert read_record(before, 0, 1048576, 0) is None
+    assert not wanted_stands(before)
+    for size in range(100):
+        assert not wanted_stands(built()[:size], size=whole)
+        assert not wanted_stands(built()[:size], size=10)
 
 
 def test_crc_digits_come_least_significant_first() -> None:

@@ -1,14 +1,16 @@
 """Which segments may go, and what goes with them."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from ogive.errors import InvalidOption
-from ogive.store import GetStatus
+from ogive.store import GetStatus, OsFs, removal
 from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
+from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs
-from tests.stores import Driver, message, small
+from tests.stores import Driver, crash, message, small
 
 HOUR = 3600.0
 CONFIG = RetentionConfig()
@@ -184,3 +186,62 @@ def test_newest_segment_stays_whatever_is_asked(tmp_path: Path) -> None:
         assert driver.store.stats().commitlog_start == end - end % driver.store.segment_bytes
         driver.put(message(b"goes on"))
         assert driver.bodies() == [b"goes on"]
+
+
+def test_what_a_reader_was_told_is_gone_stays_gone_after_a_crash(tmp_path: Path) -> None:
+    """The crash comes after the lowest offsets moved up, and before a file was removed."""
+    driver = Driver(small(tmp_path))
+    filled(driver)
+    until = 3 * driver.store.segment_bytes
+    under_way = driver.store.expire(until)
+    while not driver.store.min_offset("T0", 0):
+        next(under_way)
+    low = driver.store.min_offset("T0", 0)
+    crash(driver)
+    assert (tmp_path / "commitlog" / f"{0:020d}").exists()
+    with Driver(small(tmp_path)) as again:
+        assert (again.store.min_offset("T0", 0), again.store.stats().commitlog_start) == (low, until)
+        assert not (tmp_path / "removing").exists()
+
+
+def test_a_removal_is_noted_while_it_lasts(tmp_path: Path) -> None:
+    with Driver(small(tmp_path), threaded=False) as driver:
+        filled(driver)
+        under_way = driver.store.expire(driver.store.segment_bytes)
+        next(under_way)
+        assert (tmp_path / "removing").read_text().split()[0] == str(driver.store.segment_bytes)
+        for _ in under_way:
+            pass
+        assert not (tmp_path / "removing").exists()
+
+
+@pytest.mark.parametrize("text", ["", "all", "-1", "16384", "16384 1", "16385 4187206478", "9" * 21, "²"])
+def test_a_damaged_note_removes_nothing(tmp_path: Path, text: str) -> None:
+    with Driver(small(tmp_path)) as driver:
+        filled(driver, 100)
+    (tmp_path / "removing").write_text(text)
+    with Driver(small(tmp_path)) as driver:
+        assert driver.store.stats().commitlog_start == 0
+        assert len(driver.bodies("T0")) == 50
+    assert not (tmp_path / "removing").exists()
+
+
+def test_a_note_of_another_log_removes_nothing(tmp_path: Path) -> None:
+    with Driver(small(tmp_path)) as driver:
+        filled(driver, 100)
+    removal.note(OsFs(), tmp_path, 2**40)
+    with Driver(small(tmp_path)) as driver:
+        assert driver.store.stats().commitlog_start == 0
+
+
+def test_a_full_disk_does_not_keep_old_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """There is no room for the note either, and removal is what makes some."""
+    failing = FailFrom("create", "removing", 0, 1, errno.ENOSPC)
+    with Driver(small(tmp_path), FaultyFs(failing)) as driver:
+        filled(driver, 100)
+        failing.armed = True
+        for _ in driver.store.expire(driver.store.segment_bytes):
+            pass
+        assert driver.store.stats().commitlog_start == driver.store.segment_bytes
+    assert failing.failures == 1
+    assert "removed without a note" in caplog.text

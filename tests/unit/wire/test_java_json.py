@@ -38,3 +38,37 @@ def test_half_a_character_in_a_header_is_a_protocol_error(text: str) -> None:
 @pytest.mark.parametrize("text", WHOLES)
 def test_whole_characters_in_a_header_are_read(text: str) -> None:
     assert decode_command(header(text)).ext_fields["topic"].encode()
+
+
+def test_a_reference_stands_for_what_was_written_elsewhere_and_so_do_its_own() -> None:
+    assert java_json.loads('{"a":[{"x":1}],"b":{"$ref":"$.a[0]"}}') == {"a": [{"x": 1}], "b": {"x": 1}}
+    assert java_json.loads('{"a":{"$ref":"$.b"},"b":[{"$ref":"$.c"}],"c":5}') == {"a": [5], "b": [5], "c": 5}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"a":{"$ref":"$"}}',
+        '{"a":{"$ref":"$.a"}}',
+        '{"a":[{"$ref":"$.a"}]}',
+        '{"a":{"x":{"$ref":"$.b"}},"b":{"x":{"$ref":"$.a"}}}',
+        '{"a":{"$ref":"$.b"},"b":{"$ref":"$.a"}}',
+    ],
+)
+def test_a_reference_into_itself_is_a_protocol_error(body: str) -> None:
+    """Whoever walks or writes such an object would never come to an end."""
+    with pytest.raises(ProtocolError, match=r"leads into itself|nested too deep"):
+        java_json.loads(body)
+
+
+def test_references_cannot_stand_for_more_than_a_million_values() -> None:
+    """Ten to the twelfth, in less than a kilobyte."""
+    rows = ['"a0":[1,1,1,1,1,1,1,1,1,1]']
+    rows += [f'"a{n}":[{",".join([f"""{{"$ref":"$.a{n - 1}"}}"""] * 10)}]' for n in range(1, 12)]
+    with pytest.raises(ProtocolError, match="stand for more than 1000000 values"):
+        java_json.loads("{" + ",".join(rows) + "}")
+
+
+def test_an_object_as_a_key_may_have_keys_of_both_kinds() -> None:
+    [(key, value)] = java_json.loads('{{"a":1,{"b":2}:3}:4}').items()
+    assert (dict(key), value) == ({"a": 1, java_json.FrozenObject(b=2): 3}, 4)

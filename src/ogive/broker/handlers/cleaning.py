@@ -3,7 +3,7 @@
 Source: AdminBrokerProcessor.java, 5.5.
 
 Behaviour
-- 329 has segments that are old enough removed with the next look at them, whatever the hour. Younger ones stay.
+- 329 has segments that are old enough removed with the next looks at them, whatever the hour. Younger ones stay.
 - 306 finds nothing to do: the files of a queue go together with the segments that they speak of.
 
 Differs from Java

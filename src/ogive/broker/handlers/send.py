@@ -28,12 +28,12 @@ from typing import Final, NamedTuple
 from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
 from ogive.broker.context import Context
 from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
-from ogive.broker.schedule import delayed
-from ogive.broker.timers import DELAY_MS, DELAY_SEC, DELIVER_MS, recall_handle, timed
+from ogive.broker.schedule import check_delivery, delayed
+from ogive.broker.timers import DELAY_MS, DELAY_SEC, DELIVER_MS, TIMES_BYTES, recall_handle, timed
 from ogive.broker.transactions import redirect_half
 from ogive.errors import ProtocolError, ResponseCode, StoreError
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
-from ogive.store.model import NewMessage, PutResult
+from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import VERSION, RequestCode, SysFlag
@@ -49,6 +49,8 @@ _PREPARED: Final = SysFlag.TRANSACTION_PREPARED
 _CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _MAX_INT: Final = 0x7FFFFFFF
 _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
+_WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
+"""What a message that waits in one of these topics may grow by when it is delivered."""
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
 
 
@@ -148,13 +150,23 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         topic, queue_id, command.body, encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
     )
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
-    if topic == HALF_TOPIC:
-        ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
-    elif ctx.duplicates is not None and topic == config.name and topic[0] != "%" and not reconsume_times:
+    if topic != config.name:
+        _put_elsewhere(ctx, message, done)
+    elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
         ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
         ctx.put((message,), done)
     ctx.sends_waiting += 1
+
+
+def _put_elsewhere(ctx: Context, message: NewMessage, done: PutDone) -> None:
+    """A message that was sent to another topic than the one it is stored in. Raises InvalidOption for one that could not leave it again."""
+    if message.topic == HALF_TOPIC:
+        ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+        return
+    if message.topic in _WAITING:
+        check_delivery(ctx.store, message, _WAITING[message.topic])
+    ctx.put((message,), done)
 
 
 def _stored(
@@ -284,7 +296,7 @@ def _redirect(
     else:
         topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
         if topic != SCHEDULE_TOPIC:
-            topic, queue_id = timed(properties, topic, queue_id, ctx.now_ms(), ctx.config.timer_max_delay_s)
+            topic, queue_id = timed(properties, topic, queue_id, ctx.store.now_ms(), ctx.config.timer_max_delay_s)
     recall = None
     if topic == TIMER_TOPIC:
         ctx.timers.check_room()

@@ -19,9 +19,9 @@ from typing import Final
 from ogive.broker.context import Context
 from ogive.broker.handlers.send import VERSION_WITH_MAX_RECONSUME
 from ogive.broker.replies import Rejected, refuse, reply, success
-from ogive.broker.schedule import delayed
+from ogive.broker.schedule import check_delivery, delayed
 from ogive.errors import ResponseCode, StoreError
-from ogive.model import PropertyName
+from ogive.model import SCHEDULE_TOPIC, PropertyName
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_WRITE
@@ -63,6 +63,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         topic, queue_id, message.body, encode_properties(properties), message.sys_flag, message.flag, message.born_timestamp_ms,
         message.born_host, ctx.store_host, message.reconsume_times + 1,
     )  # fmt: skip
+    if topic == SCHEDULE_TOPIC:
+        check_delivery(ctx.store, copy)
     ctx.put((copy,), ctx.traffic.counted((copy,), partial(_stored, ctx, connection, command, group.name, message.topic)))
 
 

@@ -7,11 +7,14 @@ Behaviour
 - Brokers filter tags by hash, and SQL as they can; what they let through is filtered again. Filtered messages count as finished.
 - After an error the queue is pulled again a second later; its loop ends only with the queue.
 - An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
+- A message whose body does not match its checksum reaches nobody: it is read again, and passed over once that is how it is stored; see
+  ``damage.py``.
 
 Differs from Java
 - A pull carries no progress along: see RemoteOffsetStore.
 - A slave's word that an offset is not there is not believed: it may only be behind. The master is asked instead.
 - A queue that is full waits for its consumers, not for the next look 50 ms later.
+- Java does not look at checksums of bodies when it pulls, and hands over what came.
 """
 
 import asyncio
@@ -21,12 +24,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.damage import Readings, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated
 from ogive.model import MessageExt, PullResult, PullStatus
 from ogive.wire.bodies import SubscriptionData
+from ogive.wire.message import DamagedMessage
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +107,7 @@ class PullService:
     # --- one queue ---------------------------------------------------------------------------------------------------
 
     async def _pull_while_held(self, process_queue: ProcessQueue) -> None:
-        failing = False
+        failing, readings = False, Readings()
         while process_queue.active:
             await self._may_pull.wait()
             look_again_s = self._full(process_queue)
@@ -112,6 +117,8 @@ class PullService:
                 continue
             try:
                 await self._pull_once(process_queue)
+            except DamagedMessage as exc:
+                await self._around(process_queue, exc, readings)
             except OgiveError as exc:
                 log.log(logging.DEBUG if failing else logging.WARNING, "pull of %s failed, trying again: %s", process_queue.queue, exc)
                 failing = True
@@ -221,6 +228,22 @@ class PullService:
             subscription.topic,
             subscription.expression,
         )
+
+    async def _around(self, process_queue: ProcessQueue, damaged: DamagedMessage, readings: Readings) -> None:
+        """Take what stands before the damaged message; read that once more, or pass it over."""
+        if not process_queue.active:
+            return
+        offset, queue = damaged.queue_offset, process_queue.queue
+        if damaged.intact or offset > process_queue.pull_offset:
+            self._take(process_queue, PullResult(PullStatus.FOUND, offset, 0, 0, damaged.intact))
+        if readings.show_what_is_stored(offset, damaged.read_crc):
+            log.error("%s", passed_over(queue, damaged, self._group.name))
+            self._group.statistics.of(queue.topic).consumed(self._loop.time(), 0.0, calls=0, done=0, failed=1)
+            self._take(process_queue, PullResult(PullStatus.NO_MATCHED_MSG, offset + 1, 0, 0))
+            return
+        log.log(logging.WARNING if readings.is_news else logging.DEBUG, "%s: it is read again, from the master", damaged)
+        process_queue.suggested_broker_id = 0
+        await asyncio.sleep(self._config.pull_retry_s)
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
         log.warning(

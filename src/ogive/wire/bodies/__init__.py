@@ -50,12 +50,14 @@ from ogive.wire.bodies.fields import (
     queue_to_json,
 )
 from ogive.wire.bodies.routes import (
+    MAX_BROKERS,
     MAX_QUEUES,
     BrokerData,
     ClusterInfo,
     QueueData,
     RegisterBrokerBody,
     TopicRouteData,
+    check_brokers,
     topic_list_dumps,
     topic_list_loads,
 )
@@ -83,6 +85,7 @@ from ogive.wire.bodies.stats import (
 __all__ = [
     "CONSUME_FROM_WHERE",
     "CONSUME_TYPES",
+    "MAX_BROKERS",
     "MAX_QUEUES",
     "MAX_REGISTERED_TOPICS",
     "MESSAGE_MODELS",
@@ -121,6 +124,7 @@ __all__ = [
     "acls_dumps",
     "acls_loads",
     "broker_consume_stats_dumps",
+    "check_brokers",
     "consume_stats_dumps",
     "consume_stats_loads",
     "consume_time_spans_dumps",

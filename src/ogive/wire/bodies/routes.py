@@ -85,6 +85,19 @@ class BrokerData:
         return cls(cluster=get_field(obj, "cluster", str, ""), broker_name=get_field(obj, "brokerName", str, ""), addresses=addresses)
 
 
+MAX_BROKERS: Final = 4_096
+"""Of one answer, counting each name and each address: a client keeps a connection to all of them, and sends them heartbeats."""
+
+
+def check_brokers(brokers: Iterable[BrokerData]) -> tuple[BrokerData, ...]:
+    """*brokers*, if they are no more than a client may have to talk to. Raises ProtocolError."""
+    found = tuple(brokers)
+    for what, count in (("brokers", len(found)), ("addresses of brokers", sum(len(broker.addresses) for broker in found))):
+        if count > MAX_BROKERS:
+            raise ProtocolError(f"a name server's answer holds {count} {what}: {MAX_BROKERS} are the limit")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRouteData:
     """Where a topic lives. Source: TopicRouteData.java."""
@@ -118,7 +131,7 @@ class TopicRouteData:
         obj = as_object(value, "route")
         return cls(
             queues=tuple(get_list(obj, "queueDatas", QueueData.from_json)),
-            brokers=tuple(get_list(obj, "brokerDatas", BrokerData.from_json)),
+            brokers=check_brokers(get_list(obj, "brokerDatas", BrokerData.from_json)),
             order_topic_conf=get_field(obj, "orderTopicConf", str, "") or None,
             filter_servers=_filter_servers(get_field(obj, "filterServerTable", dict, {})),
         )

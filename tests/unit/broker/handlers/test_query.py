@@ -2,15 +2,20 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ogive.access.table import AccessTable
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.store.disk import Cold
 from ogive.store.fs import OsFs
+from ogive.wire.acl import Credentials
+from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
@@ -102,6 +107,35 @@ async def test_a_pull_that_waits_for_the_disk_stops_nobody(
     assert messages(await by_id)[0].body == b"0"
     assert (await by_time).ext_fields["offset"] == "0"
     assert len(disk.brought_in) == 3
+
+
+async def test_access_control_waits_for_the_disk_and_stops_nobody(
+    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a user may see a message depends on its topic, which only the log knows."""
+    table = AccessTable(tmp_path / "access")
+    for name, may in (("reader", "Old"), ("other", "New")):
+        await table.create_user(User(username=name, password=f"{name}-secret", user_type="Normal"))
+        rule = PolicyEntry.from_json({"resource": f"Topic:{may}", "actions": ["Sub"], "decision": "Allow"})
+        await table.put_acl(Acl(subject=f"User:{name}", policies=(Policy(entries=(rule,)),)))
+    server = await start_broker(access=table)
+    guard, server.context.guard = server.context.guard, None
+    async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as another:
+        await fill_and_forget(server, client)
+        server.context.guard = guard
+        disk = ColdDisk(monkeypatch, server)
+
+        def view(user: str) -> asyncio.Future[RemotingCommand]:
+            fields = Credentials(access_key=user, secret_key=f"{user}-secret").sign({"offset": "0"}, b"")
+            return client.start(RequestCode.VIEW_MESSAGE_BY_ID, **fields)
+
+        allowed, forbidden = view("reader"), view("other")
+        while server.context.cold_reads.waiting < 2:
+            await asyncio.sleep(0.01)
+        assert (await another.call(RequestCode.GET_MAX_OFFSET, topic="Old", queueId=0)).code == ResponseCode.NO_PERMISSION
+        disk.gate.set()
+        assert messages(await allowed)[0].body == b"0"
+        assert (await forbidden).code == ResponseCode.NO_PERMISSION
 
 
 async def test_a_disk_that_cannot_be_read_is_the_answer(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:

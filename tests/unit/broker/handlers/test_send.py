@@ -274,3 +274,19 @@ async def test_a_failed_store_is_not_available_for_sends_and_still_serves_pulls(
     assert (await client.start_send("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (await stored(client, "T")).body == b"kept"
     assert isinstance(await server.failed, StoreFailed)
+
+
+@pytest.mark.parametrize("waits", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "60"}], ids=["delay level", "timer"])
+async def test_what_could_not_be_delivered_later_is_refused_now(start_broker: StartBroker, waits: dict[str, str]) -> None:
+    """A record of its own topic, whose name is longer than that of the topic it waits in, does not fit a segment of this size."""
+    server = await start_broker(segment_bytes=64 * 1024)
+    store, topic = server.context.store, "L" * 120
+    async with await RawClient.open(server.address) as client:
+        await client.send(topic, b"x", {"UNIQ_KEY": "A"} | waits)
+        end = store.stats().commitlog_end
+        refused = await client.start_send(topic, bytes(64 * 1024 - end - 50), {"UNIQ_KEY": "A"} | waits)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "do not fit a commit-log segment of 65536 bytes" in (refused.remark or "")
+        assert store.stats().commitlog_end == end
+        await client.send(topic, bytes(64 * 1024 - end - 250), {"UNIQ_KEY": "A"} | waits)
+        await client.send("T", bytes(64 * 1024 - end - 50), {"UNIQ_KEY": "A"} | waits)  # of a short name

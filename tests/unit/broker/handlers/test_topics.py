@@ -193,7 +193,7 @@ async def test_queues_and_offsets_without_a_topic_are_cleaned_on_command(server:
     for topic in ("T", "U"):
         await client.send(topic)
         server.context.offsets.commit("G", topic, 0, 1)
-    del server.context.topics._topics["U"]  # as a file that lost it
+    del server.context.topics._configs["U"]  # as a file that lost it
     await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
     assert {topic for topic, _ in server.context.store.queues} == {"T"}
     assert list(server.context.offsets.topics_of("G")) == ["T"]

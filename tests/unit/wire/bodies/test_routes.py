@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.bodies import TopicRouteData
+from ogive.wire.bodies import MAX_BROKERS, TopicRouteData
 from ogive.wire.bodies.fields import loads_object
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "conversations.jsonl"
@@ -50,3 +50,18 @@ def test_every_part_of_a_route_decodes() -> None:
 def test_a_filter_server_that_is_none_is_refused(part: str) -> None:
     with pytest.raises(ProtocolError):
         TopicRouteData.from_json(loads_object("{" + part + "}"))
+
+
+def route_of(brokers: int, addresses: int = 1) -> str:
+    rows = [
+        {"brokerName": f"b{i}", "cluster": "c", "brokerAddrs": {str(j): "127.0.0.1:1" for j in range(addresses)}} for i in range(brokers)
+    ]
+    return json.dumps({"brokerDatas": rows, "queueDatas": []})
+
+
+@pytest.mark.parametrize(("brokers", "addresses"), [(MAX_BROKERS, 1), (1, MAX_BROKERS), (MAX_BROKERS // 2, 2)])
+def test_a_route_with_as_many_brokers_as_a_client_talks_to_is_taken_and_one_with_more_is_not(brokers: int, addresses: int) -> None:
+    assert len(TopicRouteData.from_json(loads_object(route_of(brokers, addresses))).brokers) == brokers
+    more = (brokers, addresses + 1) if brokers == 1 else (brokers + 1, addresses)
+    with pytest.raises(ProtocolError, match=rf"brokers: {MAX_BROKERS} are the limit"):
+        TopicRouteData.from_json(loads_object(route_of(*more)))

@@ -1,0 +1,46 @@
+"""A note of what is about to be removed from the log: what readers were told is gone stays gone, also when a crash comes in between.
+
+It stands in the directory only from shortly before the lowest offsets move up until the segments are removed. A start that finds it
+goes on with the removal.
+"""
+
+import zlib
+from pathlib import Path
+from typing import Final
+
+from ogive.store.fs import Fs
+from ogive.store.segments import segment_names
+from ogive.store.tables import read_file, replace_file
+
+_NAME: Final = "removing"
+_DIGITS: Final = 20
+
+
+def note(fs: Fs, root: Path, until: int) -> None:
+    """Segments before commit-log offset *until* go. Raises OSError."""
+    replace_file(fs, root / _NAME, _text(until))
+
+
+def done(fs: Fs, root: Path) -> None:
+    """They are gone. Raises OSError; a note that stays does no harm."""
+    if read_file(fs, root / _NAME) is not None:
+        fs.unlink(root / _NAME)
+
+
+def finish(fs: Fs, root: Path, directory: Path) -> None:
+    """Before anything is read: go on with a removal that a crash ended. A damaged note removes nothing. Raises OSError."""
+    raw = read_file(fs, root / _NAME)
+    if raw is None:
+        return
+    until = raw.partition(b" ")[0]
+    names = segment_names(fs, directory)
+    if until.isdigit() and len(until) <= _DIGITS and raw == _text(int(until)) and names and int(until) <= int(names[-1]):
+        for name in names:
+            if int(name) < int(until):
+                fs.unlink(directory / name)
+        fs.fsync_dir(directory)
+    fs.unlink(root / _NAME)
+
+
+def _text(until: int) -> bytes:
+    return b"%d %d\n" % (until, zlib.crc32(b"%d" % until))

@@ -1,0 +1,116 @@
+"""A message whose body does not match its checksum: no listener gets it, the log names it, and its queue does not stop for ever."""
+
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ogive import aio
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.damage import READINGS
+from ogive.testing.fake_broker import ok
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import PullMessageResponse
+from ogive.wire.message import StoredMessage, encode_stored
+from tests.never.scene import GROUP, PULL, QUICK, TOPIC, Scene, until
+
+BAD = 3
+BODY_AT = 88  # of a record with IPv4 addresses
+
+Damage = Callable[[bytearray], None]
+
+
+def damaged_at(scene: Scene, bad: int, damage: Damage, **changed: Any) -> Callable[[RemotingCommand], RemotingCommand | None]:
+    """Pulls of the topic's queue bring what it holds, and the message at *bad* after *damage* to its record."""
+
+    def record(row: StoredMessage) -> bytes:
+        if row.queue_offset != bad:
+            return encode_stored(row)
+        raw = bytearray(encode_stored(replace(row, **changed)))
+        damage(raw)
+        return bytes(raw)
+
+    def answer(request: RemotingCommand) -> RemotingCommand | None:
+        at, rows = int(request.ext_fields["queueOffset"]), scene.broker.stored[TOPIC, 0]
+        if request.ext_fields["topic"] != TOPIC or not at <= bad < len(rows):
+            return None
+        return ok(PullMessageResponse(next_begin_offset=len(rows), min_offset=0, max_offset=len(rows)), b"".join(map(record, rows[at:])))
+
+    return answer
+
+
+def same_bit(record: bytearray) -> None:
+    record[BODY_AT] ^= 1
+
+
+def another_bit_each_time() -> Damage:
+    bits = itertools.cycle(range(8))
+
+    def damage(record: bytearray) -> None:
+        record[BODY_AT] ^= 1 << next(bits)
+
+    return damage
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
+
+
+@pytest.mark.parametrize("bad", [0, BAD, 9])
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_queue_goes_on_behind_a_message_that_is_stored_damaged(
+    scene: Scene, caplog: pytest.LogCaptureFixture, orderly: bool, bad: int
+) -> None:
+    bodies = scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, bad, same_bit))
+    async with scene.consumer(scene.listener(orderly=orderly)):
+        await until(lambda: scene.progress() == 10, "the end of the queue")
+    assert sorted(delivery.body for delivery in scene.ledger.deliveries) == sorted({*bodies} - {bodies[bad]})
+    assert scene.pulls().count(bad) >= READINGS - 1
+    (said,) = errors(caplog)
+    assert f"{TOPIC}/broker-a/0/{bad} is damaged in its broker's store, and {GROUP} goes on without it" in said
+    assert f"commit-log offset {scene.broker.stored[TOPIC, 0][bad].commitlog_offset}" in said
+
+
+async def test_a_pull_consumer_goes_on_behind_it_too(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    bodies = scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, same_bit))
+    got: list[bytes] = []
+    client = ClientConfig(name_server=scene.broker.address)
+    async with aio.PullConsumer(TOPIC, group=GROUP, start="earliest", config=QUICK, client=client) as consumer:
+        while len(got) < 9:
+            got += [message.body for message in await consumer.poll(60.0)]
+    assert got == bodies[:BAD] + bodies[BAD + 1 :]
+    assert scene.progress() == 10
+    assert len(errors(caplog)) == 1
+
+
+async def test_damage_on_the_way_passes_nothing_over(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """Each reading is damaged in another place: the queue waits, and has every message once one reading is right."""
+    scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, another_bit_each_time()))
+    async with scene.consumer():
+        await until(lambda: scene.pulls().count(BAD) >= 3 * READINGS, "many readings")
+        assert scene.received == BAD
+        assert scene.progress() in (None, BAD)
+        scene.broker.on(PULL, None)
+        await until(lambda: scene.progress() == 10, "the end of the queue")
+    scene.check()
+    assert scene.ledger.duplicates == 0
+    assert errors(caplog) == []
+    assert len([entry for entry in caplog.records if "does not match its checksum" in entry.getMessage()]) == 1
+
+
+async def test_a_damaged_place_is_not_believed(scene: Scene) -> None:
+    """The checksum does not cover the queue offset: one that does not belong to the pull moves the group nowhere."""
+    scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, same_bit, queue_offset=10**15))
+    async with scene.consumer():
+        await until(lambda: scene.pulls().count(0) >= 3 * READINGS, "many readings")
+        scene.broker.on(PULL, None)
+        await until(lambda: scene.progress() == 10, "the end of the queue")
+    assert max(scene.commits()) == 10
+    scene.check()

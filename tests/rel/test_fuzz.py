@@ -1,0 +1,55 @@
+"""T34: every input that was ever worth keeping goes through its decoder again; the search for new ones runs nightly.
+
+What the decoders are, and what counts as a fault, stands in tests/fuzz/decoders.py.
+"""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.figures import figures
+from tests.fuzz import corpus
+from tests.fuzz.decoders import DECODERS
+from tests.fuzz.search import failure
+
+pytestmark = pytest.mark.rel
+
+SEARCH_S = 10
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", sorted(DECODERS))
+def test_the_corpus_passes(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    inputs = corpus.load(name)
+    assert inputs
+    for data in inputs:
+        assert failure(DECODERS[name], data) is None
+
+
+def test_the_corpus_is_small_and_speaks_of_decoders_that_there_are() -> None:
+    assert corpus.names() == sorted(DECODERS)
+    assert sum(file.stat().st_size for file in corpus.FOLDER.iterdir()) <= corpus.MAX_BYTES
+
+
+def test_a_fault_is_seen() -> None:
+    """What a decoder lets out, and one that takes long."""
+    assert "ZeroDivisionError" in (failure(lambda _: 1 // 0, b"") or "")
+    assert failure(lambda _: None, b"") is None
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(SEARCH_S + 110)
+@pytest.mark.parametrize("name", sorted(DECODERS))
+def test_a_search_finds_nothing(name: str) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.fuzz", name, str(SEARCH_S)]
+    with figures("T34", nightly=True, decoder=name) as line:
+        done = subprocess.run(
+            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SEARCH_S + 100, check=False
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        line["attempts"] = next(int(row.split()[-1]) for row in done.stdout.splitlines() if "inputs:" in row or "executed_units" in row)

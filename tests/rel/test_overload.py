@@ -1,0 +1,109 @@
+"""T31: more is offered than a slow disk takes: what is accepted is kept, the rest is refused as busy, and memory is bounded."""
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import ResponseCode
+from tests.figures import figures
+from tests.processes import free_port
+from tests.raw_client import RawClient, messages
+
+pytestmark = [pytest.mark.rel, pytest.mark.timeout(300)]
+
+BODY = bytes(1000)
+MEMORY_MIB = 512
+_BROKER = """
+import asyncio, sys, time
+from pathlib import Path
+from ogive.broker import Broker, BrokerConfig
+from ogive.store.fs import OsFs
+
+real = OsFs.fdatasync
+
+def slow(self, handle):
+    time.sleep(0.02)
+    real(self, handle)
+
+OsFs.fdatasync = slow
+
+async def main():
+    broker = Broker(BrokerConfig(data=Path(sys.argv[1]), port=int(sys.argv[2]), max_sends_waiting=int(sys.argv[3])))
+    await broker.start()
+    print(broker.address, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def on_a_slow_disk(folder: Path, most_waiting: int) -> Iterator[tuple[str, int]]:
+    """A broker whose every sync takes 20 ms more: its address, and its process."""
+    command = [sys.executable, "-c", _BROKER, str(folder / "store"), str(free_port()), str(most_waiting)]
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().decode().strip()
+        assert address, (folder / "broker.log").read_text()[-2000:]
+        yield address, process.pid
+        assert process.poll() is None, "the broker ended by itself"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def peak_mib(pid: int) -> int:
+    """What the process ever had resident."""
+    [kib] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(kib) // 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
+@pytest.mark.parametrize(
+    ("clients", "at_once", "rounds", "most_waiting"),
+    [
+        pytest.param(4, 200, 2, 100, marks=pytest.mark.quick, id="quick"),
+        pytest.param(40, 400, 10, 2_000, marks=pytest.mark.nightly, id="long"),
+    ],
+)
+async def test_overload_is_refused_and_what_is_accepted_is_kept(
+    tmp_path: Path, clients: int, at_once: int, rounds: int, most_waiting: int
+) -> None:
+    """Each client sends *at_once* messages without waiting, and again once all are answered."""
+    codes: Counter[int] = Counter()
+    places: dict[int, bytes] = {}
+
+    async def flood(address: str, number: int) -> None:
+        async with await RawClient.open(address) as client:
+            for round_ in range(rounds):
+                bodies = [b"%d/%d/%d " % (number, round_, n) + BODY for n in range(at_once)]
+                for body, answer in zip(bodies, await asyncio.gather(*(client.start_send("T", body) for body in bodies)), strict=True):
+                    codes[answer.code] += 1
+                    if answer.code == ResponseCode.SUCCESS:
+                        assert places.setdefault(int(answer.ext_fields["queueOffset"]), body) == body
+
+    with on_a_slow_disk(tmp_path, most_waiting) as (address, pid):
+        async with await RawClient.open(address) as calm:
+            places[0] = b"first"
+            await calm.send("T", b"first")
+            with figures("T31", nightly=rounds > 2, attempts=clients * at_once * rounds) as line:
+                await asyncio.gather(*(flood(address, number) for number in range(clients)))
+                places[int((await calm.send("T", b"last")).ext_fields["queueOffset"])] = b"last"  # and all is well again
+                received: dict[int, bytes] = {}
+                while (answer := await calm.pull("G", "T", len(received), count=4096)).code == ResponseCode.SUCCESS:
+                    received |= {message.queue_offset: message.body for message in messages(answer)}
+                line.update(acknowledged=codes[0], received=len(received), refused=codes[ResponseCode.SYSTEM_BUSY])
+                line.update(broker_peak_mib=peak_mib(pid), lost=len(places.keys() - received.keys()))
+    assert received == places
+    assert codes.keys() == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+    assert line["broker_peak_mib"] <= MEMORY_MIB

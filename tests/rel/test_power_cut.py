@@ -1,0 +1,169 @@
+"""T4: a broker's process on a file system whose power is cut under load: nothing that it acknowledged is gone.
+
+tests/chaos/lossy.py is the file system. As a control the same load runs with syncs that do nothing, and must lose.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import ResponseCode, TransportError
+from tests.chaos.lossy import LossyMount
+from tests.chaos.recorder import MemoryFs
+from tests.figures import figures
+from tests.processes import free_port
+from tests.raw_client import RawClient, messages
+
+pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(600)]
+
+CUTS = 60
+TOPICS = 3
+PRODUCERS = 4
+DEADLINE_S = 60.0
+_BROKER = """
+import asyncio, sys
+from pathlib import Path
+from ogive.broker import Broker, BrokerConfig
+from ogive.store.fs import OsFs
+
+if sys.argv[3] == "careless":
+    OsFs.fdatasync = OsFs.fsync_dir = lambda self, what: None
+
+async def main():
+    broker = Broker(BrokerConfig(data=Path(sys.argv[1]), port=int(sys.argv[2]), segment_bytes=256 * 1024))
+    await broker.start()
+    print(broker.address, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Book:
+    """Bodies name messages. Kept in the test's own process."""
+
+    attempted: set[bytes] = field(default_factory=set)
+    places: dict[Place, bytes] = field(default_factory=dict)
+    lost: set[Place] = field(default_factory=set)
+    phantom: list[Place] = field(default_factory=list)
+    received: int = 0
+
+
+@contextlib.contextmanager
+def broker_on(disk: Path, folder: Path, port: int, kind: str) -> Iterator[str]:
+    """Killed at the end; its address."""
+    with (folder / "broker.log").open("ab") as log:
+        command = [sys.executable, "-c", _BROKER, str(disk / "store"), str(port), kind]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().decode().strip()
+        assert address, (folder / "broker.log").read_text()[-2000:]
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+async def produce(address: str, book: Book, number: int) -> None:
+    dice = random.Random(number)
+    async with await RawClient.open(address) as client:
+        while True:
+            topic, body = f"T{dice.randrange(TOPICS)}", b"%d:" % len(book.attempted) + dice.randbytes(dice.choice((10, 200, 3000)))
+            book.attempted.add(body)
+            answer = await client.start_send(topic, body)
+            if answer.code != ResponseCode.SUCCESS:
+                return  # the power is off
+            book.places[topic, int(answer.ext_fields["queueOffset"])] = body
+
+
+async def judge(address: str, book: Book) -> None:
+    """Everything that was acknowledged stands where it was said to stand, and nothing stands there that nobody sent."""
+    async with await RawClient.open(address) as client:
+        found: dict[Place, bytes] = {}
+        for topic in {topic for topic, _ in book.places}:
+            offset = 0
+            while (answer := await client.pull("G", topic, offset, count=4096)).code == ResponseCode.SUCCESS:
+                found |= {(topic, message.queue_offset): message.body for message in messages(answer)}
+                offset = int(answer.ext_fields["nextBeginOffset"])
+    book.received = len(found)
+    book.lost |= {place for place, body in book.places.items() if found.get(place) != body}
+    book.phantom += [place for place, body in found.items() if body not in book.attempted]
+
+
+@contextlib.contextmanager
+def mounted(disk: Path, image: MemoryFs | None) -> Iterator[LossyMount]:
+    """Skips where nothing can be mounted."""
+    mount = LossyMount(disk, image)
+    try:
+        mount.start()
+    except OSError as exc:
+        pytest.skip(f"no file system can be mounted over /dev/fuse here (root may): {exc}")
+    try:
+        yield mount
+    finally:
+        mount.stop()
+    assert mount.fault is None
+
+
+async def power_cut(disk: Path, folder: Path, image: MemoryFs | None, book: Book, dice: random.Random, port: int, kind: str) -> MemoryFs:
+    """Start on *image*, look whether all is there, send, and cut the power; what that leaves."""
+    with mounted(disk, image) as mount, broker_on(disk, folder, port, kind) as address:
+        await judge(address, book)
+        before, more = len(book.places), dice.randint(10, 80)
+        work = [asyncio.create_task(produce(address, book, number)) for number in range(PRODUCERS)]
+        async with asyncio.timeout(DEADLINE_S):
+            while len(book.places) < before + more:
+                for task in work:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.001)
+        image = await asyncio.to_thread(mount.cut, dice)
+    for task in work:
+        with contextlib.suppress(TransportError, OSError):
+            await task
+    return image
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
+async def test_power_cuts_lose_nothing_acknowledged(tmp_path: Path) -> None:
+    seed, book, port = 4, Book(), free_port()
+    dice, image, disk = random.Random(seed), None, tmp_path / "disk"
+    disk.mkdir()
+    with figures("T4", nightly=True, seed=seed, faults=CUTS) as line:
+        for _ in range(CUTS):
+            image = await power_cut(disk, tmp_path, image, book, dice, port, "careful")
+            assert not book.lost
+        with mounted(disk, image), broker_on(disk, tmp_path, port, "careful") as address:
+            await judge(address, book)
+        line.update(attempts=len(book.attempted), acknowledged=len(book.places), received=book.received, lost=len(book.lost))
+    assert not book.lost
+    assert not book.phantom
+    assert len(book.places) >= 10 * CUTS
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
+async def test_the_same_cuts_lose_where_nothing_is_synced(tmp_path: Path) -> None:
+    book, port, dice, disk = Book(), free_port(), random.Random(5), tmp_path / "disk"
+    disk.mkdir()
+    image = None
+    for _ in range(10):
+        image = await power_cut(disk, tmp_path, image, book, dice, port, "careless")
+        with mounted(disk, image), contextlib.suppress(AssertionError), broker_on(disk, tmp_path, port, "careless") as address:
+            await judge(address, book)  # a disk that does not even let it start has lost everything
+            if not book.lost:
+                continue
+        return
+    pytest.fail("ten power cuts without any sync, and nothing was lost: the file system forgets nothing")

@@ -1,0 +1,48 @@
+"""A store's disk as it is when the operating system's memory holds nothing of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ogive.errors import StoreError
+from ogive.store.disk import Cold
+from ogive.store.store import MessageStore
+
+
+class ColdDisk:
+    """After forget(), a read that must not wait raises Cold, until what it needs has been brought in."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._read = store._disk.read
+        self._in_memory: set[tuple[Path, int, int]] = set()
+        self.waiting: list[tuple[Cold, Callable[[StoreError | None], None]]] = []
+
+    def forget(self) -> None:
+        """The log's newest records, too."""
+        self._store._log.hot._chunks.clear()
+        self._store._log.hot._starts.clear()
+        self._in_memory.clear()
+        self._store._disk.read = self._now  # type: ignore[method-assign]  # the one place through which every read goes
+
+    def _now(self, path: Path, size: int, offset: int) -> bytes:
+        if not self._store._disk.waits and (path, offset, size) not in self._in_memory:
+            raise Cold(path, offset, size)
+        return self._read(path, size, offset)
+
+    def fetch(self, cold: Cold, then: Callable[[StoreError | None], None]) -> None:
+        """In the place of ColdReads.fetch."""
+        self.waiting.append((cold, then))
+
+    def bring_in(self, error: StoreError | None = None) -> None:
+        """Carry out what waits, or let it fail."""
+        waiting, self.waiting = self.waiting, []
+        for cold, then in waiting:
+            if error is None:
+                self._in_memory.add((cold.path, cold.offset, cold.size))
+            then(error)
+
+    def lose(self) -> None:
+        """Let what waits go on, though what was read is gone from memory already."""
+        waiting, self.waiting = self.waiting, []
+        for _, then in waiting:
+            then(None)
