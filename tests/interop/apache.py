@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from typing import Any, Self
 from tests.processes import free_port, stop, wait_until
 
 VERSION = "5.5.0"
+OLDER = ("4.9.7", "5.3.3")  # releases whose brokers our client is tested on as well
 SOURCES = Path(__file__).parent / "java"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogive" / f"apache-rocketmq-{VERSION}"
 # Quick starts matter more than peak speed in a test; a benchmark gives its own.
@@ -91,10 +93,20 @@ def class_path(version: str = VERSION) -> str:
     return f"{_client_classes()}{os.pathsep}{_jars()}" if version == VERSION else _jars(version)
 
 
-def _jars(version: str = VERSION) -> str:
+def _pom_and_list(version: str) -> tuple[Path, Path]:
+    """What names the jars of a release, and the file that holds the list of them once they are here."""
     pom = SOURCES / ("pom.xml" if version == VERSION else "pom-releases.xml")  # other releases only as brokers
-    kept = CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
-    if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
+    return pom, CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
+
+
+def is_fetched(version: str) -> bool:
+    _, kept = _pom_and_list(version)
+    return kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep))
+
+
+def _jars(version: str = VERSION) -> str:
+    pom, kept = _pom_and_list(version)
+    if is_fetched(version):
         return kept.read_text()
     with _replacing(kept) as new:
         goal = ["dependency:build-classpath", f"-Drocketmq.version={version}", f"-Dmdep.outputFile={new}"]
@@ -490,3 +502,13 @@ def consume(
     lines = [line for line in run.lines if "ready" not in line]
     assert run.code == 0, f"{len(lines)} of {deliveries} deliveries\n{lines[-5:]}\n{run.other}"
     return lines
+
+
+if __name__ == "__main__":  # tools/setup: all that the suites run is there before two workers ask for it at once
+    lacking = missing_prerequisite()
+    if lacking:
+        sys.exit(lacking)
+    for each_version in (VERSION, *OLDER):
+        if not is_fetched(each_version):
+            print(f"setup: Apache RocketMQ {each_version} from Maven Central (once)", flush=True)
+        class_path(each_version)
