@@ -17,7 +17,12 @@ from tests.peers import Flavour, RunningBroker, start_broker
 hypothesis.settings.register_profile("ogive", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("ogive")
 
-OWN_PEERS = ("test_store_exchange.py", "test_timers.py", "test_transactions.py")  # each test starts and stops what it talks to
+OWN_PEERS = (
+    "test_store_exchange.py",
+    "test_store_exchange_load.py",
+    "test_timers.py",
+    "test_transactions.py",
+)  # each test starts and stops what it talks to
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
 
 
@@ -52,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return slow, any(item.get_closest_marker(name) for name in LAST), "tests/unit/" not in item.nodeid
 
     def rank(item: pytest.Item) -> tuple[bool, ...]:
-        marked = (item.get_closest_marker(name) is not None for name in ("spark", "slow", "rel"))
+        marked = (item.get_closest_marker(name) is not None for name in ("alone", "spark", "slow", "rel"))
         return item.path.name not in OWN_PEERS, *(not found for found in marked), "tests/unit/" in item.nodeid
 
     items.sort(key=rank if hasattr(config, "workerinput") else cost)
