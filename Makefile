@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check interop interop-peers interop-suite bench clean
+.PHONY: help demo test test-slow check interop interop-peers interop-suite interop-older bench clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -9,13 +9,17 @@ ARGS ?=
 pytest = $(python) -m pytest -q -n 2 --dist loadgroup
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
+# Apache's older releases, and the client's part of the integration suite, which runs on them too
+OLDER ?= 4.9.7 5.3.3
+client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
+	admin commands consumer namespace operating producer pull request_reply run sql timed trace transaction))
 
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, the fast ones first (ARGS=\"-k name\": some of them)"
 	@echo "make test-slow the long sizes of the reliability tests, under an hour"
 	@echo "make check     format, lint, types, unit tests"
-	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker (JDK 17+, Maven)"
+	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
 	@echo "make clean     remove .venv and every cache of this clone"
 
@@ -40,7 +44,7 @@ check:
 	$(python) -m mypy
 	$(pytest) tests/unit $(ARGS)
 
-interop: interop-peers interop-suite
+interop: interop-peers interop-suite interop-older
 
 interop-peers:
 	@tools/setup interop
@@ -49,6 +53,12 @@ interop-peers:
 interop-suite:
 	@tools/setup interop
 	$(pytest) tests/integration --broker apache $(ARGS)
+
+interop-older:
+	@tools/setup interop
+	@for release in $(OLDER); do \
+		echo "on Apache's broker $$release"; $(pytest) $(client_suite) --broker apache --apache-version $$release $(ARGS) || exit 1; \
+	done
 
 bench:
 	@tools/setup interop

@@ -37,6 +37,6 @@ def main(name_server: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--name-server", default="127.0.0.1:9876", metavar="HOST:PORT")
     main(parser.parse_args().name_server)

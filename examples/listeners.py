@@ -2,7 +2,7 @@
 
 import argparse
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import ogive
@@ -23,7 +23,7 @@ def refund(message: ogive.MessageExt) -> None:
 
 
 @contextmanager
-def watched(call: ogive.ListenerCall) -> Iterator[None]:
+def watched(call: ogive.ListenerCall) -> Generator[None, None, None]:
     yield
     print(f"       {call.listener} of {call.queue}: {call.outcome}")
 

@@ -75,6 +75,12 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
 
 
 @pytest.fixture(scope="session")
+def release(request: pytest.FixtureRequest, flavour: Flavour) -> tuple[int, ...]:
+    """The release of Apache's whose habits the broker has: (4, 9, 7), say. Ours has those of the newest that we know."""
+    return _numbers_of(request.config.getoption("--apache-version") if flavour == "apache" else VERSION)
+
+
+@pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest, flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A name server and a broker for the whole session, of the kind that --broker names; topics are created on first use."""
     version: str = request.config.getoption("--apache-version")

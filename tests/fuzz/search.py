@@ -16,7 +16,7 @@ from tests.fuzz import corpus
 
 FOUND: Final = Path(__file__).parents[2] / ".cache" / "fuzz"
 SLOW_S: Final = 1.0  # of one input; the machine may be busy, so a second look decides
-MAX_BYTES: Final = 4096
+MAX_BYTES: Final = 8192
 RSS_MIB: Final = 512
 WORDS: Final = (
     b"\x00", b"\xff", b"\x01", b"\x02", b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\u00", b"\\ud8", b"-", b"9" * 40, b"9" * 5000, b"null",
@@ -44,7 +44,13 @@ def run(name: str, seconds: float) -> int:
     with tempfile.TemporaryDirectory() as seeds:
         for number, one in enumerate(corpus.load(name)):
             (Path(seeds) / str(number)).write_bytes(one)
-        limits = [f"-max_total_time={seconds:.0f}", f"-max_len={MAX_BYTES}", f"-rss_limit_mb={RSS_MIB}", f"-timeout={SLOW_S * 10:.0f}"]
+        limits = [
+            "-len_control=0",
+            f"-max_total_time={seconds:.0f}",
+            f"-max_len={MAX_BYTES}",
+            f"-rss_limit_mb={RSS_MIB}",
+            f"-timeout={SLOW_S * 10:.0f}",
+        ]
         atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={folder}/", "-print_final_stats=1", str(folder), seeds], DECODERS[name])
         atheris.Fuzz()
     return 0

@@ -45,14 +45,14 @@ async def fill(producer: aio.Producer, topic: str, count: int) -> list[MessageQu
 
 
 async def test_a_topic_is_made_shown_changed_and_deleted(admin: aio.Admin, topic: str) -> None:
-    await admin.create_topic(topic, queues=2, message_type="FIFO", order=True)
+    await admin.create_topic(topic, queues=2, order=True)
     shown = await admin.topic(topic)
     (at,) = shown.brokers
-    assert (shown.kind, shown.message_type, shown.groups) == ("application", "FIFO", ())
+    assert (shown.kind, shown.groups) == ("application", ())
     assert (at.broker, at.read_queues, at.write_queues, at.perm) == ("broker-a", 2, 2, "rw")
     await admin.update_topic(topic, write_queues=1, perm="r")
     (at,) = (await admin.topic(topic)).brokers
-    assert (at.read_queues, at.write_queues, at.perm, at.attributes) == (2, 1, "r", {"message.type": "FIFO"})
+    assert (at.read_queues, at.write_queues, at.perm) == (2, 1, "r")
     assert [row.write_queues for row in (await admin.route(topic)).queues] == [1]
     assert {row.name: row.kind for row in await admin.topics(system=True)}[topic] == "application"
     await admin.delete_topic(topic)
@@ -60,11 +60,22 @@ async def test_a_topic_is_made_shown_changed_and_deleted(admin: aio.Admin, topic
         await admin.topic(topic)
 
 
-async def test_brokers_show_their_version_and_figures(admin: aio.Admin, producer: aio.Producer, topic: str, flavour: Flavour) -> None:
+@pytest.mark.since("5.0.0", what="types of messages")
+async def test_a_topic_keeps_its_message_type(admin: aio.Admin, topic: str) -> None:
+    await admin.create_topic(topic, queues=2, message_type="FIFO")
+    assert (await admin.topic(topic)).message_type == "FIFO"
+    await admin.update_topic(topic, write_queues=1)
+    (at,) = (await admin.topic(topic)).brokers
+    assert (at.write_queues, at.attributes) == (1, {"message.type": "FIFO"})
+
+
+async def test_brokers_show_their_version_and_figures(
+    admin: aio.Admin, producer: aio.Producer, topic: str, flavour: Flavour, release: tuple[int, ...]
+) -> None:
     await fill(producer, topic, 1)
     (row,) = await admin.brokers()
     assert (row.name, row.broker_id, row.trouble) == ("broker-a", 0, None)
-    assert row.version == {"ogive": "5.3.3", "apache": "5.5.0"}[flavour]
+    assert row.version == {"ogive": "5.3.3", "apache": ".".join(map(str, release))}[flavour]
     assert (row.puts_today or 0) >= 2
     assert row.disk_used is not None
     assert 0 <= row.disk_used <= 1
@@ -118,14 +129,15 @@ async def test_members_are_shown_with_what_they_hold_and_keep_their_group(
 
 
 async def test_a_group_without_members_is_reset_skipped_and_cloned(
-    admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+    admin: aio.Admin, producer: aio.Producer, topic: str, group: str, release: tuple[int, ...]
 ) -> None:
     queues = await fill(producer, topic, 3)
+    nowhere = None if release >= (5,) else 0  # 4.9 says that a new group on a young topic stands at its beginning
     for name in (group, f"{group}-b"):
         await admin.create_group(name)
     planned = await admin.reset_offsets(group, topic, "latest", dry_run=True)
-    assert [(row.queue, row.before, row.after) for row in planned] == [(queue, None, 3) for queue in queues]
-    assert set((await admin.positions(group, topic)).values()) == {None}
+    assert [(row.queue, row.before, row.after) for row in planned] == [(queue, nowhere, 3) for queue in queues]
+    assert set((await admin.positions(group, topic)).values()) == {nowhere}
     await admin.skip_backlog(group, topic)
     assert set((await admin.positions(group, topic)).values()) == {3}
     await admin.reset_offsets(group, topic, datetime.now(UTC) - timedelta(hours=1))
@@ -138,13 +150,16 @@ async def test_a_group_without_members_is_reset_skipped_and_cloned(
         await admin.reset_offsets(group, topic, {queues[1]: 4})
 
 
+@pytest.mark.since("5.0.0", what="refusing offsets of a group that it does not know")
 async def test_a_reset_of_an_unknown_group_says_what_to_do(admin: aio.Admin, producer: aio.Producer, topic: str, group: str) -> None:
     await fill(producer, topic, 1)
     with pytest.raises(GroupNotExist, match=f"ogive group create {group}"):
         await admin.reset_offsets(group, topic, "latest")
 
 
-@pytest.mark.parametrize("by_offset", [False, True])
+@pytest.mark.parametrize(
+    "by_offset", [False, pytest.param(True, marks=pytest.mark.since("5.0.0", what="members that are sent to an offset, not to a time"))]
+)
 async def test_members_go_on_where_their_group_was_reset_to(
     broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str, by_offset: bool
 ) -> None:
@@ -162,6 +177,9 @@ async def test_members_go_on_where_their_group_was_reset_to(
     everything = {(queue, i) for queue in queues for i in range(3)}
     async with aio.PushConsumer(note, name_server=broker.name_server, config=QUICK):
         assert await take(6) == everything
+        async with asyncio.timeout(WAIT_S):
+            while set((await admin.positions(group, topic)).values()) != {3}:  # a broker of 4.9 resets only what was committed
+                await asyncio.sleep(0.1)
         plan = await admin.reset_offsets(group, topic, dict.fromkeys(queues, 1) if by_offset else "earliest")
         assert {row.after for row in plan} == {1 if by_offset else 0}
         again = {place for place in everything if place[1] >= (1 if by_offset else 0)}

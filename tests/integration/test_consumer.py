@@ -17,11 +17,14 @@ import pytest
 
 import ogive
 from ogive import aio
+from ogive.client import api
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.listener import AnyListener
 from ogive.errors import BrokerBusy
 from ogive.model import MessageExt, MessageQueue, dlq_topic, retry_topic
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies import HeartbeatData
 from tests.peers import RunningBroker
 
 WAIT_S = 60.0
@@ -371,6 +374,33 @@ async def test_a_restarted_broker_is_found_again(broker: RunningBroker, orders: 
         async with aio.Producer(broker.name_server) as producer:
             await send(producer, topic, range(100, 200))
         await until(lambda: set(numbers(seen)) == set(range(200)), 60)
+
+
+@pytest.mark.since("5.1.0", what="heartbeats without subscriptions")
+async def test_heartbeats_without_subscriptions_keep_a_member_whole(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker goes on filtering and counting us as a member, however often it is only told that nothing changed."""
+    short: list[HeartbeatData] = []
+    send_it = api.heartbeat
+
+    async def note(pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float) -> api.HeartbeatAnswer:
+        answer = await send_it(pool, address, data, timeout_s=timeout_s)
+        if data.without_sub and answer.subscription_changed is False:
+            short.append(data)
+        return answer
+
+    monkeypatch.setattr(api, "heartbeat", note)
+    seen: list[MessageExt] = []
+    listener = ogive.listener(topic, group=group, tags="t1", start="earliest")(seen.append)
+    client = ogive.ClientConfig(name_server=broker.name_server, heartbeat_period_s=0.1)
+    async with aio.PushConsumer(listener, client=client, config=QUICK), aio.Admin(broker.name_server) as admin:
+        await until(lambda: len(short) >= 5)
+        assert not any(consumer.subscriptions for data in short for consumer in data.consumers)
+        await send(orders, topic, range(100), tags=2)
+        await until(lambda: set(numbers(seen)) == set(range(1, 100, 2)))
+        shown = await admin.group(group)
+        assert (len(shown.members), shown.subscriptions[topic]) == (1, "t1")
 
 
 # --- the blocking face -----------------------------------------------------------------------------------------------

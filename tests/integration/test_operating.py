@@ -55,7 +55,10 @@ def test_wrong_measures_are_said(words: list[str], capsys: pytest.CaptureFixture
     assert words[0] in capsys.readouterr().err
 
 
-def test_a_group_skips_what_waits(broker: RunningBroker, topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_skips_what_waits(
+    broker: RunningBroker, topic: str, group: str, release: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = None if release >= (5,) else 0  # 4.9 says that a new group on a young topic stands at its beginning
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=1)
         admin.create_group(group)
@@ -67,6 +70,6 @@ def test_a_group_skips_what_waits(broker: RunningBroker, topic: str, group: str,
     for more in (["--dry-run"], []):
         assert main([*words, *more]) == 0
         (row,) = rows(capsys)
-        assert (row["before"], row["after"], row["dry_run"]) == (None, 5, bool(more))
+        assert (row["before"], row["after"], row["dry_run"]) == (nowhere, 5, bool(more))
     with ogive.Admin(broker.name_server) as admin:
         assert [row.consumer_offset for row in admin.lag(group, topic)] == [5]

@@ -27,13 +27,13 @@ async def test_timed_messages_come_at_their_time_and_those_taken_back_never(brok
     async with aio.Admin(broker.name_server) as admin, aio.Producer(broker.name_server) as producer:
         await admin.create_topic(topic, queues=1)
         now = datetime.now(UTC)
-        sent = await producer.send(topic, b"taken back", delay_s=4)
+        sent = await producer.send(topic, b"taken back", delay_s=5)
         assert sent.recall_handle is not None
+        assert await producer.recall(topic, sent.recall_handle) == sent.id
         await producer.send(topic, b"at", deliver_at=now + timedelta(seconds=3))
         await producer.send(topic, b"after", delay_s=3)
         await producer.send(topic, b"last", delay_s=6)
         await producer.send(topic, b"now")
-        assert await producer.recall(topic, sent.recall_handle) == sent.id
         async with aio.PushConsumer(take, name_server=broker.name_server):
             async with asyncio.timeout(60):
                 await done.wait()

@@ -26,7 +26,9 @@ async def create(broker: RunningBroker, topic: str) -> None:
         await admin.create_topic(topic, queues=2)
 
 
-async def test_a_committed_message_arrives_once_and_a_rolled_back_one_never(broker: RunningBroker, topic: str, group: str) -> None:
+async def test_a_committed_message_arrives_once_and_a_rolled_back_one_never(
+    broker: RunningBroker, topic: str, group: str, release: tuple[int, ...]
+) -> None:
     await create(broker, topic)
     async with aio.Producer(broker.name_server, group=f"P{group}") as producer:
         async with producer.transaction(topic, b"paid", tag="a", keys="4711", properties={"amount": "3"}) as transaction:
@@ -43,11 +45,11 @@ async def test_a_committed_message_arrives_once_and_a_rolled_back_one_never(brok
     [paid] = [message for message in messages if message.body == b"paid"]
     assert (paid.id, paid.tag, paid.keys, paid.properties["amount"]) == (transaction.id, "a", ("4711",), "3")
     names = {name: value for name, value in paid.properties.items() if name not in ("UNIQ_KEY", "__transactionId__", "WAIT")}
-    assert names == {
-        "TAGS": "a", "KEYS": "4711", "amount": "3", "TRAN_MSG": "true", "PGROUP": f"P{group}",
-        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster",
-    }  # fmt: skip
-    assert paid.properties["__transactionId__"] == paid.id
+    if release < (5, 5):  # what stood on the half message stays there
+        del names["REAL_TOPIC"], names["REAL_QID"]
+    added = {"CLUSTER": "DefaultCluster"} | ({"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} if release >= (5,) else {})
+    assert names == {"TAGS": "a", "KEYS": "4711", "amount": "3", "TRAN_MSG": "true", "PGROUP": f"P{group}", **added}
+    assert paid.properties.get("__transactionId__") == (paid.id if release >= (5,) else None)
 
 
 async def test_a_check_settles_what_a_dead_producer_left_open(broker: RunningBroker, topic: str, group: str) -> None:

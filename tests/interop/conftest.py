@@ -21,13 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _peers() -> None:
+def _peers() -> Iterator[None]:
     """Skip where Java or Maven is missing; fail there in CI."""
     if missing := apache.missing_prerequisite():
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
     apache.class_path()
+    yield
+    apache.stop_client_servers()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def send(name_server: str, topic: str, count: int, mode: str = "sync") -> list[d
 
 
 def consume(
-    name_server: str, topic: str, group: str, deliveries: int, mode: str = "concurrent", timeout_s: float = 60.0
+    name_server: str, topic: str, group: str, deliveries: int, mode: str = "concurrent", timeout_s: float = 100.0
 ) -> list[dict[str, Any]]:
     """One line per delivery, in order of arrival. Raises AssertionError when fewer than *deliveries* come in time."""
     return _run("consume", name_server, topic, group, deliveries, mode, timeout_s)
@@ -28,7 +28,7 @@ def consume(
 def _run(*arguments: object) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as home:  # the library logs into the home folder
         command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-        done = subprocess.run(command, env={**os.environ, "HOME": home}, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env={**os.environ, "HOME": home}, capture_output=True, text=True, timeout=150, check=False)
     lines, other = split_json_lines(done.stdout)
     reason = signal.Signals(-done.returncode).name if done.returncode < 0 else done.returncode
     assert done.returncode == 0, f"{command[2:]} ended with {reason} after {len(lines)} lines\n{other}\n{done.stderr[-3000:]}"

@@ -30,7 +30,7 @@ def message(topic: str, index: int) -> cpp.Message:
 
 
 def send(name_server: str, topic: str, count: int, mode: str) -> bool:
-    producer = cpp.Producer("interop-cpp-producer", timeout=10_000)
+    producer = cpp.Producer("interop-cpp-producer", timeout=60_000)
     producer.set_namesrv_addr(name_server)
     producer.start()
     for index in range(count):

@@ -23,6 +23,7 @@ import pytest
 
 from ogive import aio
 from ogive.testing import Broker
+from tests.figures import write
 from tests.interop import apache
 from tests.processes import stop
 
@@ -195,6 +196,19 @@ def judge(result: dict[str, Any]) -> None:
     print(json.dumps({"mixed_churn": result}))
     for mode in MODES:
         row = result[mode]
+        write(
+            {
+                "test": f"mixed group, {mode}, {result['seconds']:.0f} s",
+                "size": "nightly",
+                "faults": sum(row["changes"].values()),
+                "attempts": row["sent"],
+                "acknowledged": row["sent"],
+                "received": row["delivered"],
+                "lost": row["lost"],
+                "duplicates": row["duplicates"],
+                "seconds": result["seconds"],
+            }
+        )
         assert row["lost"] == 0, (mode, row)
         assert not row["out_of_order"], (mode, row)
         assert row["duplicates"] <= row["duplicates_allowed"], (mode, row)

@@ -11,7 +11,7 @@ from ogive.client.consumer import allocate
 from ogive.model import MessageExt
 from tests.interop import apache
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 STRATEGIES = {"AVG": allocate.average, "AVG_BY_CIRCLE": allocate.average_by_circle, "CONSISTENT_HASH": allocate.consistent_hash()}
 
 

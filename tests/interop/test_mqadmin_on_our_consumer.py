@@ -11,7 +11,7 @@ from ogive import aio
 from ogive.model import MessageExt
 from tests.interop import apache
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Consuming:

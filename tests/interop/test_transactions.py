@@ -37,13 +37,13 @@ def bodies(name_server: str, topic: str, group: str, count: int) -> list[str]:
 
 @pytest.mark.parametrize("binary_headers", [False, True], ids=["json", "binary"])
 def test_javas_transactions_end_as_its_listener_says(ogive_broker: Broker, topic: str, group: str, binary_headers: bool) -> None:
-    """Committed, rolled back, settled by the first question, and by the second."""
-    lines = transact(ogive_broker.name_server, topic, f"P{group}", 10, checks=8, binary_headers=binary_headers)
+    """Committed, rolled back, settled by the first question, and by the second. A question is repeated while its answer is on its way."""
+    lines = transact(ogive_broker.name_server, topic, f"P{group}", 10, checks=6, binary_headers=binary_headers)
     sent, asked = [line for line in lines if "state" in line], [line for line in lines if "asked" in line]
     assert [line["status"] for line in sent] == ["SEND_OK"] * 10
-    assert Counter(line["asked"] for line in asked) == {
-        "check-commit 2": 1, "check-rollback 3": 1, "check-twice 4": 2, "check-commit 7": 1, "check-rollback 8": 1, "check-twice 9": 2,
-    }  # fmt: skip
+    times = Counter(line["asked"] for line in asked)
+    assert times.keys() == {"check-commit 2", "check-rollback 3", "check-twice 4", "check-commit 7", "check-rollback 8", "check-twice 9"}
+    assert min(times["check-twice 4"], times["check-twice 9"]) >= 2
     assert {line["topic"] for line in asked} == {topic}
     ids = {line["body"]: line["id"] for line in sent}
     assert all(line["transactionId"] == ids[line["asked"]] for line in asked)
@@ -63,27 +63,31 @@ def test_another_java_producer_answers_for_one_that_died(ogive_broker: Broker, t
     assert bodies(name_server, topic, group, 4) == ["check-commit 0", "check-commit 2", "check-commit 4", "commit 100"]
 
 
-def test_apaches_load_generator_is_asked_nothing_unexpected(ogive_broker: Broker) -> None:
-    """Its checks that it did not ask for, or has answered before, are counted; so are messages that arrive against its will."""
-    name_server = ogive_broker.name_server
+@pytest.mark.alone
+def test_apaches_load_generator_is_asked_nothing_unexpected(tmp_path: Path) -> None:
+    """Its checks that it did not ask for, or has answered before, are counted; so are messages that arrive against its will.
+
+    A broker of its own, which asks after five seconds: in these a decision has arrived, also on a busy machine.
+    """
+    with Broker(data=tmp_path / "store", options=("--transaction-timeout", "5", "--transaction-check-interval", "5")) as broker:
+        load(broker.name_server)
+
+
+def load(name_server: str) -> None:
     apache.admin(name_server, "updateTopic -c DefaultCluster -t BenchTx -r 4 -w 4")
-    load = ["-n", name_server, "-t", "BenchTx", "-w", "4", "-s", "512", "-sr", "0.1", "-su", "0.2", "-cr", "0.1", "-cu", "0.2"]
+    arguments = ["-n", name_server, "-t", "BenchTx", "-w", "4", "-s", "512", "-sr", "0.1", "-su", "0.2", "-cr", "0.1", "-cu", "0.2"]
 
     def reports(client: apache.JavaClient) -> list[re.Match[str]]:
         return list(re.finditer(r"Check: (\d+) .*?UnexpectedCheck: (\d+) .*?DuplicatedCheck: (\d+)", client.printed().other))
 
-    with apache.JavaClient("org.apache.rocketmq.example.benchmark.TransactionProducer", *load) as client:
-        wait_until(lambda: len(reports(client)) >= 2, client._process, client._output, "two reports", 60.0)
+    with apache.JavaClient("org.apache.rocketmq.example.benchmark.TransactionProducer", *arguments) as client:
+        asked = lambda: any(int(report[1]) > 0 for report in reports(client))  # noqa: E731
+        wait_until(asked, client._process, client._output, "report of checks", 120.0)
         for report in reports(client):
             assert (report[2], report[3]) == ("0", "0"), client.printed().other
-        assert int(reports(client)[-1][1]) > 0
 
 
 # --- a store that changes hands --------------------------------------------------------------------------------------
-
-# Apache's broker counts questions while nobody is there to be asked, and its clean stop takes 15 s: both brokers allow for many,
-# as what Apache's has counted holds for ours too.
-PATIENT = APACHES_CHECKS | {"transactionCheckMax": "1000"}
 
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
@@ -106,20 +110,22 @@ def settle(name_server: str) -> None:
         assert sum(row.max_offset for row in admin.offsets("Tx")) == 5
 
 
+@pytest.mark.alone
 @ends
 def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
     with our_broker(tmp_path) as ours:
         leave_open(ours.name_server)
         end(ours)
-    with Apache(tmp_path, PATIENT) as theirs:
+    with Apache(tmp_path, APACHES_CHECKS) as theirs:
         settle(theirs.name_server)
 
 
+@pytest.mark.alone
 @ends
 def test_we_settle_what_is_open_in_apaches_store(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
     """A kill takes the marks that Apache's broker collects for 3 s: the commits themselves show what is settled."""
-    with Apache(tmp_path, PATIENT) as theirs:
+    with Apache(tmp_path, APACHES_CHECKS) as theirs:
         leave_open(theirs.name_server)
         end(theirs)
-    with our_broker(tmp_path, options=("--transaction-check-max", PATIENT["transactionCheckMax"])) as ours:
+    with our_broker(tmp_path) as ours:
         settle(ours.name_server)

@@ -13,6 +13,7 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.errors import OgiveError
+from tests.figures import figures
 from tests.peers import our_broker
 
 TOPIC = "Ledger"
@@ -77,13 +78,13 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
 
 
 @pytest.mark.rel
-@pytest.mark.quick
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("flush", ["sync", "async"])
-async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
-    """Ten kills a flush mode, four producers, a concurrent and an orderly group of two members each."""
-    seed, kills = 20130101, 10
+@pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.quick), pytest.param(100, marks=pytest.mark.nightly)])
+async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills: int) -> None:
+    """T1. Four producers, a concurrent and an orderly group of two members each."""
+    seed = 20130101
     chance = random.Random(seed)
     ledger = Ledger()
     broker = our_broker(tmp_path, flush="sync" if flush == "sync" else "async")
@@ -98,7 +99,7 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> No
         ogive.listener(TOPIC, group="concurrent", start="earliest")(concurrent),
         ogive.listener(TOPIC, group="orderly", orderly=True, start="earliest")(orderly),
     ]
-    with broker:
+    with figures("T1", nightly=kills > 10, seed=seed, flush=flush, faults=kills) as line, broker:
         async with aio.Admin(broker.name_server) as admin:
             await admin.create_topic(TOPIC, queues=4)
         server = broker.name_server
@@ -117,14 +118,15 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> No
             stop.set()
             await asyncio.gather(*producing)
             await wait_until_received(ledger, 120.0)
+        received = set.intersection(*ledger.received.values())
+        line.update(attempts=len(ledger.attempted), acknowledged=len(ledger.acknowledged), received=len(received))
+        line.update(lost=len(ledger.acknowledged - received), duplicates=ledger.duplicates)
     for group in ("concurrent", "orderly"):
         assert not ledger.acknowledged - ledger.received[group], f"lost by {group}"
         assert not ledger.received[group] - ledger.attempted, f"phantom in {group}"
     assert not ledger.damaged
     assert not ledger.reused
     assert not ledger.disordered
-    figures = {"acknowledged": len(ledger.acknowledged), "attempted": len(ledger.attempted), "duplicates": ledger.duplicates}
-    print(json.dumps({"test": "kills", "seed": seed, "flush": flush, "kills": kills, "lost": 0, "phantom": 0, "damaged": 0, **figures}))
 
 
 async def until_acknowledged(ledger: Ledger, count: int) -> None:

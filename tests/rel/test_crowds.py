@@ -99,10 +99,10 @@ async def test_held_pulls_are_answered_once_each_and_those_of_the_gone_are_forgo
     async with await RawClient.open(server.address) as producer:
         for queue in range(4):
             await producer.send("T", b"old", queue=queue)
-        with figures("held pulls", nightly=count > 200, attempts=count) as line:
+        with figures("T27 held pulls", nightly=count > 200, attempts=count) as line:
             clients = [await RawClient.open(server.address) for _ in range(20)]
             pulls = [
-                [client.start_pull(f"G{number}", "T", 1, queue=number % 4, suspend_ms=20_000) for number in range(count // 20)]
+                [client.start_pull(f"G{number}", "T", 1, queue=number % 4, suspend_ms=120_000) for number in range(count // 20)]
                 for client in clients
             ]
             await until("all are held", lambda: len(holds) == count)

@@ -1,7 +1,6 @@
-"""Delayed and timed messages over kills of the broker: none early, none lost, twice only across a kill. Source: docs/reliability.md."""
+"""T21: delayed and timed messages over kills of the broker: none early, none lost, twice only across a kill."""
 
 import asyncio
-import json
 import random
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.errors import ResponseCode, TransportError
+from tests.figures import figures
 from tests.peers import our_broker
 from tests.raw_client import RawClient, unique_key
 
@@ -75,7 +75,7 @@ async def test_kill_loses_no_timed_message_and_brings_none_early(tmp_path: Path,
     seed = 20130101
     chance = random.Random(seed)
     listener = ogive.listener(TOPIC, group="alarm-clock", start="earliest")(take)
-    with our_broker(tmp_path) as broker:
+    with figures("T21", nightly=kills > 5, seed=seed, faults=kills) as line, our_broker(tmp_path) as broker:
         sender = Sender(broker.address, seed)
         async with aio.Admin(broker.name_server) as admin:
             await admin.create_topic(TOPIC, queues=1)
@@ -95,6 +95,6 @@ async def test_kill_loses_no_timed_message_and_brings_none_early(tmp_path: Path,
             async with asyncio.timeout(60):
                 while not sender.acknowledged <= received.keys():
                     await asyncio.sleep(0.05)
+        line.update(attempts=messages, acknowledged=len(sender.acknowledged), received=len(received), early=len(early))
+        line.update(lost=len(sender.acknowledged - received.keys()), duplicates=sum(count - 1 for count in received.values()))
     assert early == []
-    again = sum(count - 1 for count in received.values())
-    print(json.dumps({"test": "timers", "seed": seed, "messages": messages, "kills": kills, "lost": 0, "early": 0, "duplicates": again}))

@@ -1,7 +1,6 @@
 """A broker killed again and again among transactions: each ends once, the way its producer decided, however the message of it got lost."""
 
 import asyncio
-import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,12 +11,12 @@ import pytest
 from ogive import aio
 from ogive.errors import OgiveError
 from ogive.model import MessageExt
+from tests.figures import figures
 from tests.integration.test_producer import read_all
 from tests.peers import our_broker
 
 TOPIC = "Paid"
 PRODUCERS = 3
-KILLS = 10
 
 
 @dataclass(slots=True)
@@ -64,14 +63,21 @@ async def until_entered(ledger: Ledger, count: int) -> None:
 
 
 @pytest.mark.rel
-@pytest.mark.quick
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("flush", ["sync", "async"])
-async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: str) -> None:
+@pytest.mark.parametrize(
+    ("kills", "between"), [pytest.param(10, 10, marks=pytest.mark.quick), pytest.param(10, 120, marks=pytest.mark.nightly)]
+)
+async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: str, kills: int, between: int) -> None:
+    """T20. At least *between* transactions are begun from one kill to the next."""
     chance = random.Random(20130101)
     ledger = Ledger()
-    with our_broker(tmp_path, flush="sync" if flush == "sync" else "async") as broker:
+    nightly = between > 10
+    with (
+        figures("T20", nightly=nightly, seed=20130101, flush=flush, faults=kills) as line,
+        our_broker(tmp_path, flush="sync" if flush == "sync" else "async") as broker,
+    ):
         async with aio.Admin(broker.name_server) as admin:
             await admin.create_topic(TOPIC, queues=2)
         stop = asyncio.Event()
@@ -80,8 +86,8 @@ async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: 
             aio.Producer(broker.name_server, group="shop", check=ledger.was_paid) as answering,
         ):
             producing = [asyncio.create_task(produce(forgetful, i, ledger, stop, chance)) for i in range(PRODUCERS)]
-            for _ in range(KILLS):
-                await until_entered(ledger, len(ledger.entered) + 10)
+            for _ in range(kills):
+                await until_entered(ledger, len(ledger.entered) + between)
                 await asyncio.sleep(chance.uniform(0.1, 0.6))
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
@@ -95,9 +101,9 @@ async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: 
                 while not ledger.asked[last]:
                     await asyncio.sleep(0.1)
             stored = await read_all(answering.client, TOPIC, len(ledger.paid))
-    visible = Counter(message.body for rows in stored.values() for message in rows)
+        visible = Counter(message.body for rows in stored.values() for message in rows)
+        line.update(attempts=len(ledger.entered), acknowledged=len(ledger.paid), received=len(visible), asked=len(ledger.asked))
+        line.update(lost=len(ledger.paid - visible.keys()), duplicates=sum(count - 1 for count in visible.values()))
     assert not ledger.paid - visible.keys(), "lost"
     assert not visible.keys() - ledger.paid, "not paid and delivered"
     assert max(visible.values()) == 1, "delivered twice"
-    figures = {"transactions": len(ledger.entered), "paid": len(ledger.paid), "confirmed": ledger.confirmed, "asked": len(ledger.asked)}
-    print(json.dumps({"test": "transactions, kills", "flush": flush, "kills": KILLS, "lost": 0, "twice": 0, **figures}))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ogive
+from tests.interop.apache import OLDER
 from tools.features import Features, defined_tests, missing_tests, not_passed
 
 ROOT = Path(__file__).parents[2]
@@ -165,10 +166,15 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
 
 
 def test_ci_runs_the_three_targets() -> None:
-    """The last of them in its two parts."""
-    script = (ROOT / ".ci" / "run").read_text("utf-8")
-    assert re.findall(r"make ([\w-]+)", script.split("work=$(mktemp", 1)[1]) == ["check", "test", "interop-peers", "interop-suite"]
-    assert "\ninterop: interop-peers interop-suite\n" in (ROOT / "Makefile").read_text("utf-8")
+    """And the last of them in all its parts, on every release that tools/setup fetches."""
+    script, make = ((ROOT / name).read_text("utf-8") for name in (".ci/run", "Makefile"))
+    run = re.findall(r"make ([\w-]+)(?: OLDER=([\d.]+))?", script.split("work=$(mktemp", 1)[1])
+    targets = list(dict.fromkeys(target for target, _ in run))
+    (parts,) = re.findall(r"^interop: (.*)$", make, re.MULTILINE)
+    assert targets == ["check", "test", *parts.split()]
+    releases = tuple(release for target, release in run if target == "interop-older")
+    assert releases == OLDER
+    assert f"OLDER ?= {' '.join(OLDER)}\n" in make
 
 
 def test_no_large_file_is_tracked() -> None:

@@ -1,11 +1,14 @@
 """Where each group stands in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
 from ogive.wire.bodies import DataVersion
+
+_QUEUE_DIGITS: Final = 9
+_MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class OffsetTable:
@@ -129,5 +132,5 @@ class OffsetTable:
 def _entries(table: object) -> Iterator[tuple[str, int, int]]:
     for key, queues in table.items() if isinstance(table, dict) else ():
         for queue, offset in queues.items() if isinstance(queues, dict) else ():
-            if str(queue).isdecimal() and isinstance(offset, int) and offset >= 0:
+            if str(queue).isdecimal() and len(str(queue)) <= _QUEUE_DIGITS and isinstance(offset, int) and 0 <= offset <= _MAX_OFFSET:
                 yield str(key), int(queue), offset

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ogive.broker import apache_conf
 from ogive.broker.config import BrokerConfig
@@ -25,6 +25,8 @@ from ogive.store.tables import JsonTable
 from ogive.store.writer import MakeWriter, WriterThread
 
 log = logging.getLogger(__name__)
+
+_LEVEL_DIGITS: Final = 9
 
 
 def now_ms() -> int:
@@ -124,11 +126,12 @@ def _cut_progress(
     table = delays.get("offsetTable")
     if not isinstance(table, dict):
         return
-    beyond = {
-        level: end
-        for level, at in table.items()
-        if level.isdecimal() and isinstance(at, int) and at > (end := store.max_offset(SCHEDULE_TOPIC, int(level) - 1))
-    }
+    beyond = {}
+    for level, at in table.items():
+        if isinstance(level, str) and level.isdecimal() and len(level) <= _LEVEL_DIGITS and isinstance(at, int):
+            end = store.max_offset(SCHEDULE_TOPIC, int(level) - 1)
+            if at > end:
+                beyond[level] = end
     if beyond:
         log.warning("the progress of delay levels %s was beyond the end of their queues and is set to it", ", ".join(beyond))
         delays_file.save(delays | {"offsetTable": table | beyond})

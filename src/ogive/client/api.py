@@ -531,9 +531,20 @@ async def reset_offset_by_time(
 # --- clients, groups and queue locks ---------------------------------------------------------------------------------
 
 
-async def heartbeat(pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S) -> int:
-    """Tell a broker who we are; returns the broker's version number."""
-    return (await _ask(pool, address, h.HeartbeatRequest(), timeout_s, data.encode())).version
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What a broker says to a heartbeat: its version number, and from 5.1 on what it makes of fingerprints."""
+
+    version: int
+    supports_v2: bool | None
+    subscription_changed: bool | None
+
+
+async def heartbeat(pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S) -> HeartbeatAnswer:
+    """Tell a broker who we are."""
+    reply = await _ask(pool, address, h.HeartbeatRequest(), timeout_s, data.encode())
+    header = decode_header(h.HeartbeatResponse, reply.ext_fields)
+    return HeartbeatAnswer(reply.version, header.supports_v2, header.subscription_changed)
 
 
 async def unregister(

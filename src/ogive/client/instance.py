@@ -6,7 +6,7 @@ Behaviour
 - Routes of all topics in use are read again every 30 s. A topic that vanished from the name server keeps its last route: a name server that
   has just restarted knows no topic yet.
 - Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and when a connection is made again. A group
-  is left only when the heartbeat under way that names it has been answered.
+  is left only when the heartbeat under way that names it has been answered. The periodic ones may be short, see ``heartbeats.py``.
 
 Differs from Java
 - One instance per producer or consumer unless they are given a common one; its client id holds 64 random bits.
@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from ogive.client import api
 from ogive.client.config import ClientConfig, tls_context
+from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
@@ -98,6 +99,7 @@ class ClientInstance:
             request_fields=self.config.request_fields,
             on_open=self._on_open,
         )
+        self._heartbeats = Heartbeats(self.pool)
         self.replies = ReplyTable()
         self.broker_versions: dict[str, int] = {}  # address -> version, from its last heartbeat answer
         self.on_route_change: list[Callable[[str], None]] = []  # called with the topic
@@ -202,11 +204,17 @@ class ClientInstance:
         """Where *topic* lives, from the cache if it is known. Raises NoRoute, NoNameServer."""
         return self._routes.get(topic) or await self.refresh_route(topic, timeout_s=timeout_s)
 
-    async def refresh_route(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
-        """Ask a name server now; callers of one topic share one question. Raises NoRoute, NoNameServer."""
+    async def refresh_route(self, topic: str, *, timeout_s: float | None = None, doubted: bool = False) -> TopicRouteData:
+        """Ask a name server now; callers of one topic share one question. Raises NoRoute, NoNameServer.
+
+        *doubted*: a broker is not where the route says. If there are several name servers another one is asked: the last may have an old
+        route, which it keeps for two minutes when the broker has moved and cannot reach it.
+        """
         self.check_running()
         task = self._refreshing.get(topic)
         if task is None:
+            if doubted:
+                self.name_servers.prefer_another()
             task = self._refreshing[topic] = asyncio.create_task(self._fetch_route(topic), name=f"route {topic}")
             task.add_done_callback(self._route_fetched(topic))
         budget = self.config.request_timeout_s if timeout_s is None else timeout_s
@@ -301,6 +309,8 @@ class ClientInstance:
             known = await self.ask_name_server(api.topic_list, timeout_s=ADVICE_TIMEOUT_S)
         except OgiveError:
             known = []  # the advice is a courtesy; the error is the missing route
+        if topic in known:
+            return f"{text[:-1]}: the name server knows the topic, but at present no broker that holds it (`ogive broker list` shows them)."
         similar = similar_topics(topic, known)
         hint = f" Similar topics: {', '.join(similar)}." if similar else ""
         return f"{text}{hint} Create it with `ogive topic create {topic}`, or switch auto-create on at the broker."
@@ -329,6 +339,7 @@ class ClientInstance:
                 log.info("broker %s stands in no route any more: its connection is closed", address)
                 connection.close()
         self._turns = {address: turn for address, turn in self._turns.items() if address in wanted or turn.locked()}
+        self._heartbeats.forget_all_but(wanted)
 
     # --- groups and heartbeats ---------------------------------------------------------------------------------------
 
@@ -368,7 +379,7 @@ class ClientInstance:
         self.check_running()
         if not (self._producer_groups or self._consumers):
             return 0
-        return sum(await asyncio.gather(*(self._beat(address) for address in self.heartbeat_addresses())))
+        return sum(await asyncio.gather(*(self._beat(address, full=True) for address in self.heartbeat_addresses())))
 
     async def _beat_all(self) -> None:
         """Waits for nobody: a broker that does not answer must not hold up the heartbeats of the others."""
@@ -379,7 +390,7 @@ class ClientInstance:
     def _beat_soon(self, address: str) -> None:
         turn = self._turns.get(address)
         if turn is None or not turn.locked():  # else one is under way
-            self.spawn(self._beat(address), f"heartbeat to {address}")
+            self.spawn(self._beat(address, full=False), f"heartbeat to {address}")
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumers = tuple(consumer.consumer_data() for consumer in self._consumers.values())
@@ -402,13 +413,15 @@ class ClientInstance:
             return [address for addresses in brokers for address in addresses.values()]
         return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
 
-    async def _beat(self, address: str) -> bool:
+    async def _beat(self, address: str, *, full: bool) -> bool:
         try:
             async with self._turn(address):
                 data = self._heartbeat_data()  # in our turn: what was unregistered while we waited is not named again
                 if self._state != "running" or not (data.producers or data.consumers):
                     return False
-                self.broker_versions[address] = await api.heartbeat(self.pool, address, data, timeout_s=self.config.request_timeout_s)
+                self.broker_versions[address] = await self._heartbeats.tell(
+                    address, data, full=full, timeout_s=self.config.request_timeout_s
+                )
         except OgiveError as exc:
             level = logging.DEBUG if address in self._unreachable else logging.WARNING  # once per outage
             self._unreachable.add(address)

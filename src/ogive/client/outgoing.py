@@ -114,7 +114,7 @@ class Lane:
     def ready(self) -> Connection | None:
         """The connection, if it is open and nothing waits to go first."""
         connection = self.connection
-        return None if connection is None or connection.closed or self.backlog else connection
+        return None if connection is None or connection.closed or connection.leaving or self.backlog else connection
 
     @property
     def wanted(self) -> bool:

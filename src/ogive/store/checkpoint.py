@@ -125,7 +125,7 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         index = tuple([IndexState(*row) for row in fields["index"]]) if "index" in fields else None
         log_start = fields.get("logStart", 0)
         return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"], log_start, index)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

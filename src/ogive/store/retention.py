@@ -12,6 +12,7 @@ Differs from Java
 Source: DefaultMessageStore.CleanCommitLogService, 5.3.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 from ogive.errors import InvalidOption
 
 MAX_PER_RUN: Final = 10
+_OFFSET_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +50,16 @@ class Ages:
 
     def load(self, value: Mapping[str, Any]) -> None:
         """What save() gave. Time between two runs of the machine is not counted; what makes no sense counts as young."""
-        elapsed, full_at, at_s = value.get("elapsed"), value.get("fullAt"), value.get("at")
-        if not isinstance(elapsed, int | float) or not isinstance(full_at, dict) or not isinstance(at_s, int | float):
+        elapsed, full_at, at_s = _seconds(value.get("elapsed")), value.get("fullAt"), _seconds(value.get("at"))
+        if elapsed is None or not isinstance(full_at, dict) or at_s is None:
             return
-        self._elapsed_s = float(elapsed)
+        self._elapsed_s = elapsed
         if value.get("boot") == self._boot:
             self._elapsed_s += max(0.0, self._at_s - at_s)
-        self._full_at_s = {int(start): float(at) for start, at in full_at.items() if start.isdecimal() and isinstance(at, int | float)}
+        for start, seen in full_at.items():
+            seen_s = _seconds(seen)
+            if isinstance(start, str) and start.isdecimal() and len(start) <= _OFFSET_DIGITS and seen_s is not None:
+                self._full_at_s[int(start)] = seen_s
 
     def save(self) -> dict[str, Any]:
         return {
@@ -72,6 +77,15 @@ class Ages:
 
     def of(self, start: int) -> float:
         return self._elapsed_s - self._full_at_s.get(start, self._elapsed_s)
+
+
+def _seconds(value: object) -> float | None:
+    """None for what is no time."""
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def due(full: Sequence[int], ages: Ages, config: RetentionConfig, *, hour: int, disk_used: float, at_once: bool = False) -> int:

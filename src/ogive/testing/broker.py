@@ -4,10 +4,12 @@ import contextlib
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -46,6 +48,8 @@ class Broker:
         self.data = data or Path()
         self._flush = flush
         self._ports = (name_server_port, broker_port)
+        self._held: list[socket.socket] = []
+        weakref.finalize(self, _release, self._held)
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self._errors: _LastLines | None = None
@@ -63,6 +67,8 @@ class Broker:
             raise IllegalStateError("this broker runs already")
         if self._given_data is None and not self.data.name:
             self.data = Path(tempfile.mkdtemp(prefix="ogive-"))
+        if sys.platform == "linux":
+            self._ports = (self._ports[0] or self._hold_port(), self._ports[1] or self._hold_port())
         name_server_port, broker_port = self._ports
         command = [sys.executable, "-m", "ogive", "up", "--data", str(self.data), "--flush", self._flush]
         command += ["--name-server-port", str(name_server_port), "--broker-port", str(broker_port), *self._options]
@@ -79,6 +85,18 @@ class Broker:
         self.name_server, self.address = ready
         self._ports = (_port(self.name_server), _port(self.address))
         return self
+
+    def _hold_port(self) -> int:
+        """A port that no other process is given, also while the broker is away: bound here for good, and never listened on.
+
+        Linux lets the broker's process bind it as well, as both ask for SO_REUSEADDR.
+        """
+        holder = socket.socket()
+        self._held.append(holder)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        return port
 
     def _first_line(self) -> str:
         assert self._process is not None
@@ -132,6 +150,7 @@ class Broker:
         except BaseException:
             with contextlib.suppress(IllegalStateError):  # the error on its way says more
                 self.stop()
+            _release(self._held)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
@@ -141,6 +160,8 @@ class Broker:
             if value is None:
                 raise
             value.add_note(str(exc))
+        finally:
+            _release(self._held)
 
 
 class _LastLines:
@@ -162,6 +183,11 @@ class _LastLines:
 
     def text(self) -> str:
         return "\n".join(self._lines)
+
+
+def _release(held: list[socket.socket]) -> None:
+    while held:
+        held.pop().close()
 
 
 def _port(address: str) -> int:

@@ -25,6 +25,7 @@ RequestHandler = Callable[["Connection", RemotingCommand], None]
 """Called for each request of the peer, in order. Answers now or later through ``Connection.reply``; not at all if it is one-way."""
 
 _RESPONSE: Final = int(Flag.RESPONSE)
+_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _ONEWAY: Final = int(Flag.ONEWAY)
 TLS_FAREWELL_S: Final = 1.0  # Apache's servers do not answer a TLS farewell; asyncio waits 30 s for it
 _MAX_OPAQUE: Final = 0x7FFFFFFF
@@ -42,6 +43,7 @@ class Connection(asyncio.Protocol):
 
     Answers are matched by opaque. Writes of one loop turn leave as one. When calls time out and the peer has sent nothing at all for
     ``Limits.silence_s`` since the first of them, the link counts as dead: it is closed, and the next call gets a fresh one.
+    A peer that answers GO_AWAY is about to end; *on_go_away* is told, before the answer goes to its caller.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class Connection(asyncio.Protocol):
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self.remote_address = "?"
         self.closed = False
+        self.leaving = False  # no new requests; closes when the last one is answered
+        self.on_go_away: Callable[[Connection], None] | None = None
         self.opened_at = self.received_at = self.sent_at = self._loop.time()
         self._silent_since = 0.0  # start of the first call that timed out without a word; counts while it is later than received_at
         self.received_frames = 0
@@ -108,7 +112,7 @@ class Connection(asyncio.Protocol):
 
     def start_frame(self, opaque: int, frame: bytes, answer: Answer, timeout_s: float) -> None:
         """Send a whole request frame that carries *opaque*; *answer* is called exactly once. Raises if it cannot start."""
-        if self.closed or self._last_words is not None:
+        if self.closed or self.leaving or self._last_words is not None:
             raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
         if len(self._calls) >= self.limits.max_calls_in_flight:
             raise TooManyRequests(f"{len(self._calls)} requests to {self.remote_address} wait for an answer already", self.remote_address)
@@ -152,6 +156,7 @@ class Connection(asyncio.Protocol):
                 answer(RequestTimeout(f"no answer from {self.remote_address} within {waited:.1f} s", self.remote_address))
         if self._silent_since > self.received_at and self._loop.time() - self._silent_since >= self.limits.silence_s:
             self.abort(f"{self.remote_address} sent nothing while requests waited for their whole timeout")
+        self._leave_when_done()
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
@@ -164,6 +169,7 @@ class Connection(asyncio.Protocol):
             self.write(answer if isinstance(answer, bytes) else encode_command(answer))
         if self._requests_in_flight == 0:
             self._all_answered()
+            self._leave_when_done()
 
     def _all_answered(self) -> None:
         if self._idle is not None and not self._idle.done():
@@ -249,6 +255,8 @@ class Connection(asyncio.Protocol):
                 break
             if command.flag & _RESPONSE:
                 call = calls.pop(command.opaque, None)
+                if command.code == _GO_AWAY and self.on_go_away is not None:
+                    self.on_go_away(self)
                 if call is not None:  # else it came after its timeout: normal
                     call[0](command)
             else:
@@ -257,6 +265,7 @@ class Connection(asyncio.Protocol):
                     return
         if fault is not None:
             self._end(f"{self.remote_address} sent what is no frame: {fault}")
+        self._leave_when_done()
 
     def _take_request(self, command: RemotingCommand) -> None:
         if not command.flag & _ONEWAY:
@@ -270,6 +279,15 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close after what is written has left. Calls in flight end with ConnectionLost."""
         self._close(f"connection to {self.remote_address} was closed here")
+
+    def leave(self) -> None:
+        """Take no new requests, and close once those under way, ours and the peer's, have their answers."""
+        self.leaving = True
+        self._loop.call_soon(self._leave_when_done)
+
+    def _leave_when_done(self) -> None:
+        if self.leaving and not self._calls and not self._requests_in_flight:
+            self.close()
 
     async def wait_closed(self) -> None:
         await asyncio.shield(self._lost)

@@ -1,6 +1,12 @@
-"""One connection per address, made when first needed and replaced when it is gone."""
+"""One connection per address, made when first needed and replaced when it is gone.
+
+A server that is shutting down answers GO_AWAY instead of carrying a request out (Apache's from 5.3.2 on, with enableShutdownGracefully).
+Its connection then takes nothing new and ends with the answers that are still to come; the request goes out once more, on a new connection:
+behind one address there may be several servers. As in Java, an address is left like this once a minute at most.
+"""
 
 import asyncio
+import logging
 import ssl as tls
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -9,9 +15,13 @@ from ogive.errors import ConnectError
 from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
 from ogive.transport.limits import Limits
 from ogive.wire.acl import Credentials
+from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
 
+log = logging.getLogger(__name__)
+
 LINGER_S: Final = 1.0  # for a peer to take what was written, once its connection is closed here
+STAY_S: Final = 60.0  # after a GO_AWAY that was followed; maxReconnectIntervalTimeSeconds
 
 
 class ConnectionPool:
@@ -38,12 +48,25 @@ class ConnectionPool:
         self._on_open = on_open
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._leaving: set[Connection] = set()
+        self._left_at: dict[str, float] = {}  # by address: when a GO_AWAY was followed
         self.closed = False
 
     def existing(self, address: str) -> Connection | None:
         """The open connection to *address*, if there is one: no waiting."""
         connection = self._open.get(address)
         return connection if connection is not None and not connection.closed else None
+
+    def _go_away(self, address: str, connection: Connection) -> None:
+        now = asyncio.get_running_loop().time()
+        if connection.leaving or now - self._left_at.get(address, -STAY_S) < STAY_S:
+            return
+        self._left_at = {known: at for known, at in self._left_at.items() if now - at < STAY_S} | {address: now}
+        log.info("%s says that it goes away: new requests take a new connection", address)
+        self._forget(address, connection)
+        self._leaving.add(connection)
+        connection.on_close.append(self._leaving.discard)
+        connection.leave()
 
     async def get(self, address: str) -> Connection:
         """An open connection to ``host:port``. Raises ConnectError."""
@@ -67,7 +90,15 @@ class ConnectionPool:
                 connection = await self.get(address)
         except TimeoutError:
             raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
-        return await connection.call(command, max(0.001, deadline - loop.time()))
+        answer = await connection.call(command, max(0.001, deadline - loop.time()))
+        if answer.code == ResponseCode.GO_AWAY and connection.leaving and loop.time() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self.get(address)
+                answer = await connection.call(command, max(0.001, deadline - loop.time()))
+            except (ConnectError, TimeoutError):
+                return answer  # nobody took its place yet: the request was not carried out, and that is what the answer says
+        return answer
 
     async def send(self, address: str, command: RemotingCommand) -> None:
         """Send one-way. Raises TransportError."""
@@ -91,6 +122,7 @@ class ConnectionPool:
                 raise ConnectError(f"no new connection to {address}: the client is closed", address)
             self._open[address] = connection
             connection.on_close.append(lambda gone: self._forget(address, gone))
+            connection.on_go_away = lambda tired: self._go_away(address, tired)
             if self._on_open is not None:
                 self._on_open(address)
             return connection
@@ -107,7 +139,7 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close every connection, and wait until they are gone. A peer that does not take what was written is cut off."""
         self.closed = True
-        opening, connections = list(self._opening.values()), list(self._open.values())
+        opening, connections = list(self._opening.values()), [*self._open.values(), *self._leaving]
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)

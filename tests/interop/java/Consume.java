@@ -19,7 +19,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
- * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=60]
+ * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=100]
  * [sql=an SQL92 expression, which takes the place of the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
  */
@@ -34,7 +34,7 @@ public class Consume {
         System.exit(exit); // the client's threads would keep the process alive
     }
 
-    private static int run(Options options) throws Exception {
+    static int run(Options options) throws Exception {
         int failures = options.number("failures", 0);
         CountDownLatch left = new CountDownLatch(options.number("deliveries", 1));
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), options.hook());
@@ -52,17 +52,19 @@ public class Consume {
         String mode = options.text("mode", "concurrent");
         switch (mode) {
             case "concurrent", "broadcast" -> consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
-                deliver(messages, failures, left) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+                deliver(options, messages, failures, left) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
             case "orderly" -> consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
-                deliver(messages, failures, left) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+                deliver(options, messages, failures, left) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
             default -> throw new IllegalArgumentException("mode=" + mode);
         }
         if (mode.equals("broadcast")) consumer.setMessageModel(MessageModel.BROADCASTING);
-        consumer.start();
-        Options.print(Map.of("ready", true));
-        boolean all = left.await(options.number("timeout", 60), TimeUnit.SECONDS);
-        consumer.shutdown();
-        return all ? 0 : 1;
+        try {
+            consumer.start();
+            options.show(Map.of("ready", true));
+            return left.await(options.number("timeout", 100), TimeUnit.SECONDS) ? 0 : 1;
+        } finally {
+            consumer.shutdown();
+        }
     }
 
     private static AllocateMessageQueueStrategy strategy(String name) {
@@ -74,7 +76,7 @@ public class Consume {
         };
     }
 
-    private static boolean deliver(List<MessageExt> messages, int failures, CountDownLatch left) {
+    private static boolean deliver(Options options, List<MessageExt> messages, int failures, CountDownLatch left) {
         boolean done = true;
         for (MessageExt message : messages) {
             boolean fails = message.getReconsumeTimes() < failures;
@@ -91,7 +93,7 @@ public class Consume {
             line.put("properties", message.getProperties());
             line.put("at", System.currentTimeMillis());
             line.put("outcome", fails ? "later" : "done");
-            Options.print(line);
+            options.show(line);
             left.countDown();
             done &= !fails;
         }

@@ -1,4 +1,5 @@
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.Map;
 
 /** Arguments of the form key=value, with defaults; and one JSON line per result on standard output. */
@@ -32,6 +33,13 @@ final class Options {
 
     int number(String key, int otherwise) {
         return Integer.parseInt(text(key, Integer.toString(otherwise)));
+    }
+
+    /** Prints the line; with run=N it says so, see Serve. */
+    void show(Map<String, Object> line) {
+        Map<String, Object> named = new LinkedHashMap<>(line);
+        if (values.containsKey("run")) named.put("run", number("run", 0));
+        print(named);
     }
 
     static synchronized void print(Map<String, Object> line) {

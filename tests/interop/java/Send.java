@@ -38,11 +38,19 @@ public class Send {
         System.exit(exit); // the client's threads would keep the process alive
     }
 
-    private int run() throws Exception {
-        int first = options.number("first", 0), count = options.number("count", 1);
+    int run() throws Exception {
         producer.setNamesrvAddr(options.text("nameServer"));
-        producer.setSendMsgTimeout(10_000);
-        producer.start();
+        producer.setSendMsgTimeout(60_000);
+        try {
+            producer.start();
+            send(options.number("first", 0), options.number("count", 1));
+        } finally {
+            producer.shutdown();
+        }
+        return failed.get() == 0 ? 0 : 1;
+    }
+
+    private void send(int first, int count) throws Exception {
         switch (options.text("mode", "sync")) {
             case "sync" -> {
                 for (int i = first; i < first + count; i++) print(i, producer.send(message(i)));
@@ -66,11 +74,9 @@ public class Send {
                 }
             }
             case "async" -> sendAsync(first, count);
-            case "recall" -> Options.print(Map.of("id", producer.recallMessage(options.text("topic"), options.text("handle"))));
+            case "recall" -> options.show(Map.of("id", producer.recallMessage(options.text("topic"), options.text("handle"))));
             default -> throw new IllegalArgumentException("mode=" + options.text("mode"));
         }
-        producer.shutdown();
-        return failed.get() == 0 ? 0 : 1;
     }
 
     private void sendAsync(int first, int count) throws Exception {
@@ -87,7 +93,7 @@ public class Send {
                 @Override
                 public void onException(Throwable e) {
                     failed.incrementAndGet();
-                    Options.print(Map.of("index", index, "error", e.toString()));
+                    options.show(Map.of("index", index, "error", e.toString()));
                     left.countDown();
                 }
             });
@@ -109,7 +115,7 @@ public class Send {
         return message;
     }
 
-    private static void print(int index, SendResult result) {
+    private void print(int index, SendResult result) {
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("index", index);
         line.put("status", result.getSendStatus().name());
@@ -119,6 +125,6 @@ public class Send {
         line.put("queueId", result.getMessageQueue().getQueueId());
         line.put("queueOffset", result.getQueueOffset());
         if (result.getRecallHandle() != null) line.put("handle", result.getRecallHandle());
-        Options.print(line);
+        options.show(line);
     }
 }

@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Requests and replies. mode=ask sends count requests, one after the other, with the bodies "0", "1", ... and prints each reply.
  * mode=answer consumes until it has answered count requests, each with "re " and the request's body. Exit 1 at the timeout.
- * nameServer= topic= group= mode=ask|answer [count=1] [timeout=60]. mode=answer prints {"ready":true} when started.
+ * nameServer= topic= group= mode=ask|answer [count=1] [timeout=100]. mode=answer prints {"ready":true} when started.
  */
 public class Talk {
     public static void main(String[] args) {
@@ -39,7 +39,7 @@ public class Talk {
         DefaultMQProducer producer = producer(options);
         for (int i = 0; i < options.number("count", 1); i++) {
             Message request = new Message(options.text("topic"), Integer.toString(i).getBytes());
-            Message reply = producer.request(request, options.number("timeout", 60) * 1000L);
+            Message reply = producer.request(request, options.number("timeout", 100) * 1000L);
             Map<String, Object> line = new HashMap<>();
             line.put("reply", new String(reply.getBody()));
             line.put("topic", reply.getTopic());
@@ -62,7 +62,7 @@ public class Talk {
             for (MessageExt request : messages) {
                 try {
                     Message reply = MessageUtil.createReplyMessage(request, ("re " + new String(request.getBody())).getBytes());
-                    Options.print(Map.of("sent", producer.send(reply, 3000).getSendStatus().name()));
+                    Options.print(Map.of("sent", producer.send(reply, 30_000).getSendStatus().name()));
                 } catch (Exception e) {
                     e.printStackTrace();
                 }
@@ -72,7 +72,7 @@ public class Talk {
         });
         consumer.start();
         Options.print(Map.of("ready", true));
-        boolean all = left.await(options.number("timeout", 60), TimeUnit.SECONDS);
+        boolean all = left.await(options.number("timeout", 100), TimeUnit.SECONDS);
         consumer.shutdown();
         producer.shutdown();
         return all ? 0 : 1;

@@ -1,6 +1,9 @@
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -14,13 +17,15 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Sends count transactional messages with the bodies "<plan> N", and prints a JSON line for each, and one for each question of the broker.
  * nameServer= topic= group= count= [first=0] [plans=commit,rollback,check-commit,check-rollback,check-twice] [checks=0] [hang=false]
  * The plans are taken in turn. "check-..." says "unknown" at first; "check-twice" says it once more when it is asked. The program ends when
- * it has been asked "checks" times; hang=true lets it print {"hanging":true} after the sends, know no answer, and wait for its end.
+ * it has decided about "checks" transactions that it was asked about, however often: a broker repeats a question whose answer is on its way.
+ * hang=true lets it print {"hanging":true} after the sends, know no answer, and wait for its end.
  */
 public class Transact implements TransactionListener {
     private final Options options;
     private final boolean hang;
     private final Map<String, Integer> asked = new ConcurrentHashMap<>();
-    private final Semaphore questions = new Semaphore(0);
+    private final Set<String> decided = ConcurrentHashMap.newKeySet();
+    private final Semaphore decisions = new Semaphore(0);
 
     Transact(Options options) {
         this.options = options;
@@ -40,8 +45,10 @@ public class Transact implements TransactionListener {
     private int run() throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(options.text("group"));
         producer.setNamesrvAddr(options.text("nameServer"));
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(60_000);
         producer.setTransactionListener(this);
+        ExecutorService answers = Executors.newSingleThreadExecutor();
+        producer.setExecutorService(answers);
         producer.start();
         String[] plans = options.text("plans", "commit,rollback,check-commit,check-rollback,check-twice").split(",");
         int first = options.number("first", 0);
@@ -55,7 +62,9 @@ public class Transact implements TransactionListener {
             print("hanging", true);
             Thread.sleep(600_000);
         }
-        boolean enough = questions.tryAcquire(options.number("checks", 0), 60, TimeUnit.SECONDS);
+        boolean enough = decisions.tryAcquire(options.number("checks", 0), 100, TimeUnit.SECONDS);
+        answers.shutdown();
+        enough &= answers.awaitTermination(60, TimeUnit.SECONDS);
         Thread.sleep(500); // nothing tells when a one-way request has left
         producer.shutdown();
         return enough ? 0 : 1;
@@ -74,13 +83,10 @@ public class Transact implements TransactionListener {
     public LocalTransactionState checkLocalTransaction(MessageExt message) {
         int times = asked.merge(message.getTransactionId(), 1, Integer::sum);
         print("asked", new String(message.getBody()), "times", times, "topic", message.getTopic(), "transactionId", message.getTransactionId());
-        questions.release();
-        if (hang) return LocalTransactionState.UNKNOW;
-        return switch (plan(message)) {
-            case "check-commit" -> LocalTransactionState.COMMIT_MESSAGE;
-            case "check-twice" -> times < 2 ? LocalTransactionState.UNKNOW : LocalTransactionState.COMMIT_MESSAGE;
-            default -> LocalTransactionState.ROLLBACK_MESSAGE;
-        };
+        String plan = plan(message);
+        if (hang || plan.equals("check-twice") && times < 2) return LocalTransactionState.UNKNOW;
+        if (decided.add(message.getTransactionId())) decisions.release();
+        return plan.equals("check-rollback") ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
     }
 
     private static String plan(Message message) {

@@ -8,7 +8,7 @@ import pytest
 
 from ogive.aio import Admin
 from ogive.client.admin import OffsetReset, ResetTarget
-from ogive.errors import GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
+from ogive.errors import BrokerInternalError, GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire import headers as h
@@ -85,6 +85,16 @@ async def test_members_at_an_older_broker_can_be_told_a_time_only(admin: Admin, 
     assert [row["timestamp"] for row in asked] == ["0", "-1", str(int(AT.timestamp() * 1000))]
     assert {row["queueId"] for row in asked} == {"-1"}
     assert len(second.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
+
+
+async def test_an_older_broker_that_misses_progress_is_explained(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    """4.9 takes a group without progress in one of the queues for one that does not exist."""
+    first, _ = positions
+    first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"brokerName=broker-a\n"))
+    connect(first, "c1")
+    first.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, error(ResponseCode.SYSTEM_ERROR, "THe consumer group <billing> not exist"))
+    with pytest.raises(BrokerInternalError, match="a queue of Orders has no progress yet: try again"):
+        await admin.reset_offsets("billing", "Orders", "earliest")
 
 
 @pytest.mark.parametrize(

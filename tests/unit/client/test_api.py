@@ -177,7 +177,8 @@ async def test_one_message_is_viewed_by_its_place_in_the_log(broker: FakeBroker,
 
 
 async def test_a_client_says_hello_and_goodbye(broker: FakeBroker, pool: ConnectionPool) -> None:
-    assert await api.heartbeat(pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",))) > 0
+    answer = await api.heartbeat(pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",)))
+    assert (answer.version > 0, answer.supports_v2, answer.subscription_changed) == (True, None, None)
     await api.unregister(pool, broker.address, "me", producer_group="sellers")
     assert broker.of(RequestCode.UNREGISTER_CLIENT)[0].ext_fields == {"clientID": "me", "producerGroup": "sellers"}
 

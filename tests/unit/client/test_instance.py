@@ -143,6 +143,17 @@ async def test_a_missing_topic_gets_advice_with_names_like_it() -> None:
     )
 
 
+async def test_a_topic_whose_brokers_are_gone_is_not_taken_for_a_misspelt_one() -> None:
+    """The name server keeps the topic's name in its list, and has no address to give."""
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        broker.on(ROUTE, error(ResponseCode.TOPIC_NOT_EXIST))
+        with pytest.raises(
+            NoRoute, match=r"has no route on .*: the name server knows the topic, but at present no broker that holds it"
+        ) as caught:
+            await client.route("Orders")
+    assert "Create it" not in str(caught.value)
+
+
 async def test_a_changed_route_wakes_the_consumers_of_the_topic() -> None:
     async with FakeBroker({"Orders": 1, "Prices": 1}) as broker, client_of(broker) as client:
         orders, prices = Member(), Member("screens", "Prices")

@@ -41,6 +41,9 @@ BUSY = error(ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy")
 CONFIG = ProducerConfig()
 
 
+GO_AWAY = error(ResponseCode.GO_AWAY, "please go away")
+
+
 def stored(code: ResponseCode) -> RemotingCommand:
     return RemotingCommand(code, {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"})
 
@@ -873,3 +876,16 @@ async def test_a_refused_message_gives_its_room_back() -> None:
                 await producer.send("Orders", b"a", properties={"long": "x" * 40_000})
         assert (await producer.send("Orders", b"b", timeout_s=1)).queue_offset == 0
         assert broker.bodies("Orders") == {0: [b"b"]}
+
+
+@pytest.mark.parametrize("sharding_key", [None, "7"], ids=["anywhere", "in order"])
+async def test_a_message_that_a_leaving_broker_refused_goes_out_again_on_a_new_connection(sharding_key: str | None) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"first")
+        left = producer.client.pool.existing(broker.address)
+        assert left is not None
+        broker.script(SEND, GO_AWAY)
+        await producer.send("Orders", b"second", sharding_key=sharding_key)
+        assert producer.client.pool.existing(broker.address) is not left
+        await left.wait_closed()
+        assert broker.bodies("Orders") == {0: [b"first", b"second"]}

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,6 +28,21 @@ def test_a_killed_broker_comes_back_on_its_ports_with_its_messages_and_leaves_no
             held = {row.queue: row.max_offset for row in admin.offsets("Orders")}
         assert held[place.queue] == 1
     assert not folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no second process may bind a port")
+def test_nobody_else_is_given_the_ports_of_a_killed_broker() -> None:
+    with Broker() as broker:
+        ports = [int(address.rpartition(":")[2]) for address in (broker.name_server, broker.address)]
+        broker.kill()
+        for port in ports:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+    for port in ports:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()
 
 
 def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if taken.broker_name != ctx.config.name:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, f"recall failed, the message is on broker {taken.broker_name[:256]}")
-    now = ctx.now_ms()
+    now = ctx.store.now_ms()
     if not now < taken.time_ms < now + ctx.config.timer_max_delay_s * 1000:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
     if not ctx.timers.hold(taken):

@@ -296,7 +296,7 @@ def _redirect(
     else:
         topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
         if topic != SCHEDULE_TOPIC:
-            topic, queue_id = timed(properties, topic, queue_id, ctx.now_ms(), ctx.config.timer_max_delay_s)
+            topic, queue_id = timed(properties, topic, queue_id, ctx.store.now_ms(), ctx.config.timer_max_delay_s)
     recall = None
     if topic == TIMER_TOPIC:
         ctx.timers.check_room()

@@ -14,7 +14,7 @@ from ogive.client import api
 from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
 from ogive.client.admin.records import OffsetReset, ResetTarget
 from ogive.client.routes import subscribe_queues
-from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption
+from ogive.errors import BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
 from ogive.model import MessageQueue, validate_group, validate_topic
 
 END_MS = -1
@@ -128,7 +128,7 @@ class OffsetCalls(AdminBase):
         for address, rows in by_address.items():
             way = ways[address]
             if way == "members":
-                await api.reset_offset_by_time(self.client.pool, address, group, places.topic, _reset_time(to), timeout_s=self._timeout_s)
+                await self._send_members(address, group, places.topic, _reset_time(to))
             else:
                 move = api.reset_offset if way == "broker" else api.update_consumer_offset
                 await self._move(move, address, group, rows)
@@ -142,6 +142,17 @@ class OffsetCalls(AdminBase):
         except GroupNotExist as exc:
             text = f"{exc.remark}; create it first, with create_group or `ogive group create {group}`"
             raise GroupNotExist(exc.code, text, address) from None
+
+    async def _send_members(self, address: str, group: str, topic: str, at_ms: int) -> None:
+        try:
+            await api.reset_offset_by_time(self.client.pool, address, group, topic, at_ms, timeout_s=self._timeout_s)
+        except BrokerInternalError as exc:
+            if "not exist" not in (exc.remark or ""):
+                raise
+            text = (
+                f"{exc.remark}; it says so while a queue of {topic} has no progress yet: try again once the members have committed in all"
+            )
+            raise BrokerInternalError(exc.code, text, address) from None
 
     async def _way(self, address: str, group: str, to: ResetTarget) -> Literal["offsets", "broker", "members"]:
         """Who moves the group at this broker: we (nobody is online there), the broker, or the members."""

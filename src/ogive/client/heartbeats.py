@@ -1,0 +1,68 @@
+"""What a broker is told at a heartbeat: all that we subscribe to, or only that nothing changed. Source: sendHeartbeatToBrokerV2, 5.5.
+
+Behaviour
+- The first heartbeat on a connection is a full one, with a fingerprint of what it says. From a broker that answers that it knows these
+  fingerprints (5.1 and later) the periodic ones leave the subscriptions out, until they change or the broker asks for them.
+- A heartbeat that mends something (a rebalance, an unknown subscription, a new member) is always full.
+
+Differs from Java
+- On wherever the broker offers it; Java's is behind a switch (useHeartbeatV2).
+- What was told counts for one connection: a broker that restarted, or another one at the same address, is told everything.
+- A broker that asks for the subscriptions gets them at once, not with the next heartbeat.
+- The fingerprint is a number of our own: brokers only compare it with that of the group's last heartbeat. Where members of another language
+  send theirs (Java's by default do not), every heartbeat of the group is full.
+"""
+
+import zlib
+from dataclasses import replace
+from typing import Final
+
+from ogive.client import api
+from ogive.transport.connection import Connection
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies import ConsumerData, HeartbeatData
+
+_INT_MAX: Final = 0x7FFFFFFF
+
+
+class Heartbeats:
+    """Sends them, and remembers who knows what."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._told: dict[str, tuple[Connection, tuple[ConsumerData, ...]]] = {}  # by address; only brokers that take short ones
+
+    async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> int:
+        """Returns the broker's version number. Raises OgiveError."""
+        connection, told = self._pool.existing(address), self._told.pop(address, None)
+        data = replace(data, fingerprint=fingerprint(data))
+        if connection is not None and not full and told == (connection, data.consumers):
+            answer = await api.heartbeat(self._pool, address, without_subscriptions(data), timeout_s=timeout_s)
+            if self._pool.existing(address) is connection and answer.subscription_changed is False:
+                self._told[address] = told
+                return answer.version
+            # not noted: where members of a group differ for good, the next one is full again, and a single request
+            return (await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)).version
+        answer = await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
+        connection = self._pool.existing(address)
+        if connection is not None and answer.supports_v2 and answer.subscription_changed is False:
+            self._told[address] = (connection, data.consumers)
+        return answer.version
+
+    def forget_all_but(self, addresses: set[str]) -> None:
+        self._told = {address: told for address, told in self._told.items() if address in addresses}
+
+
+def fingerprint(data: HeartbeatData) -> int:
+    """Of everything but who says it and when it was subscribed: alike for all members that run the same program. 0 without consumers."""
+    if not data.consumers:
+        return 0
+    consumers = tuple(
+        replace(consumer, subscriptions=tuple(replace(subscription, version=0) for subscription in consumer.subscriptions))
+        for consumer in data.consumers
+    )
+    return zlib.crc32(replace(data, client_id="", consumers=consumers, fingerprint=0).encode()) & _INT_MAX or 1
+
+
+def without_subscriptions(data: HeartbeatData) -> HeartbeatData:
+    return replace(data, consumers=tuple(replace(consumer, subscriptions=()) for consumer in data.consumers), without_sub=True)

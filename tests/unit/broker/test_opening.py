@@ -1,0 +1,66 @@
+"""Files that were damaged, or made by somebody else, cost their entries and not the start."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ogive.broker.config import BrokerConfig
+from ogive.broker.opening import Machine, Opened, open_all
+from ogive.store.writer import InlineWriter
+from tests.chaos.recorder import MemoryFs
+from tests.stores import message, run_now
+
+ROOT = Path("/store")
+LONG = "9" * 5000  # Python refuses to make a number of so many digits
+DAMAGED = {
+    "consumerOffset.json": [
+        '{"offsetTable":{"T@G":{"LONG":1,"0":5}}}',
+        '{"offsetTable":{{"a":1}:{"0":1},"T@G":{"0":5,"1":999999999999999999999999999999}}}',
+    ],
+    "delayOffset.json": [
+        '{"offsetTable":{"LONG":5}}',
+        '{"offsetTable":{{"a":1}:5}}',
+        '{"offsetTable":{"3":999999999999999999999999999999}}',
+    ],
+    "retention.json": [
+        '{"boot":"b","at":1,"elapsed":1,"fullAt":{"LONG":1}}',
+        '{"boot":"b","at":1,"elapsed":1,"fullAt":{{"a":1}:1}}',
+        '{"boot":"b","at":1,"elapsed":1,"fullAt":{"0":LONG}}'.replace("LONG", "9" * 400),
+        '{"boot":"b","at":NaN,"elapsed":NaN,"fullAt":{"0":Infinity}}',
+    ],
+}
+
+
+def opened(fs: MemoryFs) -> Opened:
+    return open_all(BrokerConfig(data=ROOT, segment_bytes=4096), Machine(fs=fs, writer=InlineWriter, store={"index_slots": 16}))
+
+
+@pytest.fixture
+def disk() -> MemoryFs:
+    """Five messages."""
+    fs = MemoryFs(None, {Path("/")})
+    store = opened(fs).store
+    store.start(run_now, writer=InlineWriter)
+    for _ in range(5):
+        store.put([message()], lambda _: None)
+    store.close()
+    return fs
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DAMAGED.items() for text in texts], ids=range(9))
+async def test_a_broker_starts_with_a_damaged_table(disk: MemoryFs, name: str, text: str) -> None:
+    handle = disk.open(ROOT / "config" / name, create=True)
+    disk.pwrite(handle, text.replace("LONG", LONG).encode(), 0)
+    disk.close(handle)
+    found = opened(disk)
+    assert found.store.max_offset("T", 0) == 5
+    assert (found.offsets.get("G", "T", 0) == 5) == (name == "consumerOffset.json")
+    assert json.dumps(found.offsets.snapshot()())
+    await found.retention.save()
+    assert b"NaN" not in disk.names[ROOT / "config" / "retention.json"].data
+
+
+def test_a_list_of_queues_that_is_nested_too_deep_is_made_again(disk: MemoryFs) -> None:
+    disk.names[ROOT / "queues.json"].data[:] = b"[" * 100_000
+    assert opened(disk).store.max_offset("T", 0) == 5
