@@ -32,7 +32,7 @@ test:
 	@$(pytest) $(TESTS) $(ARGS)
 
 test-slow:
-	@tools/setup fuzz
+	@tools/setup slow
 	@mkdir -p .cache && rm -f .cache/figures.jsonl
 	@OGIVE_FIGURES=$(CURDIR)/.cache/figures.jsonl $(pytest) --nightly -m nightly tests $(ARGS)
 	@$(python) tools/reliability.py .cache/figures.jsonl

@@ -121,7 +121,7 @@ class _Reading:
             fail_on_data_loss=self._options.fail_on_data_loss,
             patience=Patience(self._options.poll_timeout_s),
         )
-        for covered, records in _joined(answers):
+        for covered, records in joined(answers):
             batch = decoder.decode(records, options.access.namespace.strip_queue(covered.queue))
             if wanted.takes_all and batch.num_rows != len(covered):
                 self._look_for_holes(covered, records)
@@ -137,7 +137,7 @@ class _Reading:
             self._lost(data_loss(gone))
 
 
-def _joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
+def joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
     """Answers of one queue joined up to BATCH_BYTES: Apache's brokers give 32 messages at a time."""
     parts: list[bytes] = []
     size = 0
