@@ -22,7 +22,6 @@ from tests.interop import apache
 from tests.interop.apache import VERSION, Apache
 from tests.peers import RunningBroker, our_broker
 
-pytestmark = pytest.mark.alone
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
 LEVELS = "1s 2s 30s " + " ".join(["1s"] * 15)
