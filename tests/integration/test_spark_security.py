@@ -1,9 +1,10 @@
-"""Listeners and tables on Spark at a broker that asks for credentials and speaks TLS only."""
+"""Listeners, tables and pipelines on Spark at a broker that asks for credentials and speaks TLS only."""
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -16,7 +17,9 @@ import ogive
 from ogive.client.credentials import read_credentials, trusting
 from ogive.client.listener import AnyListener
 from ogive.errors import NoPermission
-from ogive.pipelines import Stop
+from ogive.pipelines import Stop, archive, mirror
+from ogive.pipelines.mirror import prepare as prepare_copy
+from ogive.pipelines.running import reach
 from ogive.spark.access import Access
 from ogive.spark.consuming import consume
 from ogive.spark.jobs import prepare, run_listeners
@@ -144,3 +147,30 @@ def test_a_job_with_credentials_and_tls(
     assert "rocketmq" in out
     assert SECRET not in out + err
     assert all(SECRET not in str(file.read_bytes()) for file in (tmp_path / "checkpoint").rglob("*") if file.is_file())
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Another cluster, with another authority and other users: nothing of the first one is of use there."""
+    folder = tmp_path_factory.mktemp("other")
+    with start(folder, "copier") as broker:
+        found = Guarded(broker, folder, "copier")
+        with ogive.Admin(client=found.root()) as admin:
+            admin.create_user("copier", SECRET)
+        found.allow("Topic:* Pub,Sub,Get,Create", "Group:* Sub,Get,Create,Update", "Cluster:* Get")
+        yield found
+
+
+def test_dry_runs_and_topics_of_a_mirror_at_guarded_clusters(guarded: Guarded, other: Guarded, topic: str, tmp_path: Path) -> None:
+    """What asks the brokers without Spark."""
+    fill(guarded, topic, 12)
+    guarded.allow(f"Topic:{topic} Sub,Get")
+    nobody = cast(SparkSession, None)
+    here: dict[str, Any] = {"topics": [topic], "security": guarded.security, "stop": Stop(), "say": print, "dry_run": True}
+    assert archive(nobody, name_server=guarded.broker.name_server, to=tmp_path / "lake", **here).read == 12
+    there: dict[str, Any] = {"target": other.broker.name_server, "target_security": other.security}
+    assert mirror(nobody, source=guarded.broker.name_server, state=tmp_path / "state", **there, **here).read == 12
+    prepare_copy(guarded.options, topic, other.options, f"COPY_{topic}")
+    with ogive.Admin(client=other.root()) as admin:
+        assert len(admin.offsets(f"COPY_{topic}")) == 2
+    assert reach(guarded.broker.name_server, guarded.security).spans([topic])
