@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 python = .venv/bin/python
 ARGS ?=
 # two tests at a time: many wait for times or peers (ARGS="-n 0": one after the other, as a debugger needs it)
-pytest = $(python) -m pytest -q -n 2 --dist loadgroup
+pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
 # Apache's older releases, and the client's part of the integration suite, which runs on them too
@@ -16,7 +16,7 @@ client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
 
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
-	@echo "make test      all tests that need no Java peer, the fast ones first (ARGS=\"-k name\": some of them)"
+	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
 	@echo "make test-slow the long sizes of the reliability tests, under an hour"
 	@echo "make check     format, lint, types, unit tests"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
@@ -32,7 +32,7 @@ test:
 	@$(pytest) $(TESTS) $(ARGS)
 
 test-slow:
-	@tools/setup fuzz
+	@tools/setup slow
 	@mkdir -p .cache && rm -f .cache/figures.jsonl
 	@OGIVE_FIGURES=$(CURDIR)/.cache/figures.jsonl $(pytest) --nightly -m nightly tests $(ARGS)
 	@$(python) tools/reliability.py .cache/figures.jsonl

@@ -1,32 +1,45 @@
 """ogive's Spark source and sink beside Spark's own Kafka source and sink: one session, the same rows, both brokers on this machine.
 
-    python -m bench.spark             # ours on our broker and on Apache's, Kafka's; 100 B and 1 KiB
+    python -m bench.spark             # ours on our broker and on Apache's, Kafka's; 100 B and 1 KiB; under 15 minutes
     python -m bench.spark --quick     # a tenth of the rows: to see that it runs
     python -m bench.spark --only ogive
+    python -m bench.spark --write     # and the table into docs/performance.md
 
 Figures are medians of three, after a warm-up. "Same columns" are those of Kafka's source: key, body, topic, queue, offset, timestamp.
+Each figure is printed when it is there. One that takes too long ends the run, as does --minutes: the table of what was measured is printed,
+and the exit status is 1. What Spark says is in a file, whose end is shown when something fails.
 """
 
 import argparse
+import os
 import shutil
+import signal
 import statistics
+import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import ogive
 import ogive.spark
 from bench.kafka import CONNECTOR, jars, kafka
 from bench.peers import running
 from ogive.model import MessageQueue
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.ranges import QueueRange
+from ogive.spark.reader import joined
 from ogive.spark.rpc import cluster
 from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema, only
 from tests.peers import RunningBroker
+from tests.processes import tail
 from tests.topics import Wire
 
 if TYPE_CHECKING:
@@ -36,8 +49,70 @@ SIZES: Final = {"100 B": (100, 1_000_000), "1 KiB": (1024, 300_000)}
 SAME: Final = "keys string, body binary, topic string, queueId int, queueOffset bigint, storeTimestamp timestamp"
 REPEATS: Final = 3
 PEERS: Final = ("ogive", "apache", "kafka")
+MOST_S: Final = 120.0  # one run of one measurement
+ENOUGH_S: Final = 30.0  # after so long a figure is the median of the runs that it has
+LATENCY: Final = "a batch of a stream, 1,000 messages/s (ms)"
+LATENCY_S: Final = 15.0
+DOCS: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- spark: written by python -m bench.spark --write -->", "<!-- end of spark -->"
 
-Rates = dict[str, float]
+Figures = dict[str, float]
+
+
+class Stuck(Exception):
+    """A measurement took too long, or the time of the whole run is over."""
+
+
+class Book:
+    """What was measured so far, of each peer, and how long the run may still take."""
+
+    def __init__(self, minutes: float) -> None:
+        self.figures: dict[str, Figures] = {}
+        self._began = time.monotonic()
+        self._deadline = self._began + 60 * minutes
+        self._peer = ""
+
+    def begin(self, peer: str) -> None:
+        self._peer = peer
+        self.figures[peer] = {}
+        self.say("starting the broker")
+
+    def say(self, text: str) -> None:
+        passed = int(time.monotonic() - self._began)
+        print(f"{passed // 60:2}:{passed % 60:02} {self._peer:7} {text}", flush=True)
+
+    def note(self, name: str, value: float) -> None:
+        self.figures[self._peer][name] = value
+        self.say(f"{name}: {value:,.0f}{'' if name.endswith(')') else ' rows/s'}")
+
+    def timed(self, name: str, work: Callable[[], object]) -> float:
+        """The seconds that *work* took, in a thread of its own: one that hangs is left alone. Raises Stuck, or what *work* raises."""
+        left = min(MOST_S, self._deadline - time.monotonic())
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as exc:  # noqa: BLE001  # handed on below
+                raised.append(exc)
+
+        thread = threading.Thread(target=run, daemon=True)
+        started = time.perf_counter()
+        thread.start()
+        thread.join(max(left, 0.0))
+        if thread.is_alive():
+            raise Stuck(f"{name}: not done after {max(left, 0.0):.0f} s" + ("" if left == MOST_S else ", and the time of the run is over"))
+        if raised:
+            raise raised[0]
+        return time.perf_counter() - started
+
+    def repeated(self, name: str, work: Callable[[], object]) -> float:
+        spent = self.timed(name, work)  # warm
+        runs: list[float] = []
+        while len(runs) < REPEATS and (not runs or spent < ENOUGH_S):
+            runs.append(self.timed(name, work))
+            spent += runs[-1]
+        return statistics.median(runs)
 
 
 def main() -> int:
@@ -46,26 +121,63 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     parser.add_argument("--only", choices=PEERS, help="one peer only")
+    parser.add_argument("--minutes", type=float, default=14.0, help="of the whole run; default 14")
+    parser.add_argument("--write", action="store_true", help="the table into docs/performance.md, if it is whole")
     options = parser.parse_args()
-    peers = [options.only] if options.only else PEERS
-    config = {"spark.ui.showConsoleProgress": "false"}
-    if "kafka" in peers:
-        config["spark.jars"] = ",".join(map(str, jars(CONNECTOR, transitive=False)))
-    spark = ogive.spark.session("bench", master="local[2]", memory="1g", config=config)
-    spark.sparkContext.setLogLevel("ERROR")
+    if options.write and (options.quick or options.only):
+        parser.error("--write needs the whole run")
+    book = Book(options.minutes)
     directory = Path(tempfile.mkdtemp(prefix="ogive-bench-"))
-    figures: dict[str, Rates] = {}
+    log = directory / "spark.log"
+    fault = ""
+    try:
+        run(book, [options.only] if options.only else PEERS, 10 if options.quick else 1, directory, log)
+    except Exception as exc:  # noqa: BLE001  # whatever it was: what is measured is not lost
+        fault = str(exc) if isinstance(exc, Stuck) else traceback.format_exc()
+        print(f"\n{tail(log)}\n\n{fault}", file=sys.stderr)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    text = table(book.figures)
+    print(f"\n{text}")
+    if options.write and not fault:
+        write(text)
+    return 1 if fault else 0
+
+
+def run(book: Book, peers: "tuple[str, ...] | list[str]", divisor: int, directory: Path, log: Path) -> None:
+    book.say("starting Spark")
+    spark = start_spark("kafka" in peers, log)
+    stopping = False
     try:
         for peer in peers:
-            rates = figures[peer] = {}
+            book.begin(peer)
             with _peer(peer, directory / peer) as address:
                 for size, (body_bytes, rows) in SIZES.items():
-                    measure(spark, peer, address, size, body_bytes, rows // (10 if options.quick else 1), directory, rates)
+                    measure(book, spark, address, size, body_bytes, rows // divisor, directory)
+        stopping = True
     finally:
-        spark.stop()
-        shutil.rmtree(directory)
-    print_table(figures)
-    return 0
+        jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a session that this process has started has one
+        if stopping:
+            spark.stop()
+        else:
+            os.kill(jvm, signal.SIGKILL)  # it may hang; its Python processes end with it
+
+
+def start_spark(with_kafka: bool, log: Path) -> "SparkSession":
+    """The JVM and all that it starts speak into *log*."""
+    config = {"spark.ui.showConsoleProgress": "false"}
+    if with_kafka:
+        config["spark.jars"] = ",".join(map(str, jars(CONNECTOR, transitive=False)))
+    ours = os.dup(2)
+    with log.open("w") as out:
+        os.dup2(out.fileno(), 2)
+        try:
+            spark = ogive.spark.session("bench", master="local[2]", memory="1g", config=config)
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 @contextmanager
@@ -79,54 +191,57 @@ def _peer(peer: str, directory: Path) -> Iterator[RunningBroker | str]:
 
 
 def measure(
-    spark: "SparkSession", peer: str, address: "RunningBroker | str", size: str, body_bytes: int, rows: int, directory: Path, rates: Rates
+    book: Book, spark: "SparkSession", address: "RunningBroker | str", size: str, body_bytes: int, rows: int, directory: Path
 ) -> None:
     """Everything on one broker with bodies of one size."""
-
-    def note(name: str, seconds: float, count: int = rows) -> None:
-        rates[f"{size}: {name}"] = count / seconds
-        print(f"{peer:7} {size}: {name}: {count / seconds:,.0f} rows/s", flush=True)
-
     topic = f"Rows_{body_bytes}"
     frame = spark.range(rows).selectExpr(
         f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body", "cast(id as string) as key"
     )
     if isinstance(address, str):
-        send, readers, streams = _of_kafka(spark, frame, address, topic)
+        sinks, readers, streams = _of_kafka(spark, frame, address, topic)
     else:
-        send, readers, streams = _of_ogive(spark, frame, address, topic)
-    note("sink", timed(send))
+        sinks, readers, streams = _of_ogive(spark, frame, address, topic)
+    for name, send in sinks.items():
+        book.note(f"{size}: {name}", rows / book.timed(name, send))
     for name, load in readers.items():
-        note(name, repeated(partial(count, load)))
+        book.note(f"{size}: {name}", rows / book.repeated(name, partial(count, load)))
     for name, load in streams.items():
-        note(name, repeated(partial(drain, load, directory)))
+        book.note(f"{size}: {name}", rows / book.repeated(name, partial(drain, load, directory)))
     if not isinstance(address, str):
-        note_ceiling(address.name_server, topic, note)
+        note_ceiling(book, address.name_server, topic, size)
+    if body_bytes == 100:
+        sending = _kafka_sender(spark, address, topic) if isinstance(address, str) else _ogive_sender(address, topic)
+        found: list[float] = []
+        book.timed(LATENCY, lambda: found.append(latency_ms(next(iter(streams.values())), sending, directory)))
+        book.note(LATENCY, found[0])
 
 
 Loads = dict[str, Callable[[], "DataFrame"]]
 
 
-def _of_kafka(spark: "SparkSession", frame: "DataFrame", address: str, topic: str) -> tuple[Callable[[], object], Loads, Loads]:
+Sends = dict[str, Callable[[], object]]
+
+
+def _of_kafka(spark: "SparkSession", frame: "DataFrame", address: str, topic: str) -> tuple[Sends, Loads, Loads]:
     """What fills the topic, and what reads it as batches and streams."""
     server = {"kafka.bootstrap.servers": address}
     start = {**server, "subscribe": topic, "startingOffsets": "earliest"}
     send = frame.selectExpr("key", "body as value").write.format("kafka").options(**server, topic=topic).mode("append")
     limit = {"maxOffsetsPerTrigger": "1000000"}  # as ours by default
     return (
-        send.save,
+        {"sink": send.save},
         {"batch, same columns": lambda: spark.read.format("kafka").options(**start).load()},
         {"stream, same columns": lambda: spark.readStream.format("kafka").options(**start, **limit).load()},
     )
 
 
-def _of_ogive(spark: "SparkSession", frame: "DataFrame", broker: RunningBroker, topic: str) -> tuple[Callable[[], object], Loads, Loads]:
+def _of_ogive(spark: "SparkSession", frame: "DataFrame", broker: RunningBroker, topic: str) -> tuple[Sends, Loads, Loads]:
     server = {"nameServer": broker.name_server}
     wide = f"{topic}_64"
     for name, queues in ((topic, 2), (wide, 64)):
         Wire(broker).create(name, queues)
     rows = frame.selectExpr("key as keys", "body").write.format("rocketmq").options(**server).mode("append")
-    rows.save(wide)
 
     def table(name: str, schema: str | None = None) -> "DataFrame":
         reader = spark.read.format("rocketmq").options(**server)
@@ -134,7 +249,7 @@ def _of_ogive(spark: "SparkSession", frame: "DataFrame", broker: RunningBroker, 
 
     stream = spark.readStream.format("rocketmq").options(**server, subscribe=topic, startingOffsets="earliest").schema(SAME)
     return (
-        lambda: rows.save(topic),
+        {"sink": lambda: rows.save(topic), "sink, 64 queues": lambda: rows.save(wide)},
         {
             "batch, same columns": lambda: table(topic, SAME),
             "batch, all columns": lambda: table(topic),
@@ -156,14 +271,72 @@ def drain(load: Callable[[], "DataFrame"], directory: Path) -> None:
     query.awaitTermination()
 
 
-def note_ceiling(name_server: str, topic: str, note: Callable[[str, float, int], None]) -> None:
-    """One core, without Spark: pulls alone, and decoding alone of answers that lie in memory."""
+def latency_ms(load: Callable[[], "DataFrame"], sending: Callable[[threading.Event], None], directory: Path) -> float:
+    """How long a micro-batch takes, from planning to commit, while messages come steadily; the first third of the time is warm-up."""
+    checkpoint = tempfile.mkdtemp(dir=directory)
+    query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
+    ended = threading.Event()
+    sender = ThreadPoolExecutor(1)
+    try:
+        query.processAllAvailable()  # the rows that are there
+        sent = sender.submit(sending, ended)
+        time.sleep(LATENCY_S / 3)
+        before = {progress["batchId"] for progress in query.recentProgress}
+        time.sleep(LATENCY_S * 2 / 3)
+        progress = [one for one in query.recentProgress if one["batchId"] not in before and one["numInputRows"]]
+    finally:
+        ended.set()
+        query.stop()
+        sender.shutdown(wait=False)
+    sent.result()
+    if not progress:
+        raise Stuck(f"{LATENCY}: no batch came to its end in {LATENCY_S * 2 / 3:.0f} s")
+    return statistics.median(float(one["durationMs"]["triggerExecution"]) for one in progress)
+
+
+def _steadily(send: Callable[[], object], ended: threading.Event) -> None:
+    """1,000 times a second, ten at a time."""
+    due = time.monotonic()
+    while not ended.wait(max(0.0, due - time.monotonic())):
+        for _ in range(10):
+            send()
+        due += 0.01
+
+
+def _ogive_sender(broker: RunningBroker, topic: str) -> Callable[[threading.Event], None]:
+    def run(ended: threading.Event) -> None:
+        with ogive.Producer(broker.name_server) as producer:
+            _steadily(lambda: producer.submit(topic, b"x" * 100), ended)
+
+    return run
+
+
+def _kafka_sender(spark: "SparkSession", server: str, topic: str) -> Callable[[threading.Event], None]:
+    """Kafka's own producer, in the driver's JVM: a call from here is about what a submit of ours costs."""
+
+    def run(ended: threading.Event) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        settings = jvm.java.util.HashMap()
+        settings["bootstrap.servers"] = server
+        settings["key.serializer"] = settings["value.serializer"] = "org.apache.kafka.common.serialization.ByteArraySerializer"
+        producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
+        record = jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, bytearray(b"x" * 100))
+        try:
+            _steadily(lambda: producer.send(record), ended)
+        finally:
+            producer.close()
+
+    return run
+
+
+def note_ceiling(book: Book, name_server: str, topic: str, size: str) -> None:
+    """One core, without Spark: pulls alone, and decoding alone of answers that lie in memory, joined as in a task."""
     here = cluster((name_server,))
     ranges = [QueueRange(queue, span.min_offset, span.max_offset) for queue, span in here.spans((topic,)).items()]
     rows = sum(map(len, ranges))
     answers: list[tuple[MessageQueue, bytes]] = []
-    pulling = timed(lambda: answers.extend((covered.queue, body) for covered, body in here.read(ranges)))
-    note("pulls alone, one process", pulling, rows)
+    pulling = book.timed("pulls", lambda: answers.extend((covered.queue, body) for covered, body in joined(here.read(ranges))))
+    book.note(f"{size}: pulls alone, one process", rows / pulling)
     for name, columns in (("same columns", [part.split()[0] for part in SAME.split(", ")]), ("all columns", MESSAGE_COLUMNS.names)):
         decoder = RecordDecoder(arrow_schema(only(MESSAGE_COLUMNS, *columns)))
 
@@ -171,28 +344,30 @@ def note_ceiling(name_server: str, topic: str, note: Callable[[str, float, int],
             for queue, body in answers:
                 decoder.decode(body, queue)
 
-        note(f"decoding alone, one core, {name}", repeated(decode), rows)
+        book.note(f"{size}: decoding alone, one core, {name}", rows / book.repeated("decoding", decode))
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def repeated(work: Callable[[], object]) -> float:
-    work()  # warm
-    return statistics.median(timed(work) for _ in range(REPEATS))
-
-
-def print_table(figures: dict[str, Rates]) -> None:
+def table(figures: dict[str, Figures]) -> str:
+    """Thousands of rows a second, but where a name says its unit; Kafka has one source, beside which both of ours stand."""
     names = list(dict.fromkeys(name for rates in figures.values() for name in rates))
-    print(f"\n| thousand rows/s | {' | '.join(figures)} | ogive to kafka |\n|---|{'---|' * (len(figures) + 1)}")
+    lines = [f"| thousand rows/s | {' | '.join(figures)} | ogive to kafka |", "|---" * (len(figures) + 2) + "|"]
     for name in names:
-        cells = [f"{rates[name] / 1000:,.0f}" if name in rates else "" for rates in figures.values()]
+        unit = 1 if name.endswith(")") else 1000
+        cells = [f"{rates[name] / unit:,.0f}" if name in rates else "" for rates in figures.values()]
         ours, theirs = figures.get("ogive", {}).get(name), figures.get("kafka", {}).get(name.replace("all columns", "same columns"))
         ratio = f"{ours / theirs:.2f}" if ours and theirs else ""
-        print(f"| {name} | {' | '.join(cells)} | {ratio} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {ratio} |")
+    return "\n".join(lines)
+
+
+def write(text: str) -> None:
+    """The table between the two marks in the docs."""
+    page = DOCS.read_text("utf-8")
+    head, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"{DOCS}: the marks {BEGIN} and {END} are missing")
+    DOCS.write_text(f"{head}{BEGIN}\n\nRun of {datetime.now(UTC):%Y-%m-%d}:\n\n{text}\n\n{END}{after}", "utf-8")
 
 
 if __name__ == "__main__":

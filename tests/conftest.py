@@ -5,9 +5,11 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
@@ -15,6 +17,12 @@ from tests.peers import Flavour, RunningBroker, start_broker
 hypothesis.settings.register_profile("ogive", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("ogive")
 
+OWN_PEERS = (
+    "test_store_exchange.py",
+    "test_store_exchange_load.py",
+    "test_timers.py",
+    "test_transactions.py",
+)  # each test starts and stops what it talks to
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
 
 
@@ -28,8 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Fast tests first: unit tests, then the others, then whatever is marked as slow. On Apache's broker only what asks for a broker.
 
-    Of several workers (``-n 2``) one runs a whole file, so that its fixtures start once, and one runs all that needs Spark. Long tests that
-    share nothing with the others of their file (``alone``) go to whoever is free.
+    Of several workers (``-n 2``) each begins with the long ones, so that none is at one when the others have ended.
     """
     if config.getoption("--broker") == "apache":
         elsewhere = [item for item in items if "flavour" not in getattr(item, "fixturenames", ())]
@@ -49,10 +56,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = item.get_closest_marker("slow") is not None
         return slow, any(item.get_closest_marker(name) for name in LAST), "tests/unit/" not in item.nodeid
 
-    items.sort(key=cost)
-    for item in items:
-        shared = "spark" if item.get_closest_marker("spark") else item.location[0]
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if item.get_closest_marker("alone") else shared))
+    def rank(item: pytest.Item) -> tuple[bool, ...]:
+        marked = (item.get_closest_marker(name) is not None for name in ("alone", "spark", "slow", "rel"))
+        return item.path.name not in OWN_PEERS, *(not found for found in marked), "tests/unit/" in item.nodeid
+
+    items.sort(key=rank if hasattr(config, "workerinput") else cost)
+
+
+class OneFileOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
+    """A worker runs a whole file of tests/interop, whose broker or whose hundred commands would else start in each; the rest one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return path if path.startswith("tests/interop/") and path.rpartition("/")[2] not in OWN_PEERS else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneFileOneWorker:
+    return OneFileOneWorker(config, log)
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:
@@ -64,7 +84,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     ran = os.environ.get("OGIVE_RAN")
     if ran and report.when == "call" and report.passed:
         with Path(ran).open("a", encoding="utf-8") as file:
-            file.write(report.nodeid.partition("@")[0] + "\n")  # a worker adds the group of its test behind an @
+            file.write(report.nodeid + "\n")
 
 
 @pytest.fixture(scope="session")

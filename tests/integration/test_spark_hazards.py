@@ -18,6 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ogive.model import MessageQueue
+from tests.integration.state_job import PATIENCE
+from tests.spark_clusters import CONNECT, run_job
 from tests.topics import Stream, Wire, bodies, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -190,3 +192,29 @@ def test_offsets_are_one_text(wire: Wire, stream: Stream, topic: str, tmp_path: 
     offset = json.loads(written.read_text().split("\n")[2])
     queue_ids = next(iter(offset["q"][topic].values()))
     assert list(queue_ids) == [str(queue_id) for queue_id in range(12)]
+
+
+@pytest.mark.nightly
+def test_state_with_timers_never_ends_under_available_now(wire: Wire, topic: str, tmp_path: Path) -> None:
+    """(f): transformWithState with a TTL, so in processing time, runs batches without rows for ever; without one the query ends.
+
+    A source cannot end it. Ours gives no row twice, and our own jobs keep state in other ways: below.
+    """
+    if not CONNECT.exists():
+        pytest.skip("transformWithState needs pandas and protobuf: tools/setup slow")
+    wire.create(topic, 2)
+    wire.send(topic, 0, bodies(END))
+    run_job(["-m", "tests.integration.state_job", wire.name_server, topic, str(tmp_path)], tmp_path, {"PYTHONPATH": str(CONNECT)})
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert (found["None"]["ended"], found["None"]["rows"]) == (True, END)
+    assert (found["ProcessingTime"]["ended"], found["ProcessingTime"]["rows"]) == (False, END)
+    assert found["ProcessingTime"]["without"] >= PATIENCE
+
+
+def test_none_of_our_jobs_keeps_state_with_timers() -> None:
+    """(f): pipelines, demo and examples run with trigger(availableNow=True), by default or by an option; test_spark_ease.py runs one that
+    drops duplicates with the state that Spark keeps itself, and it ends."""
+    root = Path(__file__).parents[2]
+    jobs = [path for folder in ("src/ogive", "examples") for path in (root / folder).rglob("*.py")]
+    assert any("availableNow=True" in path.read_text("utf-8") for path in jobs)
+    assert [path for path in jobs if "transformWithState" in path.read_text("utf-8")] == []

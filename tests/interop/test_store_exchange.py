@@ -15,12 +15,13 @@ import pytest
 import ogive
 from ogive.broker import apache_conf
 from ogive.store import MessageStore, StoreConfig
+from ogive.store.consumequeue import ENTRY
+from ogive.store.verify import verify
 from ogive.wire import java_json
 from tests.interop import apache
-from tests.interop.apache import Apache
+from tests.interop.apache import VERSION, Apache
 from tests.peers import RunningBroker, our_broker
 
-pytestmark = pytest.mark.alone
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
 LEVELS = "1s 2s 30s " + " ".join(["1s"] * 15)
@@ -94,18 +95,18 @@ def wait_until_saved(data: Path) -> None:
         time.sleep(0.2)
 
 
-def new_apache(folder: Path) -> Apache:
-    """With the settings that ours left in the store, or, where it has none yet, with other sizes than ours has."""
+def new_apache(folder: Path, version: str = VERSION, *, levels: str = LEVELS, **more: str) -> Apache:
+    """With the settings that ours left in the store, or, where it has none yet, with other sizes than ours has; and with *more*."""
     file = folder / "store" / apache_conf.NAME
     settings = {
-        "messageDelayLevel": LEVELS, "mappedFileSizeCommitLog": str(32 * 1024 * 1024), "mappedFileSizeConsumeQueue": "2000000",
+        "messageDelayLevel": levels, "mappedFileSizeCommitLog": str(32 * 1024 * 1024), "mappedFileSizeConsumeQueue": "2000000",
         "maxHashSlotNum": "10000", "maxIndexNum": "40000",
     }  # fmt: skip
     if file.exists():
         lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
         settings = dict(line.split("=", 1) for line in lines)
         assert settings["storePathRootDir"] == str(folder / "store")
-    return Apache(folder, settings)
+    return Apache(folder, settings | more, version=version)
 
 
 def check_files(data: Path, ours: str) -> None:
@@ -159,3 +160,44 @@ def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Ca
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64
         assert by_key(again.name_server) == KEYED
     check_files(tmp_path / "store", "what Apache's broker left")
+
+
+EXTENSION = {"enableConsumeQueueExt": "true", "enableCalcFilterBitMap": "true"}
+
+
+def filtered(name_server: str, group: str, count: int) -> list[str]:
+    """The bodies of tag "a", which the broker chooses by its queues, and as many by SQL92."""
+    lines = apache.consume(name_server, "Plain", group, count, expression="a")
+    assert {line["tags"] for line in lines} == {"a"}
+    by_sql = apache.consume(name_server, "Plain", f"{group}-sql", count, sql="TAGS = 'a'")
+    assert sorted(line["body"] for line in by_sql) == sorted(line["body"] for line in lines)
+    return [line["body"] for line in lines]
+
+
+def addresses(data: Path) -> int:
+    """Entries of Plain's queues with an address in the extension's files in the place of the tag's hash."""
+    files = [path.read_bytes() for path in (data / "consumequeue" / "Plain").glob("*/*")]
+    return sum(code < -(2**31) for file in files for _, size, code in ENTRY.iter_unpack(file) if size)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_queues_with_extension_files_go_to_ours_and_back(tmp_path: Path) -> None:
+    """Apache's enableConsumeQueueExt. Ours makes the queues again, without addresses; Apache's uses its extension for what it gets then."""
+    even = {f"message {index}" for index in range(0, 60, 2)}
+    with new_apache(tmp_path, **EXTENSION) as theirs:
+        apache.send(theirs.name_server, "Plain", 40, tags="a,b")
+        apache.send(theirs.name_server, "Late", 3, delay=LATE)
+        theirs.stop()
+    assert addresses(tmp_path / "store") == 40
+    assert not [problem for problem in verify(tmp_path / "store").problems if "does not say what the log says" in problem]
+    with our_broker(tmp_path, delay_levels=LEVELS) as ours:
+        assert set(filtered(ours.name_server, "ours", 20)) == even - {f"message {index}" for index in range(40, 60)}
+        apache.send(ours.name_server, "Plain", 10, first=40, tags="a,b")
+        assert delayed(ours.name_server) == {"message 0", "message 1", "message 2"}
+        ours.stop()
+    assert addresses(tmp_path / "store") == 0
+    with new_apache(tmp_path, **EXTENSION) as again:
+        apache.send(again.name_server, "Plain", 10, first=50, tags="a,b")
+        assert set(filtered(again.name_server, "theirs", 30)) == even
+        assert addresses(tmp_path / "store") == 10

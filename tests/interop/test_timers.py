@@ -68,7 +68,6 @@ def wait_until_saved(data: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "end",
     [pytest.param(methodcaller("stop"), id="stopped"), pytest.param(methodcaller("kill"), id="killed", marks=pytest.mark.nightly)],

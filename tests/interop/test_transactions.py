@@ -63,7 +63,6 @@ def test_another_java_producer_answers_for_one_that_died(ogive_broker: Broker, t
     assert bodies(name_server, topic, group, 4) == ["check-commit 0", "check-commit 2", "check-commit 4", "commit 100"]
 
 
-@pytest.mark.alone
 def test_apaches_load_generator_is_asked_nothing_unexpected(tmp_path: Path) -> None:
     """Its checks that it did not ask for, or has answered before, are counted; so are messages that arrive against its will.
 
@@ -110,7 +109,6 @@ def settle(name_server: str) -> None:
         assert sum(row.max_offset for row in admin.offsets("Tx")) == 5
 
 
-@pytest.mark.alone
 @ends
 def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
     with our_broker(tmp_path) as ours:
@@ -120,7 +118,6 @@ def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, end: Callable[
         settle(theirs.name_server)
 
 
-@pytest.mark.alone
 @ends
 def test_we_settle_what_is_open_in_apaches_store(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
     """A kill takes the marks that Apache's broker collects for 3 s: the commits themselves show what is settled."""

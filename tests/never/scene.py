@@ -4,6 +4,7 @@ Times are short by configuration. Whatever a test waits for has a generous deadl
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
 from tests.ledger import Ledger
 
-WAIT_S = 60.0
+WAIT_S = float(os.environ.get("OGIVE_TEST_WAIT_S", "60"))  # mutations.py makes it shorter: there most waits are in vain
 TOPIC, GROUP, RETRY = "Orders", "billing", "%RETRY%billing"
 
 PULL = RequestCode.PULL_MESSAGE

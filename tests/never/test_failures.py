@@ -24,7 +24,7 @@ from ogive.client.listener import AnyListener, later
 from ogive.model import MessageExt, MessageQueue, dlq_topic
 from ogive.testing import Broker
 from tests.ledger import Ledger
-from tests.never.scene import GROUP, HEARTBEAT, TOPIC, Scene, until
+from tests.never.scene import GROUP, HEARTBEAT, TOPIC, WAIT_S, Scene, until
 
 QUICK = ConsumerConfig(rebalance_pause_s=0.1, persist_period_s=0.1, pull_retry_s=0.1)
 
@@ -207,7 +207,7 @@ async def test_case_11_members_that_subscribe_differently_are_told(real: Broker,
             def told() -> bool:
                 return "members of a group must subscribe alike" in caplog.text
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_S):
                 while not told():
                     for tag, queue_id in itertools.product(("paid", "refunded"), range(2)):
                         await producer.send(topic, tag.encode(), tag=tag, queue=MessageQueue(topic, "broker-a", queue_id))

@@ -24,9 +24,8 @@ from ogive.testing import FakeBroker
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
 from tests.never.hostile import QUESTIONS, Behaviour, behaviours, more_behaviours
-from tests.never.scene import GROUP, RETRY, SEND, TOPIC, UPDATE, Scene, until
+from tests.never.scene import GROUP, RETRY, SEND, TOPIC, UPDATE, WAIT_S, Scene, until
 
-WAIT_S = 60.0
 MAX_GROWTH_KIB = 96 * 1024  # the server itself, in the same process, makes answers of some MiB
 CLIENT = ClientConfig(request_timeout_s=0.4, connect_timeout_s=0.4, heartbeat_period_s=0.2, route_period_s=0.2)
 

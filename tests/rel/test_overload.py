@@ -72,7 +72,7 @@ def peak_mib(pid: int) -> int:
 @pytest.mark.parametrize(
     ("clients", "at_once", "rounds", "most_waiting"),
     [
-        pytest.param(4, 200, 2, 100, marks=pytest.mark.quick, id="quick"),
+        pytest.param(4, 200, 2, 50, marks=pytest.mark.quick, id="quick"),
         pytest.param(40, 400, 10, 2_000, marks=pytest.mark.nightly, id="long"),
     ],
 )

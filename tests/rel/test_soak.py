@@ -121,7 +121,8 @@ async def test_rounds_of_the_same_work_leave_the_tables_as_they_were(tmp_path: P
                 client.connection.abort("")
                 await asyncio.gather(waiting, return_exceptions=True)
         async with asyncio.timeout(DEADLINE_S):
-            while held(server) != before | {"offsets": 1}:
+            while any(count > before[name] for name, count in held(server).items() if name != "offsets"):
                 await asyncio.sleep(0.001)
+        assert held(server)["offsets"] == 1
         line.update(acknowledged=40, received=40, lost=0)
     await server.stop()

@@ -15,6 +15,7 @@ from ogive.store.writer import GroupWriter
 from tests.chaos.recorder import RecorderFs, images
 from tests.chaos.workload import History, judge, judge_table, run_script
 from tests.figures import figures
+from tests.stores import Driver, message, small
 
 pytestmark = [pytest.mark.rel, pytest.mark.quick]
 
@@ -70,6 +71,39 @@ def test_power_cut_during_recovery_loses_nothing() -> None:
         assert judge(recovering, acked, history).alarms == 0
         for second, _ in images(recovering, 5, rng):
             assert judge(second, acked, history).alarms == 0
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(3_000, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])])
+def test_power_cut_during_a_removal_keeps_what_stays_and_brings_nothing_back(tmp_path: Path, count: int) -> None:
+    """What readers were told is gone stays gone; everything behind it is there."""
+    fs, seed = RecorderFs(), 14
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
+        bodies: dict[int, bytes] = {}
+        for round_ in range(5):
+            for n in range(60):
+                body = b"%d/%d " % (round_, n) + bytes(200)
+                stored = driver.put(message(body))[0]
+                bodies[stored.queue_offset] = body
+                fs.ack(("stored", stored.queue_offset))
+            told = 0
+            for _ in driver.store.expire(driver.store.full_segments[-1]):
+                if driver.store.min_offset("T", 0) > told:
+                    told = driver.store.min_offset("T", 0)
+                    fs.ack(("gone before", told))
+            fs.ack(("gone before", driver.store.min_offset("T", 0)))
+    with figures("T14 power cuts", nightly=count > 60, seed=seed, faults=count, lost=0) as line:
+        for image, acked in images(fs, count, random.Random(seed)):
+            gone = max([offset for what, offset in acked if what == "gone before"], default=0)
+            end = max([offset + 1 for what, offset in acked if what == "stored"], default=0)
+            with Driver(small(tmp_path), image, threaded=False) as again:
+                low = again.store.min_offset("T", 0)
+                assert low >= gone
+                assert again.store.max_offset("T", 0) >= end
+                found = {record.queue_offset: record.body for record in again.read_all()}
+                assert again.store.stats().damaged == 0
+            wrong = [offset for offset in range(low, end) if found.get(offset) != bodies[offset]]
+            line["lost"] += len(wrong)
+            assert wrong == []
 
 
 class EarlyAck(MessageStore):

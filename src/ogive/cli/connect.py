@@ -2,55 +2,46 @@
 
 import argparse
 import os
-import re
-import ssl
 from pathlib import Path
 from typing import Final
 
 from ogive.cli import contexts
 from ogive.client.config import ClientConfig
-from ogive.errors import InvalidOption
-from ogive.wire.acl import Credentials
+from ogive.client.credentials import read_credentials, trusting
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
-MAX_FILE_BYTES: Final = 64 * 1024
-_NAMES: Final = {"accesskey": "access_key", "secretkey": "secret_key", "securitytoken": "security_token"}
 
 
-def client_config(options: argparse.Namespace) -> ClientConfig:
+def place(options: argparse.Namespace) -> contexts.Context:
     """What the options of the command line say, else the environment, else the context in use. Raises InvalidOption."""
     name_server = options.name_server or os.environ.get("NAMESRV_ADDR")
     # an address that is given is another cluster: neither the secrets nor the authorities of a context are for it
     context = contexts.Context(name_server) if name_server else contexts.chosen() or contexts.Context(DEFAULT_NAME_SERVER)
-    credentials = options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials
-    cafile = options.cafile or os.environ.get("OGIVE_CAFILE") or context.cafile
-    return ClientConfig(
-        name_server=context.name_server,
-        credentials=read_credentials(credentials) if credentials else None,
-        ssl=trusting(cafile) if cafile else False,
+    return contexts.Context(
+        context.name_server,
+        options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials,
+        options.cafile or os.environ.get("OGIVE_CAFILE") or context.cafile,
     )
 
 
-def read_credentials(path: str) -> Credentials:
-    """A file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as Apache's tools.yml. Raises InvalidOption."""
-    try:
-        with Path(path).open("rb") as file:
-            text = file.read(MAX_FILE_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidOption(f"credentials file {path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no text'}") from None
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = re.sub(r"[:=]", "\0", line, count=1).partition("\0")
-        if (field := _NAMES.get(name.strip().lower())) is not None:
-            found[field] = value.strip().strip("\"'")
-    if not found.get("access_key") or not found.get("secret_key"):
-        raise InvalidOption(f"credentials file {path} needs the lines accessKey: NAME and secretKey: SECRET")
-    return Credentials(**found)
+def spark_options(place: contexts.Context) -> dict[str, str]:
+    """The same as options of format("rocketmq").
+
+    Secrets stay in their file: Spark's processes get its name, and read it where they connect.
+    """
+    said = {"nameServer": place.name_server}
+    if place.credentials is not None:
+        said["credentials"] = str(Path(place.credentials).absolute())
+    if place.cafile is not None:
+        said |= {"tls": "true", "tls.ca": str(Path(place.cafile).absolute())}
+    return said
 
 
-def trusting(cafile: str) -> ssl.SSLContext:
-    """Certificates and host names are checked against the authorities in *cafile*. Raises InvalidOption."""
-    try:
-        return ssl.create_default_context(cafile=cafile)
-    except OSError as exc:  # ssl.SSLError is one, too
-        raise InvalidOption(f"--cafile {cafile}: {exc.strerror or 'it holds no certificate'}") from None
+def client_config(options: argparse.Namespace) -> ClientConfig:
+    """The same for a client, its files read. Raises InvalidOption."""
+    found = place(options)
+    return ClientConfig(
+        name_server=found.name_server,
+        credentials=read_credentials(found.credentials) if found.credentials else None,
+        ssl=trusting(found.cafile) if found.cafile else False,
+    )

@@ -1,14 +1,20 @@
 """``ogive pipeline NAME``: the jobs of ogive.pipelines. Progress on standard error, the summary on standard output."""
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ogive.cli.connect import client_config
+import ogive
+from ogive.cli.connect import client_config, place, spark_options
+from ogive.cli.contexts import Context
 from ogive.cli.groups import instant
 from ogive.cli.output import print_json
-from ogive.errors import InvalidOption
+from ogive.client.credentials import read_credentials, trusting
+from ogive.errors import InvalidOption, NoRoute
+from ogive.model import dlq_topic, validate_group
 
 EXIT_DIFFERENT: Final = 3
 
@@ -19,10 +25,11 @@ except ModuleNotFoundError as exc:
 
 
 def archive(options: argparse.Namespace) -> int:
+    _ask(options, options.topics)
     return _run(
         options,
         lambda spark, stop: pipelines.archive(
-            spark, name_server=_server(options), topics=options.topics, to=Path(options.to), group=options.group, every_s=options.every,
+            spark, **_source(options), topics=options.topics, to=Path(options.to), group=options.group, every_s=options.every,
             max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop, say=_say,
         ),
     )  # fmt: skip
@@ -32,10 +39,13 @@ def replay(options: argparse.Namespace) -> int:
     since, until = (
         None if text is None else instant(name, text) for name, text in (("--since", options.since), ("--until", options.until))
     )
+    _ask(options, _topics_of(options.source))
+    here = _source(options)
+    target, target_security = _other(options, options.target) if options.target else here.values()
     return _run(
         options,
         lambda spark, stop: pipelines.replay(
-            spark, source=options.source, name_server=_server(options), target=options.target or _server(options), to=options.to,
+            spark, source=options.source, **here, target=target, target_security=target_security, to=options.to,
             state=Path(options.state), since=since, until=until, where=options.where, rate=options.rate, dry_run=options.dry_run, stop=stop,
             say=_say,
         ),
@@ -43,32 +53,39 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def redrive(options: argparse.Namespace) -> int:
+    with contextlib.suppress(NoRoute):  # a group without dead letters
+        _ask(options, [dlq_topic(validate_group(options.group))])
     return _run(
         options,
         lambda spark, stop: pipelines.redrive(
-            spark, name_server=_server(options), group=options.group, state=Path(options.state), where=options.where, to=options.to,
+            spark, **_source(options), group=options.group, state=Path(options.state), where=options.where, to=options.to,
             dry_run=options.dry_run or not options.yes, stop=stop, say=_say,
         ),
     )  # fmt: skip
 
 
 def mirror(options: argparse.Namespace) -> int:
+    here = _source(options)
+    target, target_security = _other(options, options.target)
+    _ask(options, options.topics)
     return _run(
         options,
         lambda spark, stop: pipelines.mirror(
-            spark, source=_server(options), target=options.target, topics=options.topics, state=Path(options.state),
-            prefix=options.prefix, group=options.group, follow=options.follow, max_rows=options.max_rows,
-            allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop, say=_say,
+            spark, source=here["name_server"], security=here["security"], target=target, target_security=target_security,
+            topics=options.topics, state=Path(options.state), prefix=options.prefix, group=options.group, follow=options.follow,
+            max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop,
+            say=_say,
         ),
     )  # fmt: skip
 
 
 def trace_report(options: argparse.Namespace) -> int:
     since = None if options.since is None else instant("--since", options.since)
+    _ask(options, [options.trace_topic])
     return _run(
         options,
         lambda spark, _: pipelines.trace_report(
-            spark, name_server=_server(options), to=Path(options.to), trace_topic=options.trace_topic, since=since,
+            spark, **_source(options), to=Path(options.to), trace_topic=options.trace_topic, since=since,
             bucket=options.bucket, dry_run=options.dry_run, say=_say,
         ),
     )  # fmt: skip
@@ -76,25 +93,46 @@ def trace_report(options: argparse.Namespace) -> int:
 
 def reconcile(options: argparse.Namespace) -> int:
     """3 when the sides differ."""
+    _, other_security = _other(options, "")
+    _ask(options, [topic for side in (options.left, options.right) if "@" not in side for topic in _topics_of(side)])
     return _run(
         options,
         lambda spark, _: pipelines.reconcile(
-            spark, left=options.left, right=options.right, name_server=_server(options), key=options.key, body=options.body,
-            where=options.where, out=Path(options.out) if options.out else None, dry_run=options.dry_run, say=_say,
+            spark, left=options.left, right=options.right, **_source(options), other_security=other_security, key=options.key,
+            body=options.body, where=options.where, out=Path(options.out) if options.out else None, dry_run=options.dry_run, say=_say,
         ),
     )  # fmt: skip
 
 
-def _server(options: argparse.Namespace) -> str:
-    """The name servers. Raises InvalidOption for what the pipelines cannot do."""
-    client = client_config(options)
-    if client.credentials is not None or client.ssl is not False:
-        raise InvalidOption("pipelines know no credentials and no TLS; copy the module and give its source and sink these options")
-    return client.name_server
+def _source(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords name_server and security. Raises InvalidOption, also for files that cannot be used."""
+    client_config(options)
+    security = spark_options(place(options))
+    return {"name_server": security.pop("nameServer"), "security": security}
+
+
+def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str, str]]:
+    """The name servers and the security of another cluster. Raises InvalidOption, also for files that cannot be used."""
+    if options.target_credentials:
+        read_credentials(options.target_credentials)
+    if options.target_cafile:
+        trusting(options.target_cafile)
+    security = spark_options(Context(name_server, options.target_credentials, options.target_cafile))
+    return security.pop("nameServer"), security
+
+
+def _topics_of(place: str) -> list[str]:
+    return [] if place.startswith("archive:") else [place]
+
+
+def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
+    """Whether the cluster answers and has *topics*: said at once, not when Spark has started. Raises NoNameServer and NoRoute."""
+    with ogive.Admin(client=client_config(options)) as admin:
+        for topic in topics:
+            admin.route(topic)
 
 
 def _run(options: argparse.Namespace, job: pipelines.Job) -> int:
-    _server(options)  # before Spark starts, which takes seconds
     summary = pipelines.run(job, master=options.master, memory=options.memory, say=_say)
     if options.json:
         print_json(summary.as_json())

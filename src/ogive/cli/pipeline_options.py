@@ -1,8 +1,11 @@
 """The options of ``ogive pipeline NAME``; nothing here needs Spark, so that ``--help`` answers at once."""
 
 import argparse
+from typing import Final
 
 from ogive.cli.options import Commands, add_cluster, add_command, add_group
+
+_COLUMNS: Final = "columns: topic, brokerName, queueId, queueOffset, keys, tags, body, properties, bornTimestamp, storeTimestamp"
 
 
 def pipeline(commands: Commands) -> None:
@@ -14,21 +17,20 @@ def pipeline(commands: Commands) -> None:
     )
     for add in (_archive, _replay, _redrive, _mirror, _trace_report, _reconcile):
         one = add(names)
-        add_cluster(one)
-        one.add_argument("--master", default="local[*]", help="Spark's master (default: local[*], this machine)")
-        one.add_argument("--memory", default="1g", help="heap of Spark's driver (default: 1g)")
         one.add_argument("--dry-run", action="store_true", help="only say what would be done")
         one.add_argument("--json", action="store_true", help="the summary as one JSON object")
+        one.add_argument("--master", default="local[*]", metavar="URL", help="Spark's master (default: local[*], this machine)")
+        one.add_argument("--memory", default="1g", metavar="SIZE", help="heap of Spark's driver (default: 1g)")
+        add_cluster(one)
 
 
 def _archive(names: Commands) -> argparse.ArgumentParser:
-    one = add_command(
+    one = _add(
         names,
         "archive",
-        "pipeline:archive",
         "write topics to Parquet, by date and hour, each message once",
-        "Run it again to add what came since. Ctrl-C ends it after the batch under way. Example: "
-        "ogive pipeline archive --topic FLIGHTS --to ./lake",
+        "Run it again to add what came since. Ctrl-C ends it after the batch under way.",
+        "--topic FLIGHTS --to ./lake",
     )
     one.add_argument("--topic", action="append", required=True, dest="topics", metavar="TOPIC", help="may be given several times")
     one.add_argument("--to", required=True, metavar="DIR", help="the archive; its progress is in it")
@@ -40,53 +42,54 @@ def _archive(names: Commands) -> argparse.ArgumentParser:
 
 
 def _replay(names: Commands) -> argparse.ArgumentParser:
-    one = add_command(
+    one = _add(
         names,
         "replay",
-        "pipeline:replay",
         "send an archive, or a time range of a topic, into a topic again",
-        "Keys, tags, properties and the order of each sharding key stay. Example: "
-        "ogive pipeline replay --from archive:./lake --to FLIGHTS_AGAIN --state ./replay --rate 5000",
+        "Keys, tags, properties and the order of each sharding key stay.",
+        "--from archive:./lake --to FLIGHTS_AGAIN --state ./replay --rate 5000",
     )
     one.add_argument("--from", dest="source", required=True, metavar="SOURCE", help="a topic, archive:DIR, or archive:DIR#TOPIC")
     one.add_argument("--to", metavar="TOPIC", help="the topic to send to (default: the one each message came from)")
     one.add_argument("--target", metavar="HOST:PORT", help="the cluster to send to (default: --name-server)")
+    _add_other(one, "--target")
     one.add_argument("--state", required=True, metavar="DIR", help="keeps the progress, so that a restart goes on")
     one.add_argument("--since", metavar="TIME", help="only what was stored since a time such as 2026-11-01T08:00")
     one.add_argument("--until", metavar="TIME", help="only what was stored before that time (default: the start of the first run)")
-    one.add_argument("--where", default="true", metavar="SQL", help="only messages for which this is true, for example \"tags = 'paid'\"")
+    one.add_argument(
+        "--where", default="true", metavar="SQL", help=f"only messages for which this is true, for example \"tags = 'paid'\"; {_COLUMNS}"
+    )
     one.add_argument("--rate", type=_above_zero, metavar="N", help="at most N messages a second")
     return one
 
 
 def _redrive(names: Commands) -> argparse.ArgumentParser:
-    one = add_command(
+    one = _add(
         names,
         "redrive",
-        "pipeline:redrive",
         "send dead letters back to the topics they came from",
-        "Shows what it would send; with --yes it sends. A ledger remembers what was sent, so that no letter goes twice. Example: "
-        'ogive pipeline redrive cancellations --state ./redrive --where "keys is not null" --yes',
+        "Shows what it would send; with --yes it sends. A ledger remembers what was sent, so that no letter goes twice.",
+        'cancellations --state ./redrive --where "keys is not null" --yes',
     )
     one.add_argument("group", help="whose dead letters")
     one.add_argument("--state", required=True, metavar="DIR", help="keeps the ledger")
-    one.add_argument("--where", default="true", metavar="SQL", help="only letters for which this is true, over the columns of a message")
+    one.add_argument("--where", default="true", metavar="SQL", help=f"only letters for which this is true; {_COLUMNS}")
     one.add_argument("--to", metavar="TOPIC", help="send to this topic instead")
     one.add_argument("-y", "--yes", action="store_true", help="send")
     return one
 
 
 def _mirror(names: Commands) -> argparse.ArgumentParser:
-    one = add_command(
+    one = _add(
         names,
         "mirror",
-        "pipeline:mirror",
         "copy topics to another cluster, and keep the copy up to date",
-        "Keys, tags, properties and order stay. Example: "
-        "ogive pipeline mirror -n 10.0.0.1:9876 --target 10.0.1.1:9876 --topic FLIGHTS --state ./mirror --follow",
+        "Keys, tags, properties and order stay.",
+        "-n 10.0.0.1:9876 --target 10.0.1.1:9876 --topic FLIGHTS --state ./mirror --follow",
     )
     one.add_argument("--topic", action="append", required=True, dest="topics", metavar="TOPIC", help="may be given several times")
     one.add_argument("--target", required=True, metavar="HOST:PORT", help="name servers of the other cluster")
+    _add_other(one, "--target")
     one.add_argument("--prefix", default="", metavar="TEXT", help="stands before the topics' names there")
     one.add_argument("--state", required=True, metavar="DIR", help="keeps the progress, so that a restart goes on")
     one.add_argument("--group", metavar="GROUP", help="a consumer group at the source that shows the progress (ogive lag)")
@@ -97,12 +100,12 @@ def _mirror(names: Commands) -> argparse.ArgumentParser:
 
 
 def _trace_report(names: Commands) -> argparse.ArgumentParser:
-    one = add_command(
+    one = _add(
         names,
         "trace-report",
-        "pipeline:trace_report",
         "make an HTML page of latencies by group and queue from message traces",
-        "Traces are written by producers and consumers that have tracing on. Example: ogive pipeline trace-report --to traces.html",
+        "Traces are written by producers and consumers that have tracing on.",
+        "--to traces.html",
     )
     one.add_argument("--to", required=True, metavar="FILE", help="the page")
     one.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="default: RMQ_SYS_TRACE_TOPIC")
@@ -112,12 +115,12 @@ def _trace_report(names: Commands) -> argparse.ArgumentParser:
 
 
 def _reconcile(names: Commands) -> argparse.ArgumentParser:
-    one = add_command(
+    one = _add(
         names,
         "reconcile",
-        "pipeline:reconcile",
         "compare two topics, or a topic and an archive, by key",
-        "Exit code 0: the same; 3: something is missing, extra or different. Example: ogive pipeline reconcile FLIGHTS archive:./lake",
+        "Exit code 0: the same; 3: something is missing, extra or different.",
+        "FLIGHTS archive:./lake --key \"concat(keys, '/', tags)\"",
     )
     place = "a topic, TOPIC@HOST:PORT of another cluster, archive:DIR, or archive:DIR#TOPIC"
     one.add_argument("left", help=f"what should be there: {place}")
@@ -125,8 +128,28 @@ def _reconcile(names: Commands) -> argparse.ArgumentParser:
     one.add_argument("--key", default="keys", metavar="SQL", help="what joins both sides, for example get_json_object(body, '$.flight')")
     one.add_argument("--body", default="body", metavar="SQL", help="what must be equal (default: body)")
     one.add_argument("--where", default="true", metavar="SQL", help="only messages for which this is true, on both sides")
+    _add_other(one, "TOPIC@HOST:PORT")
     one.add_argument("--out", metavar="DIR", help="write every difference there, as Parquet")
     return one
+
+
+class _Help(argparse.HelpFormatter):
+    """Leaves texts of several lines as they are: an example that is wrapped cannot be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def _add(names: Commands, name: str, text: str, more: str, example: str) -> argparse.ArgumentParser:
+    one = add_command(names, name, f"pipeline:{name.replace('-', '_')}", text, more)
+    one.epilog, one.formatter_class = f"example:\n  ogive pipeline {name} {example}", _Help
+    return one
+
+
+def _add_other(one: argparse.ArgumentParser, other: str) -> None:
+    """No cluster is shown the credentials of another: those of --credentials are not for this one."""
+    one.add_argument("--target-credentials", metavar="FILE", help=f"as --credentials, for {other}")
+    one.add_argument("--target-cafile", metavar="FILE", help=f"as --cafile, for {other}")
 
 
 def _above_zero(text: str) -> int:

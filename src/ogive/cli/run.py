@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ogive.cli.connect import client_config
+from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.targets import load_listeners
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import run as serve
@@ -42,12 +42,14 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
     """As a Spark job whose executors are the members of their groups."""
     try:
         from ogive.spark.jobs import serve as serve_on_spark
+        from ogive.spark.options import access_of
     except ModuleNotFoundError as exc:
         raise InvalidOption(f"--engine spark needs Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
+    client_config(options)  # files that cannot be read are told before Spark starts, which takes seconds
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}, on Spark ({options.master})", flush=True)
     totals = serve_on_spark(
-        listeners, client=client_config(options), master=options.master, memory=options.memory,
+        listeners, client=access_of(spark_options(place(options))), master=options.master, memory=options.memory,
         checkpoint=Path(options.checkpoint), py_files=options.py_files, once=options.once, wait_s=options.wait, say=_say,
     )  # fmt: skip
     for group, total in totals.items():

@@ -14,8 +14,8 @@ from typing import Any, Final
 from ogive.access.table import AccessTable
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
-from ogive.cli.connect import read_credentials
 from ogive.cli.logs import set_up
+from ogive.client.credentials import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer

@@ -204,11 +204,17 @@ class ClientInstance:
         """Where *topic* lives, from the cache if it is known. Raises NoRoute, NoNameServer."""
         return self._routes.get(topic) or await self.refresh_route(topic, timeout_s=timeout_s)
 
-    async def refresh_route(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
-        """Ask a name server now; callers of one topic share one question. Raises NoRoute, NoNameServer."""
+    async def refresh_route(self, topic: str, *, timeout_s: float | None = None, doubted: bool = False) -> TopicRouteData:
+        """Ask a name server now; callers of one topic share one question. Raises NoRoute, NoNameServer.
+
+        *doubted*: a broker is not where the route says. If there are several name servers another one is asked: the last may have an old
+        route, which it keeps for two minutes when the broker has moved and cannot reach it.
+        """
         self.check_running()
         task = self._refreshing.get(topic)
         if task is None:
+            if doubted:
+                self.name_servers.prefer_another()
             task = self._refreshing[topic] = asyncio.create_task(self._fetch_route(topic), name=f"route {topic}")
             task.add_done_callback(self._route_fetched(topic))
         budget = self.config.request_timeout_s if timeout_s is None else timeout_s

@@ -46,6 +46,11 @@ class NameServers:
     def __str__(self) -> str:
         return ";".join(self.addresses) or str(self._source)
 
+    def prefer_another(self) -> None:
+        """Ask another server first from now on: what the preferred one said turned out to be wrong, or old."""
+        if len(self.addresses) > 1:
+            self._preferred = (self._preferred + 1) % len(self.addresses)
+
     async def find(self, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         """Fetch the list, where there is one to fetch. Raises NoNameServer; the addresses that are known stay then."""
         if self._source is None:

@@ -387,7 +387,7 @@ class Publisher:
         topics = [target.queue.topic for target in self._targets_of(lane)]
         if topics:
             try:
-                await self._client.refresh_route(topics[0])
+                await self._client.refresh_route(topics[0], doubted=True)
             except OgiveError as exc:  # the address that is known may still be right
                 log.debug("connection to %s: %s", lane.broker_name, exc)
 
@@ -443,7 +443,7 @@ class Publisher:
         """Pause, and refresh the route where the error asks for it."""
         if error.refresh_route:
             try:
-                await self._client.refresh_route(topic)
+                await self._client.refresh_route(topic, doubted=isinstance(error, ConnectError))
             except OgiveError as exc:  # the route that is known may still be right
                 log.debug("send again to %s: %s", topic, exc)
         await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.pipelines.lasting import keep, sync_dir, write_json
-from ogive.pipelines.running import Say, lag, last_batch, positions, waiting, watch
+from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, waiting, watch
 from ogive.pipelines.summary import Summary
 from ogive.spark.stopping import Stop
 
@@ -35,7 +35,7 @@ MANY_FILES: Final = 16  # so many and an hour is compacted although it goes on
 
 def archive(
     spark: SparkSession, *, name_server: str, topics: Sequence[str], to: Path, stop: Stop, say: Say, group: str | None = None,
-    every_s: float | None = None, max_rows: int = 500_000, allow_loss: bool = False, dry_run: bool = False,
+    security: Security = OPEN, every_s: float | None = None, max_rows: int = 500_000, allow_loss: bool = False, dry_run: bool = False,
 ) -> Summary:  # fmt: skip
     """Bring the archive up to date; with *every_s* again and again until stopped. *group* shows the progress at the brokers.
 
@@ -46,12 +46,12 @@ def archive(
     if not checkpoint.exists() and any(to.glob("topic=*")):
         raise InvalidOption(f"{to} holds an archive without its _checkpoint: a new run would double it; take another folder")
     if dry_run:
-        left = waiting(name_server, topics, positions(checkpoint))
+        left = waiting(name_server, security, topics, positions(checkpoint))
         summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
         summary.read = summary.written = sum(left.values())
         return summary
     recover(to)
-    options = {"nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
+    options = {**security, "nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
     options |= {"maxOffsetsPerTrigger": str(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
     options |= {"consumerGroup": group} if group else {}
     while True:

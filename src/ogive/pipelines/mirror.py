@@ -14,14 +14,16 @@ from pyspark.sql import functions as f
 import ogive
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import PropertyName
-from ogive.pipelines.running import Say, lag, positions, waiting, watch
+from ogive.pipelines.running import OPEN, Say, Security, lag, positions, waiting, watch
 from ogive.pipelines.summary import Summary
+from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
 
 def mirror(
     spark: SparkSession, *, source: str, target: str, topics: Sequence[str], state: Path, stop: Stop, say: Say, prefix: str = "",
-    group: str | None = None, follow: bool = False, max_rows: int = 100_000, allow_loss: bool = False, dry_run: bool = False,
+    security: Security = OPEN, target_security: Security = OPEN, group: str | None = None, follow: bool = False, max_rows: int = 100_000,
+    allow_loss: bool = False, dry_run: bool = False,
 ) -> Summary:  # fmt: skip
     """Copy from the name server *source* to *target*; with *follow* until stopped. *prefix* stands before the topics' names there.
 
@@ -31,13 +33,15 @@ def mirror(
         raise InvalidOption("source and target are one cluster: give the copies another name with a prefix")
     summary = Summary("mirror", dry_run=dry_run)
     if dry_run:
-        left = waiting(source, topics, positions(state))
+        left = waiting(source, security, topics, positions(state))
         summary.notes = [f"{topic} to {prefix}{topic}: {count:,} messages" for topic, count in left.items()]
         summary.read = summary.written = sum(left.values())
         return summary
+    there = {**target_security, "nameServer": target}
     for topic in topics:
-        prepare(source, topic, target, prefix + topic)
+        prepare({**security, "nameServer": source}, topic, there, prefix + topic)
     stream = spark.readStream.format("rocketmq").options(
+        **security,
         nameServer=source,
         subscribe=",".join(topics),
         startingOffsets="earliest",
@@ -56,7 +60,7 @@ def mirror(
             "properties",
             f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", "brokerName", "queueId")).alias("shardingKey"),
         )
-        copy.write.format("rocketmq").option("nameServer", target).mode("append").save()
+        copy.write.format("rocketmq").options(**there).mode("append").save()
 
     writer = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(state))
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
@@ -66,18 +70,18 @@ def mirror(
 
     summary.read = summary.written = watch(spark, query, stop, report)
     summary.stopped = stop.asked and not follow
-    behind = sum(waiting(source, topics, positions(state)).values())
+    behind = sum(waiting(source, security, topics, positions(state)).values())
     summary.figures["lag"] = behind
     summary.notes.append(f"{behind:,} behind the source")
     return summary
 
 
-def prepare(source: str, topic: str, target: str, name: str) -> None:
+def prepare(source: Security, topic: str, target: Security, name: str) -> None:
     """Make sure that the target has the topic. Raises NoRoute if the source has not."""
-    with ogive.Admin(target) as there:
+    with ogive.Admin(client=access_of(target).client()) as there:
         try:
             there.route(name)
         except NoRoute:
-            with ogive.Admin(source) as here:
+            with ogive.Admin(client=access_of(source).client()) as here:
                 queues = max(row.write_queues for row in here.route(topic).queues)
             there.create_topic(name, queues=queues)

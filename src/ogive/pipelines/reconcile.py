@@ -5,21 +5,23 @@ order does not matter, how often a body came does.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.pipelines.archive import SCHEMA
-from ogive.pipelines.running import Say
+from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 
 EXAMPLES: Final = 5
 
 
-def messages(spark: SparkSession, place: str, *, name_server: str) -> DataFrame:
-    """*place* is ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT`` of another cluster."""
+def messages(spark: SparkSession, place: str, *, name_server: str, security: Security = OPEN, other_security: Security = OPEN) -> DataFrame:
+    """*place* is ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT`` of another
+    cluster, which is reached with *other_security*.
+    """
     if place.startswith("archive:"):
         folder, _, topic = place.removeprefix("archive:").partition("#")
         if not any(Path(folder).glob("topic=*")):
@@ -27,26 +29,28 @@ def messages(spark: SparkSession, place: str, *, name_server: str) -> DataFrame:
         rows = spark.read.schema(SCHEMA).parquet(folder)
         return rows.where(f.col("topic") == topic) if topic else rows
     topic, _, server = place.partition("@")
-    return spark.read.format("rocketmq").option("nameServer", server or name_server).load(topic)
+    options = {**other_security, "nameServer": server} if server else {**security, "nameServer": name_server}
+    return spark.read.format("rocketmq").options(**options).load(topic)
 
 
 def reconcile(
     spark: SparkSession, *, left: str, right: str, name_server: str, say: Say, key: str = "keys", where: str = "true", body: str = "body",
-    out: Path | None = None, dry_run: bool = False,
+    security: Security = OPEN, other_security: Security = OPEN, out: Path | None = None, dry_run: bool = False,
 ) -> Summary:  # fmt: skip
     """Compare *right* with *left*. *key*, *where* and *body* are SQL expressions over the columns of a message.
 
     With *out* every difference is written there as Parquet. Messages without a key cannot be compared: they are counted as skipped.
     """
     summary = Summary("reconcile", dry_run=dry_run)
+    cluster: dict[str, Any] = {"name_server": name_server, "security": security, "other_security": other_security}
 
     def side(place: str, name: str) -> DataFrame:
-        rows = messages(spark, place, name_server=name_server).where(where)
+        rows = messages(spark, place, **cluster).where(where)
         keyed = rows.select(f.expr(key).cast("string").alias("key"), f.sha2(f.expr(body).cast("binary"), 256).alias("digest"))
         return keyed.groupBy("key").agg(f.count("*").alias(name), f.sort_array(f.collect_list("digest")).alias(f"{name}_digests"))
 
     if dry_run:
-        summary.read = sum(messages(spark, place, name_server=name_server).where(where).count() for place in (left, right))
+        summary.read = sum(messages(spark, place, **cluster).where(where).count() for place in (left, right))
         summary.notes = [f"would compare {right} with {left} by {key}"]
         return summary
     say("reading both sides")

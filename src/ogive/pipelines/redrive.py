@@ -10,12 +10,11 @@ from typing import Final
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
-from ogive.client.config import parse_name_servers
 from ogive.errors import NoRoute
 from ogive.model import PropertyName, dlq_topic, validate_group
-from ogive.pipelines.running import Say
+from ogive.pipelines.running import OPEN, Say, Security, reach
 from ogive.pipelines.summary import Summary
-from ogive.spark.rpc import cluster
+from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
 PLACE: Final = ["topic", "brokerName", "queueId", "queueOffset"]
@@ -24,7 +23,7 @@ _LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGI
 
 def redrive(
     spark: SparkSession, *, name_server: str, group: str, state: Path, stop: Stop, say: Say, where: str = "true", to: str | None = None,
-    chunk: int = 10_000, dry_run: bool = True,
+    security: Security = OPEN, chunk: int = 10_000, dry_run: bool = True,
 ) -> Summary:  # fmt: skip
     """Send the letters for which the SQL expression *where* is true to where they came from, or to *to*.
 
@@ -33,11 +32,12 @@ def redrive(
     summary = Summary("redrive", dry_run=dry_run)
     topic = dlq_topic(validate_group(group))
     try:
-        cluster(parse_name_servers(name_server)).spans([topic])
+        reach(name_server, security).spans([access_of(security).namespace.wrap(topic)])
     except NoRoute:
         summary.notes.append(f"group {group} has no dead letters")
         return summary
-    letters = spark.read.format("rocketmq").option("nameServer", name_server).load(topic)
+    options = {**security, "nameServer": name_server}
+    letters = spark.read.format("rocketmq").options(**options).load(topic)
     origin = f.lit(to) if to else f.col("properties")[PropertyName.RETRY_TOPIC]
     marked = letters.withColumn("wanted", f.coalesce(f.expr(where), f.lit(False))).withColumn("origin", origin)
     ledger = state / group
@@ -73,7 +73,7 @@ def redrive(
             f.col("origin").alias("topic"), "body", "keys", "tags", "properties",
             f.col("properties")[PropertyName.SHARDING_KEY].alias("shardingKey"),
         )  # fmt: skip
-        messages.write.format("rocketmq").option("nameServer", name_server).mode("append").save()
+        messages.write.format("rocketmq").options(**options).mode("append").save()
         part.select(*PLACE).coalesce(1).write.mode("append").parquet(str(ledger))
         summary.written += min(chunk, count - first + 1)
         say(f"{summary.written:,} of {count:,} dead letters sent")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
 from ogive.pipelines.reconcile import messages
-from ogive.pipelines.running import Say
+from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 from ogive.spark.stopping import Stop
 
@@ -28,7 +28,8 @@ CHUNK: Final = 50_000
 
 def replay(
     spark: SparkSession, *, source: str, name_server: str, target: str, to: str | None, state: Path, stop: Stop, say: Say,
-    since: datetime | None = None, until: datetime | None = None, where: str = "true", rate: int | None = None, dry_run: bool = False,
+    security: Security = OPEN, target_security: Security = OPEN, since: datetime | None = None, until: datetime | None = None,
+    where: str = "true", rate: int | None = None, dry_run: bool = False,
 ) -> Summary:  # fmt: skip
     """*source* is a topic of *name_server* or ``archive:FOLDER``; *target* the name server to send to; *to* the topic (None: its own).
 
@@ -39,7 +40,7 @@ def replay(
     if to is None and not source.startswith("archive:") and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
     since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))
-    rows = messages(spark, source, name_server=name_server).where(where)
+    rows = messages(spark, source, name_server=name_server, security=security).where(where)
     rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
     rows = rows.where(f.col("storeTimestamp") < f.lit(until_at)).withColumn("slot", f.date_trunc("hour", "storeTimestamp"))
     if not source.startswith("archive:"):
@@ -66,7 +67,7 @@ def replay(
             if stop.asked:
                 break
             part = ready.where(f.col("number").between(first, first + size - 1))
-            send(part, target, to)
+            send(part, to, {**target_security, "nameServer": target})
             ends = part.groupBy(*QUEUE).agg(f.max("queueOffset").alias("last")).collect()
             done["queues"] |= {"\n".join(map(str, (end[column] for column in QUEUE))): end["last"] + 1 for end in ends}
             _save(state, done)
@@ -95,12 +96,12 @@ def numbered(rows: DataFrame, done: dict[str, int]) -> DataFrame:
     return in_time.withColumn("number", f.row_number().over(Window.orderBy("at", *QUEUE, "queueOffset")))
 
 
-def send(part: DataFrame, target: str, to: str | None) -> None:
+def send(part: DataFrame, to: str | None, options: Security) -> None:
     order = f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", *QUEUE))
     topic = f.lit(to) if to else f.col("topic")
     rows = part.withColumn("shardingKey", order).withColumn("topic", topic).repartition("shardingKey").sortWithinPartitions("number")
     columns = rows.select("topic", "body", "keys", "tags", "properties", "shardingKey")
-    columns.write.format("rocketmq").option("nameServer", target).mode("append").save()
+    columns.write.format("rocketmq").options(**options).mode("append").save()
 
 
 def _progress(state: Path, **plan: Any) -> dict[str, Any]:

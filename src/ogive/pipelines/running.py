@@ -6,25 +6,30 @@ A clean stop ends the batch that is being written and begins no other, so that t
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ogive.client.config import parse_name_servers
 from ogive.errors import OgiveError
 from ogive.pipelines.summary import Summary
 from ogive.spark import session
 from ogive.spark.failures import reason
 from ogive.spark.offsets import behind
-from ogive.spark.rpc import cluster
+from ogive.spark.options import access_of
+from ogive.spark.rpc import Cluster, cluster
 from ogive.spark.stopping import Stop
 
 Say = Callable[[str], None]
 Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
 """topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
 
+Security = Mapping[str, str]
+"""Options of format("rocketmq") beside nameServer: credentials, tls, tls.ca, namespace and their like"""
+
+OPEN: Final[Security] = MappingProxyType({})
 LOOK_S: Final = 1
 
 Job = Callable[[SparkSession, Stop], Summary]
@@ -92,10 +97,16 @@ def positions(checkpoint: Path) -> Offsets:
     return offset
 
 
-def waiting(name_server: str, topics: Sequence[str], done: Offsets) -> dict[str, int]:
+def reach(name_server: str, security: Security) -> Cluster:
+    """The cluster, to ask it for offsets."""
+    return cluster(access_of({**security, "nameServer": name_server}))
+
+
+def waiting(name_server: str, security: Security, topics: Sequence[str], done: Offsets) -> dict[str, int]:
     """Messages of each topic behind *done*: what a run would read now."""
+    namespace = access_of(security).namespace
     left = dict.fromkeys(topics, 0)
-    for queue, span in cluster(parse_name_servers(name_server)).spans(topics).items():
+    for queue, span in reach(name_server, security).spans(map(namespace.wrap, topics)).items():
         first = done.get(queue.topic, {}).get(queue.broker_name, {}).get(str(queue.queue_id), 0)
-        left[queue.topic] += max(0, span.max_offset - max(first, span.min_offset))
+        left[namespace.strip(queue.topic)] += max(0, span.max_offset - max(first, span.min_offset))
     return left

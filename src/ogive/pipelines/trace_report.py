@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from ogive.model import PropertyName
 from ogive.pipelines.page import page
-from ogive.pipelines.running import Say
+from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 from ogive.wire.trace import TRACE_TOPIC
 
@@ -25,11 +25,12 @@ PLACE: Final = "topic STRING, brokerName STRING, queueId INT, properties MAP<STR
 
 def trace_report(
     spark: SparkSession, *, name_server: str, to: Path, say: Say, trace_topic: str = TRACE_TOPIC, since: datetime | None = None,
-    bucket: str = "1 minute", dry_run: bool = False,
+    security: Security = OPEN, bucket: str = "1 minute", dry_run: bool = False,
 ) -> Summary:  # fmt: skip
     """Write a self-contained HTML page to *to*. *bucket* is the step of its time axis."""
     summary = Summary("trace-report", dry_run=dry_run)
-    stored = spark.read.format("rocketmq").option("nameServer", name_server).load(trace_topic)
+    options = {**security, "nameServer": name_server}
+    stored = spark.read.format("rocketmq").options(**options).load(trace_topic)
     stored = stored.where(f.col("storeTimestamp") >= f.lit(since)) if since else stored
     if dry_run:
         summary.read = stored.count()
@@ -43,7 +44,7 @@ def trace_report(
         summary.read = sum(steps.values())
         for step in sorted(steps.keys() - known):
             summary.skipped[f"step {step[:40]}"] = steps[step]
-        deliveries = delivered(records, places(spark, records, name_server, summary)).persist()
+        deliveries = delivered(records, places(spark, records, options, summary)).persist()
         sent = records.where("step = 'Pub'")
         figures = {
             "Sends by topic": rows(sent, ["topic"], f.col("cost"), failed="success = 'false'"),
@@ -92,11 +93,11 @@ def parse(stored: DataFrame) -> DataFrame:
     )
 
 
-def places(spark: SparkSession, records: DataFrame, name_server: str, summary: Summary) -> DataFrame:
+def places(spark: SparkSession, records: DataFrame, options: Mapping[str, str], summary: Summary) -> DataFrame:
     """id -> queue, for the topics that were sent to and can be read."""
     found = spark.createDataFrame([], "id STRING, queue STRING")
     for row in records.where("step = 'Pub' and topic is not null").select("topic").distinct().collect():
-        table = spark.read.format("rocketmq").option("nameServer", name_server).schema(PLACE).load(row["topic"])
+        table = spark.read.format("rocketmq").options(**options).schema(PLACE).load(row["topic"])
         queue = f.concat_ws("/", "topic", "brokerName", "queueId").alias("queue")
         try:
             found = found.union(table.select(f.col("properties")[PropertyName.UNIQ_KEY].alias("id"), queue))

@@ -2,10 +2,11 @@
 
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ogive.client.config import DEFAULT_NAME_SERVER, parse_name_servers
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, parse_name_servers
+from ogive.client.credentials import read_credentials
 from ogive.client.namespace import Namespace, validate_namespace
 from ogive.errors import InvalidOption
 from ogive.transport.pool import ConnectionPool
@@ -14,6 +15,7 @@ from ogive.wire.acl import Credentials
 NAMES: Final = (
     "nameServer",
     "namespace",
+    "credentials",
     "accessKey",
     "secretKey",
     "securityToken",
@@ -34,7 +36,8 @@ class Access:
     """Addresses, credentials and TLS. Files are read by the process that connects: they must exist on every executor."""
 
     name_servers: tuple[str, ...]
-    credentials: Credentials | None = None
+    credentials: Credentials | None = field(default=None, repr=False)
+    credentials_file: str | None = None
     namespace: Namespace = field(default_factory=Namespace)
     tls: bool = False
     tls_ca: str | None = None  # None: the system's authorities
@@ -49,6 +52,7 @@ class Access:
         access = cls(
             name_servers=parse_name_servers(given.get("nameserver", DEFAULT_NAME_SERVER)),
             credentials=_credentials(given),
+            credentials_file=given.get("credentials"),
             namespace=_namespace(given),
             tls=flag("tls", False),
             tls_ca=parts.get("tls.ca"),
@@ -60,11 +64,61 @@ class Access:
             raise InvalidOption(f"{next(iter(parts))} needs the option tls=true: without it connections are not encrypted")
         if access.tls_key is not None and access.tls_certificate is None:
             raise InvalidOption("tls.key needs the option tls.certificate")
+        if access.credentials is not None and access.credentials_file is not None:
+            raise InvalidOption("credentials are given twice: the option credentials names a file that holds accessKey and secretKey")
         return access
 
+    @classmethod
+    def of(cls, client: ClientConfig) -> "Access":
+        """That of *client*. Raises InvalidOption for what cannot be sent to other processes."""
+        if client.name_server_source is not None:
+            raise InvalidOption(f"{client.name_server}: Spark's processes fetch no list of name servers, give it as host:port;host:port")
+        if client.namespace_v2 is not None:
+            raise InvalidOption("a namespace of 5.x (namespace_v2) is not known on Spark: use --engine local")
+        if isinstance(client.ssl, ssl.SSLContext):
+            raise InvalidOption("an SSLContext cannot be sent to executors: give an Access(tls=True, tls_ca=...), whose files they read")
+        return cls(
+            name_servers=client.name_servers,
+            credentials=client.credentials,
+            namespace=Namespace(client.namespace or ""),
+            tls=client.ssl,
+        )
+
+    def options(self) -> dict[str, str]:
+        """What ``parse`` makes this of. A secret that was not in a file is in them, under names that Spark hides in its texts."""
+        user = self.credentials
+        said = {
+            "nameServer": ";".join(self.name_servers),
+            "namespace": self.namespace.name or None,
+            "credentials": self.credentials_file,
+            "accessKey": user.access_key if user else None,
+            "secretKey": user.secret_key if user else None,
+            "securityToken": user.security_token if user else None,
+            "tls": "true" if self.tls else None,
+            "tls.ca": self.tls_ca,
+            "tls.certificate": self.tls_certificate,
+            "tls.key": self.tls_key,
+            "tls.verify": None if self.tls_verify else "false",
+        }
+        return {name: text for name, text in said.items() if text is not None}
+
+    def client(self, others: ClientConfig | None = None) -> ClientConfig:
+        """For a client in this process, with the *others* of its settings. Raises InvalidOption where a file cannot be read."""
+        return replace(
+            others or ClientConfig(),
+            name_server=";".join(self.name_servers),
+            credentials=self.user(),
+            ssl=self.ssl_context() or False,
+            namespace=self.namespace.name or None,
+        )
+
+    def user(self) -> Credentials | None:
+        """Raises InvalidOption where the file cannot be read."""
+        return read_credentials(self.credentials_file) if self.credentials_file is not None else self.credentials
+
     def pool(self) -> ConnectionPool:
-        """New connections. Raises InvalidOption where a file of TLS cannot be read."""
-        return ConnectionPool(ssl=self.ssl_context(), credentials=self.credentials)
+        """New connections. Raises InvalidOption where a file cannot be read."""
+        return ConnectionPool(ssl=self.ssl_context(), credentials=self.user())
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """None where connections are not encrypted. Raises InvalidOption where a file cannot be read."""

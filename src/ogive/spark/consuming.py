@@ -30,6 +30,7 @@ from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.statistics import Statistics
+from ogive.client.consumer.wired import wired
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
 from ogive.client.trace_record import CallEnd
@@ -87,7 +88,7 @@ class Consuming:
     """One attempt of one task. All listeners are of one group."""
 
     def __init__(self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig) -> None:
-        listeners = [decoded(one) for one in listeners]
+        listeners = [wired(decoded(one), instance.namespace) for one in listeners]
         name = listeners[0].config.group
         self._config = config
         self._loop = asyncio.get_running_loop()

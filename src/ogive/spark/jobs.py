@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,17 @@ from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.member import check_one_group
+from ogive.client.consumer.wired import wired
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, decoded
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
 from ogive.spark import session
+from ogive.spark.access import Access
 from ogive.spark.failures import reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.stopping import Stop
-from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import TopicConfig
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,9 @@ class Totals:
 class GroupJob:
     """One consumer group. *checkpoint* is its folder; with *once* it ends when it has reached what is there at the start."""
 
-    def __init__(self, spark: SparkSession, work: Work, checkpoint: Path, say: Say, *, once: bool = False) -> None:
+    def __init__(self, spark: SparkSession, work: Work, access: Access, checkpoint: Path, say: Say, *, once: bool = False) -> None:
         self.totals = Totals()
-        self._spark, self._work, self._checkpoint, self._say, self._once = spark, work, checkpoint, say, once
+        self._spark, self._work, self._access, self._checkpoint, self._say, self._once = spark, work, access, checkpoint, say, once
         self._stop_file = checkpoint.parent / f"{checkpoint.name}.stop"
         self._query: StreamingQuery | None = None
         self._seen = -1  # the last batch that is counted
@@ -64,7 +65,7 @@ class GroupJob:
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
         for left in (self._stop_file, self._stop_file.with_suffix(".seen")):
             left.unlink(missing_ok=True)
-        stream = self._spark.readStream.format(FORMAT).options(**options_of(self._work, self._stop_file)).load()
+        stream = self._spark.readStream.format(FORMAT).options(**options_of(self._work, self._access, self._stop_file)).load()
         counted = stream.observe("listeners", f.sum("messages").alias("messages"), f.sum("failed").alias("failed"))
         writer = counted.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint)).queryName(self._work.group)
         self._query = (writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime="0 seconds")).start()
@@ -128,14 +129,19 @@ class GroupJob:
 
 
 def run_listeners(
-    spark: SparkSession, listeners: Sequence[AnyListener], *, client: ClientConfig, checkpoint: Path, stop: Stop, say: Say,
+    spark: SparkSession, listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, stop: Stop, say: Say,
     partitions: int | None = None, wait_s: float = 10.0, once: bool = False,
 ) -> dict[str, Totals]:  # fmt: skip
     """Run *listeners* on Spark until *stop* is asked; with *once* until what was there is done. What each group did.
 
-    *checkpoint* is a folder that all restarts share, on a cluster one that all machines reach; each group has a folder in it.
+    *client* is an Access where executors shall read credentials or authorities from files. *checkpoint* is a folder that all restarts
+    share, on a cluster one that all machines reach; each group has a folder in it.
     Raises InvalidOption for what only the other engine does, OgiveError for a job that keeps failing.
     """
+    access = client if isinstance(client, Access) else Access.of(client)
+    settings = ClientConfig(namespace=access.namespace.name or None) if isinstance(client, Access) else client
+    here = access.client(settings)
+    bare = replace(settings, credentials=None, ssl=False)
     groups: dict[str, list[AnyListener]] = {}
     for one in listeners:
         groups.setdefault(one.config.group, []).append(one)
@@ -143,9 +149,9 @@ def run_listeners(
     tasks = partitions or spark.sparkContext.defaultParallelism
     jobs: dict[str, GroupJob] = {}
     for group, ours in groups.items():
-        check(ours, client)
-        prepare(client, ours)
-        jobs[group] = GroupJob(spark, Work(client, tuple(ours), tasks), checkpoint / group, say, once=once)
+        check(ours)
+        prepare(here, ours)
+        jobs[group] = GroupJob(spark, Work(bare, tuple(ours), tasks), access, checkpoint / group, say, once=once)
     for job in jobs.values():
         job.start()
     running = dict(jobs)
@@ -166,8 +172,8 @@ def run_listeners(
 
 
 def serve(
-    listeners: Sequence[AnyListener], *, client: ClientConfig, checkpoint: Path, say: Say, master: str = "local[*,4]", memory: str = "1g",
-    py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
+    listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, say: Say, master: str = "local[*,4]",
+    memory: str = "1g", py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
 ) -> dict[str, Totals]:  # fmt: skip
     """`run_listeners` in a Spark session of its own, until Ctrl-C or SIGTERM."""
     say("starting Spark")
@@ -188,13 +194,9 @@ def serve(
         spark.stop()
 
 
-def check(listeners: Sequence[AnyListener], client: ClientConfig) -> None:
+def check(listeners: Sequence[AnyListener]) -> None:
     """Raises InvalidOption for what Spark cannot run."""
     check_one_group([one.config for one in listeners])
-    if client.namespace is not None or client.namespace_v2 is not None:
-        raise InvalidOption("listeners on Spark know no namespaces: use --engine local")
-    if client.ssl is not False:
-        raise InvalidOption("listeners on Spark connect without TLS, whose settings cannot be sent to executors: use --engine local")
     for one in listeners:
         if not one.config.auto_commit:
             raise InvalidOption(f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local")
@@ -224,12 +226,10 @@ def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
     masters = [broker.addresses[0] for broker in route.brokers if 0 in broker.addresses]
 
     async def create() -> None:
-        pool = ConnectionPool(credentials=client.credentials)
-        try:
+        async with ClientInstance(client) as instance:
+            name = retry_topic(instance.namespace.wrap(group))
             for address in masters:
-                await api.create_topic(pool, address, TopicConfig(name=retry_topic(group), read_queues=1, write_queues=1))
-        finally:
-            await pool.close()
+                await api.create_topic(instance.pool, address, TopicConfig(name=name, read_queues=1, write_queues=1))
 
     portal().call(create())
 
@@ -237,7 +237,8 @@ def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
 async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
     """Show a broker each listener's SQL: better no start than tasks that fail at their first pull."""
     async with ClientInstance(client) as instance:
-        calls = GroupCalls(instance, listeners[0].config.group)
-        for one in listeners:
-            await instance.route(one.config.topic)
-            await calls.check_filter(one.config.subscription(0))
+        ours = [wired(decoded(one), instance.namespace).config for one in listeners]
+        calls = GroupCalls(instance, ours[0].group)
+        for one in ours:
+            await instance.route(one.topic)
+            await calls.check_filter(one.subscription(0))

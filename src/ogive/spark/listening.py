@@ -6,7 +6,8 @@ Behaviour
 - Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little and other queues do not wait long.
 - Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a file beside it.
 
-The listeners travel pickled in an option of the source: Spark makes the reader in processes of its own.
+The listeners travel pickled in an option of the source: Spark makes the reader in processes of its own. How to reach the cluster, which may
+hold a secret, travels beside them in the options that format("rocketmq") has for it.
 """
 
 import base64
@@ -24,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from ogive.client.config import ClientConfig
 from ogive.client.listener import AnyListener
+from ogive.client.namespace import Namespace
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
@@ -31,6 +33,7 @@ from ogive.spark.access import Access
 from ogive.spark.consuming import consume
 from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.offsets import Positions, from_offset, to_offset
+from ogive.spark.options import access_of
 from ogive.spark.progress import Progress
 from ogive.spark.ranges import QueueRange, admit
 from ogive.spark.rpc import Cluster, cluster
@@ -38,6 +41,7 @@ from ogive.spark.rpc import Cluster, cluster
 FORMAT: Final = "rocketmq-listeners"
 SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages BIGINT, calls BIGINT, failed BIGINT"
 
+OWN: Final = ("work", "stopfile")  # options beside those of Access
 FIRST_BATCH: Final = 1_000
 LARGEST_BATCH: Final = 200_000
 SHORT_S: Final = 1.0
@@ -48,19 +52,27 @@ _LONGEST_IDLE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What executors need. *partitions* bounds the tasks of a batch."""
+    """What executors need. *client* says nothing of how to reach the cluster. *partitions* bounds the tasks of a batch."""
 
     client: ClientConfig
     listeners: tuple[AnyListener, ...]
     partitions: int
 
+    def __post_init__(self) -> None:
+        assert self.client.credentials is None and self.client.ssl is False  # noqa: PT018  one thought
+
+    @property
+    def namespace(self) -> Namespace:
+        return Namespace(self.client.namespace or "")
+
     @property
     def group(self) -> str:
-        return self.listeners[0].config.group
+        """On the wire, as the topics are."""
+        return self.namespace.wrap(self.listeners[0].config.group)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return (*(one.config.topic for one in self.listeners), retry_topic(self.group))
+        return (*(self.namespace.wrap(one.config.topic) for one in self.listeners), retry_topic(self.group))
 
     def dumps(self) -> str:
         """Raises InvalidOption for a listener that holds what cannot travel, such as an open connection."""
@@ -93,7 +105,8 @@ class ListenerSource(DataSource):
     def streamReader(self, schema: Any) -> "ListenerReader":  # noqa: N802
         end_with_driver()
         stop = self.options.get("stopFile")
-        return ListenerReader(Work.loads(self.options["work"]), Path(stop) if stop else None)
+        access = access_of({name: text for name, text in self.options.items() if name.lower() not in OWN})
+        return ListenerReader(Work.loads(self.options["work"]), access, Path(stop) if stop else None)
 
 
 class Ranges(InputPartition):
@@ -106,8 +119,9 @@ class Ranges(InputPartition):
 class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process on the driver, consumes on the executors."""
 
-    def __init__(self, work: Work, stop_file: Path | None) -> None:
+    def __init__(self, work: Work, access: Access, stop_file: Path | None) -> None:
         self._work = work
+        self._access = access
         self._stop_file = stop_file
         self._owner = f"listeners of {work.group}"
         self._initial: dict[str, Any] | None = None
@@ -121,8 +135,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _cluster(self) -> Cluster:
-        client = self._work.client
-        return cluster(Access(name_servers=client.name_servers, credentials=client.credentials))
+        return cluster(self._access)
 
     # --- on the driver -----------------------------------------------------------------------------------------------
 
@@ -173,7 +186,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_positions(self) -> Positions:
         spans = self._cluster.spans(self._work.topics)
-        starts = {one.config.topic: one.config.start for one in self._work.listeners}
+        starts = {self._work.namespace.wrap(one.config.topic): one.config.start for one in self._work.listeners}
         first: dict[MessageQueue, int] = {}
         for queue, span in spans.items():
             start = "earliest" if queue.topic.startswith(RETRY_PREFIX) else starts[queue.topic]
@@ -217,7 +230,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Consumes; a row for each range."""
         ranges: Sequence[QueueRange] = partition.value or ()
-        for done in portal().call(consume(self._work.client, self._work.listeners, ranges)):
+        for done in portal().call(consume(self._access.client(self._work.client), self._work.listeners, ranges)):
             queue, wanted = done.wanted.queue, done.wanted
             yield queue.topic, queue.broker_name, queue.queue_id, wanted.start, wanted.end, wanted.end - done.begun, done.calls, done.failed
 
@@ -239,5 +252,5 @@ def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRang
     return groups
 
 
-def options_of(work: Work, stop_file: Path) -> Mapping[str, str]:
-    return {"work": work.dumps(), "stopFile": str(stop_file)}
+def options_of(work: Work, access: Access, stop_file: Path) -> Mapping[str, str]:
+    return {**access.options(), "work": work.dumps(), "stopFile": str(stop_file)}

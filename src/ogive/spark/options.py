@@ -200,6 +200,12 @@ class SinkOptions:
         )
 
 
+def access_of(options: Mapping[str, str]) -> Access:
+    """Of the options of source and sink only those that say how to reach a cluster. Raises InvalidOption."""
+    given = _Given(options, access.NAMES, access.ALIASES)
+    return Access.parse(given.texts, given.flag)
+
+
 class _Given:
     """The options in lower case, aliases resolved. A name that nobody knows would silently change nothing, so it is refused."""
 

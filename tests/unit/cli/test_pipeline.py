@@ -1,15 +1,20 @@
 """``ogive pipeline`` without Spark and without a broker: options, and what is refused."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trustme
 
 pytest.importorskip("pyspark")
 
+from ogive import pipelines
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
-from ogive.cli.pipeline import _server
-from ogive.errors import InvalidOption
+from ogive.pipelines import Stop, Summary
+from ogive.testing.fake_broker import FakeBroker
 
 
 def test_a_redrive_only_shows_unless_it_is_told_yes() -> None:
@@ -25,18 +30,93 @@ def test_a_rate_is_a_number_above_zero(rate: str, capsys: pytest.CaptureFixture[
     assert "above zero" in capsys.readouterr().err
 
 
-def test_the_name_server_is_that_of_the_options() -> None:
-    options = build_parser().parse_args(["pipeline", "archive", "--topic", "T", "--to", "lake", "-n", "127.0.0.1:19876"])
-    assert _server(options) == "127.0.0.1:19876"
+@pytest.fixture(autouse=True)
+def no_word_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-def test_credentials_are_refused_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "secret"
-    file.write_text("accessKey: a\nsecretKey: b\n")
-    file.chmod(0o600)
-    words = ["pipeline", "archive", "--topic", "T", "--to", "lake", "-n", "127.0.0.1:1", "--credentials", str(file)]
-    options = build_parser().parse_args(words)
-    with pytest.raises(InvalidOption, match="copy the module"):
-        _server(options)
-    assert main(words) == 1
-    assert "copy the module" in capsys.readouterr().err
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: me\nsecretKey: very secret\n")
+    return file
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """What each pipeline was asked to do; Spark is not started."""
+    calls: dict[str, dict[str, Any]] = {}
+
+    def job(name: str) -> Callable[..., Summary]:
+        def call(_: object, **keywords: Any) -> Summary:
+            calls[name] = keywords
+            return Summary(name)
+
+        return call
+
+    for name in ("archive", "replay", "redrive", "mirror", "trace_report", "reconcile"):
+        monkeypatch.setattr(pipelines, name, job(name))
+    monkeypatch.setattr(pipelines, "run", lambda work, **_: work(None, Stop()))
+    monkeypatch.setattr("ogive.cli.pipeline._ask", lambda *_: None)
+    return calls
+
+
+COMMANDS = {
+    "archive": ["--topic", "T", "--to", "lake"],
+    "replay": ["--from", "T", "--to", "U", "--state", "s"],
+    "redrive": ["billing", "--state", "s"],
+    "mirror": ["--topic", "T", "--target", "there:1", "--state", "s"],
+    "trace-report": ["--to", "page.html"],
+    "reconcile": ["T", "U"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_pipeline_gets_the_files_of_the_shared_options(
+    name: str, secrets: Path, asked: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, never what is in them."""
+    monkeypatch.chdir(secrets.parent)
+    monkeypatch.setenv("NAMESRV_ADDR", "here:1")
+    monkeypatch.setenv("OGIVE_CREDENTIALS", secrets.name)
+    authorities = str(secrets.parent / "ca.pem")
+    trustme.CA().cert_pem.write_to_path(authorities)
+    assert main(["pipeline", name, *COMMANDS[name], "--cafile", authorities]) == 0
+    given = asked[name.replace("-", "_")]
+    assert given.get("name_server", given.get("source")) == "here:1"
+    assert given["security"] == {"credentials": str(secrets), "tls": "true", "tls.ca": authorities}
+    assert "very secret" not in str(given)
+
+
+def test_another_cluster_gets_its_own_credentials_only(secrets: Path, asked: dict[str, dict[str, Any]]) -> None:
+    mine = ["-n", "here:1", "--credentials", str(secrets)]
+    there = {"credentials": str(secrets)}
+    for name, extra in (("mirror", []), ("replay", ["--target", "there:1"])):
+        assert main(["pipeline", name, *COMMANDS[name], *mine, *extra]) == 0
+        assert (asked[name]["target"], asked[name]["target_security"]) == ("there:1", {})
+        assert main(["pipeline", name, *COMMANDS[name], "-n", "here:1", *extra, "--target-credentials", str(secrets)]) == 0
+        assert (asked[name]["security"], asked[name]["target_security"]) == ({}, there)
+    assert main(["pipeline", "replay", *COMMANDS["replay"], *mine]) == 0
+    assert (asked["replay"]["target"], asked["replay"]["target_security"]) == ("here:1", there)
+    assert main(["pipeline", "reconcile", *COMMANDS["reconcile"], *mine]) == 0
+    assert asked["reconcile"]["other_security"] == {}
+
+
+@pytest.mark.parametrize("option", ["--credentials", "--cafile", "--target-credentials", "--target-cafile"])
+def test_a_file_that_cannot_be_read_is_told_before_spark_starts(
+    option: str, asked: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", "mirror", *COMMANDS["mirror"], option, "/nowhere/file"]) == 1
+    assert "/nowhere/file" in capsys.readouterr().err
+    assert not asked
+
+
+async def test_a_topic_that_is_not_there_is_told_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    async with FakeBroker({}) as broker:
+        for name in COMMANDS.keys() - {"redrive"}:  # a group without dead letters has no topic of them
+            assert await asyncio.to_thread(main, ["pipeline", name, *COMMANDS[name], "-n", broker.address]) == 1
+            err = capsys.readouterr().err
+            assert "has no route" in err
+            assert "starting Spark" not in err

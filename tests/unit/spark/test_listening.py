@@ -1,7 +1,10 @@
 """What of a listener job is decided without a broker: sizes, tasks, and listeners that travel."""
 
 import asyncio
+import base64
+import ssl
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +19,11 @@ from ogive.wire.codes import RequestCode
 
 pytest.importorskip("pyspark")
 
+from ogive.spark.access import Access
 from ogive.spark.failures import reason
 from ogive.spark.jobs import check, prepare
-from ogive.spark.listening import LARGEST_BATCH, Work, next_size, spread
+from ogive.spark.listening import LARGEST_BATCH, Work, next_size, options_of, spread
+from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange
 
 
@@ -73,15 +78,40 @@ def test_what_a_batch_cannot_do_is_for_the_local_engine(settings: dict[str, Any]
     def show(message: ogive.MessageExt) -> None: ...
 
     with pytest.raises(InvalidOption, match="--engine local"):
-        check([show], ClientConfig())
+        check([show])
 
 
-def test_namespaces_are_for_the_local_engine() -> None:
+def test_names_are_in_the_namespace_on_the_wire() -> None:
     @ogive.listener("T", group="G")
     def show(message: ogive.MessageExt) -> None: ...
 
-    with pytest.raises(InvalidOption, match="--engine local"):
-        check([show], ClientConfig(namespace="shop"))
+    work = Work(ClientConfig(namespace="shop"), (show,), 1)
+    assert (work.group, work.topics) == ("shop%G", ("shop%T", "%RETRY%shop%G"))
+
+
+def test_a_secret_travels_under_a_name_that_spark_hides(tmp_path: Path) -> None:
+    @ogive.listener("T", group="G")
+    def show(message: ogive.MessageExt) -> None: ...
+
+    access = Access.of(ClientConfig(credentials=ogive.Credentials(access_key="me", secret_key="very secret", security_token="token")))
+    options = options_of(Work(ClientConfig(), (show,), 1), access, tmp_path / "stop")
+    holding = {name for name, text in options.items() if any(word in text for word in ("very secret", "token"))}
+    assert holding == {"secretKey", "securityToken"}
+    assert b"very secret" not in base64.b64decode(options["work"])
+    assert access_of({name: text for name, text in options.items() if name not in ("work", "stopFile")}) == access
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"ssl": ssl.create_default_context()}, "tls_ca"),
+        ({"namespace_v2": "shop"}, "--engine local"),
+        ({"name_server": "http://config.example:8080/rocketmq/nsaddr"}, "host:port;host:port"),
+    ],
+)
+def test_what_cannot_be_sent_to_executors_is_named(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
+        Access.of(ClientConfig(**settings))
 
 
 async def test_a_broker_that_cannot_filter_in_sql_is_told_of_before_the_job_starts() -> None:

@@ -1,13 +1,16 @@
 """Options: read without regard to case, refused with the option's name and what it should be."""
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
+from ogive.spark.access import NAMES
 from ogive.spark.bounds import AtTime, AtTimes, Behind, parse_time
-from ogive.spark.options import DEFAULT_MAX_OFFSETS_PER_TRIGGER, SinkOptions, SourceOptions
+from ogive.spark.options import DEFAULT_MAX_OFFSETS_PER_TRIGGER, SinkOptions, SourceOptions, access_of
 from ogive.wire.acl import Credentials
 
 
@@ -96,6 +99,7 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"queues": "first"}, "queues='first'"),
         ({"fetchOffset.numRetries": "-1"}, "fetchOffset.numRetries"),
         ({"accessKey": "me"}, "credentials are two options: accessKey and secretKey"),
+        ({"accessKey": "me", "secretKey": "x", "credentials": "tools.yml"}, "credentials are given twice"),
         ({"tls.ca": "ca.pem"}, "tls.ca needs the option tls=true"),
         ({"tls": "true", "tls.key": "key.pem"}, "tls.key needs the option tls.certificate"),
         ({"startingOffsets": '{"Orders": {"broker-a": {"0": -3}}}'}, "startingOffsets"),
@@ -199,6 +203,27 @@ def test_the_secret_is_in_no_text() -> None:
     options = source(accessKey="me", secretKey="very secret", securityToken="token")
     assert options.access.credentials == Credentials(access_key="me", secret_key="very secret", security_token="token")
     assert "very secret" not in repr(options)
+
+
+def test_a_file_of_credentials_is_read_by_who_connects(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    access = source(credentials=str(file), nameServer="a:1;b:2").access
+    with pytest.raises(InvalidOption, match=r"tools\.yml cannot be read"):
+        access.pool()
+    file.write_text("accessKey: me\nsecretKey: very secret\n")
+    assert access.client().credentials == Credentials(access_key="me", secret_key="very secret")
+    assert "very secret" not in str(access.options())
+    assert b"very secret" not in pickle.dumps(access)
+
+
+def test_options_say_all_of_an_access() -> None:
+    given = {
+        "nameServer": "a:1;b:2", "namespace": "shop", "accessKey": "me", "secretKey": "s", "securityToken": "t", "tls": "true",
+        "tls.ca": "ca.pem", "tls.certificate": "c.pem", "tls.key": "k.pem", "tls.verify": "false",
+    }  # fmt: skip
+    assert access_of(given).options() == given
+    assert access_of({"nameServer": "a:1", "credentials": "tools.yml"}).options() == {"nameServer": "a:1", "credentials": "tools.yml"}
+    assert given.keys() | {"credentials"} == set(NAMES)
 
 
 def test_files_of_tls_that_cannot_be_read_are_named() -> None:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -41,6 +42,12 @@ class FixedCluster:
 
     def committed(self, _: str, __: Iterable[MessageQueue]) -> Positions:
         return self.of_group
+
+    def start_commit(self, _: str, positions: Positions) -> "Future[None]":
+        self.of_group.update(positions)
+        stored: Future[None] = Future()
+        stored.set_result(None)
+        return stored
 
     def search(self, times: Mapping[MessageQueue, int]) -> Positions:
         return {queue: sum(stored < time for stored in self.stored_at[queue]) for queue, time in times.items()}
@@ -110,6 +117,16 @@ def test_the_first_offset_is_asked_twice_and_answered_once(monkeypatch: pytest.M
     cluster.ends[QUEUE] = 35
     assert ends(source.latestOffset(first, ReadMaxRows(100))) == [35]
     assert source.initialOffset() == first
+
+
+def test_a_first_batch_that_failed_begins_again_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process is asked then, which sees what has come meanwhile; Spark gives a Python source no place to write to but its group."""
+    cluster = FixedCluster({QUEUE: 30, OTHER: 5})
+    options = {"startingOffsets": "latest", "consumerGroup": "g"}
+    first = stream(monkeypatch, cluster, **options).initialOffset()
+    cluster.ends[QUEUE] = 35
+    assert ends(first) == [30, 5]
+    assert stream(monkeypatch, cluster, **options).initialOffset() == first
 
 
 def test_a_stream_ends_where_its_option_says(monkeypatch: pytest.MonkeyPatch) -> None:

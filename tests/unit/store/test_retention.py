@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import InvalidOption
-from ogive.store import GetStatus, OsFs, removal
+from ogive.store import GetStatus, removal
 from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
+from ogive.store.tables import write_synced
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Driver, crash, message, small
@@ -190,7 +191,8 @@ def test_newest_segment_stays_whatever_is_asked(tmp_path: Path) -> None:
 
 def test_what_a_reader_was_told_is_gone_stays_gone_after_a_crash(tmp_path: Path) -> None:
     """The crash comes after the lowest offsets moved up, and before a file was removed."""
-    driver = Driver(small(tmp_path))
+    fs = MemoryFs()
+    driver = Driver(small(tmp_path), fs, threaded=False)
     filled(driver)
     until = 3 * driver.store.segment_bytes
     under_way = driver.store.expire(until)
@@ -198,39 +200,43 @@ def test_what_a_reader_was_told_is_gone_stays_gone_after_a_crash(tmp_path: Path)
         next(under_way)
     low = driver.store.min_offset("T0", 0)
     crash(driver)
-    assert (tmp_path / "commitlog" / f"{0:020d}").exists()
-    with Driver(small(tmp_path)) as again:
+    assert tmp_path / "commitlog" / f"{0:020d}" in fs.names
+    with Driver(small(tmp_path), fs, threaded=False) as again:
         assert (again.store.min_offset("T0", 0), again.store.stats().commitlog_start) == (low, until)
-        assert not (tmp_path / "removing").exists()
+        assert tmp_path / "removing" not in fs.names
 
 
 def test_a_removal_is_noted_while_it_lasts(tmp_path: Path) -> None:
-    with Driver(small(tmp_path), threaded=False) as driver:
-        filled(driver)
+    fs = MemoryFs()
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
+        filled(driver, 100)
         under_way = driver.store.expire(driver.store.segment_bytes)
-        next(under_way)
-        assert (tmp_path / "removing").read_text().split()[0] == str(driver.store.segment_bytes)
+        while not driver.store.min_offset("T0", 0):
+            next(under_way)
+        assert fs.names[tmp_path / "removing"].data.split()[0] == b"%d" % driver.store.segment_bytes
         for _ in under_way:
             pass
-        assert not (tmp_path / "removing").exists()
+        assert tmp_path / "removing" not in fs.names
 
 
 @pytest.mark.parametrize("text", ["", "all", "-1", "16384", "16384 1", "16385 4187206478", "9" * 21, "²"])
 def test_a_damaged_note_removes_nothing(tmp_path: Path, text: str) -> None:
-    with Driver(small(tmp_path)) as driver:
+    fs = MemoryFs()
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
         filled(driver, 100)
-    (tmp_path / "removing").write_text(text)
-    with Driver(small(tmp_path)) as driver:
+    write_synced(fs, tmp_path / "removing", text.encode())
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
         assert driver.store.stats().commitlog_start == 0
         assert len(driver.bodies("T0")) == 50
-    assert not (tmp_path / "removing").exists()
+    assert tmp_path / "removing" not in fs.names
 
 
 def test_a_note_of_another_log_removes_nothing(tmp_path: Path) -> None:
-    with Driver(small(tmp_path)) as driver:
+    fs = MemoryFs()
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
         filled(driver, 100)
-    removal.note(OsFs(), tmp_path, 2**40)
-    with Driver(small(tmp_path)) as driver:
+    removal.note(fs, tmp_path, 2**40)
+    with Driver(small(tmp_path), fs, threaded=False) as driver:
         assert driver.store.stats().commitlog_start == 0
 
 

@@ -11,7 +11,7 @@ from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start
 from ogive.client.routes import MASTER_ID
-from ogive.errors import OgiveError
+from ogive.errors import ConnectError, OgiveError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
 from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
@@ -53,7 +53,7 @@ class GroupCalls:
         """Ask for the route again if it may be to blame. Whether that works or not, *failure* is what the caller hears of."""
         if failure.refresh_route:
             with contextlib.suppress(OgiveError):
-                await self._instance.refresh_route(topic)
+                await self._instance.refresh_route(topic, doubted=isinstance(failure, ConnectError))
 
     # --- members and locks -------------------------------------------------------------------------------------------
 

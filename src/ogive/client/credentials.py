@@ -1,0 +1,37 @@
+"""Credentials and authorities that are kept in files."""
+
+import re
+import ssl
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import InvalidOption
+from ogive.wire.acl import Credentials
+
+MAX_FILE_BYTES: Final = 64 * 1024
+_NAMES: Final = {"accesskey": "access_key", "secretkey": "secret_key", "securitytoken": "security_token"}
+
+
+def read_credentials(path: str) -> Credentials:
+    """A file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as Apache's tools.yml. Raises InvalidOption."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidOption(f"credentials file {path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no text'}") from None
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = re.sub(r"[:=]", "\0", line, count=1).partition("\0")
+        if (field := _NAMES.get(name.strip().lower())) is not None:
+            found[field] = value.strip().strip("\"'")
+    if not found.get("access_key") or not found.get("secret_key"):
+        raise InvalidOption(f"credentials file {path} needs the lines accessKey: NAME and secretKey: SECRET")
+    return Credentials(**found)
+
+
+def trusting(cafile: str) -> ssl.SSLContext:
+    """Certificates and host names are checked against the authorities in *cafile*. Raises InvalidOption."""
+    try:
+        return ssl.create_default_context(cafile=cafile)
+    except OSError as exc:  # ssl.SSLError is one, too
+        raise InvalidOption(f"authorities file {cafile}: {exc.strerror or 'it holds no certificate'}") from None

@@ -1,0 +1,176 @@
+"""Listeners, tables and pipelines on Spark at a broker that asks for credentials and speaks TLS only."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trustme
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+import ogive
+from ogive.client.credentials import read_credentials, trusting
+from ogive.client.listener import AnyListener
+from ogive.errors import NoPermission
+from ogive.pipelines import Stop, archive, mirror
+from ogive.pipelines.mirror import prepare as prepare_copy
+from ogive.pipelines.running import reach
+from ogive.spark.access import Access
+from ogive.spark.consuming import consume
+from ogive.spark.jobs import prepare, run_listeners
+from ogive.spark.options import access_of
+from ogive.spark.ranges import QueueRange
+from ogive.spark.rpc import cluster
+from ogive.testing import Broker
+
+pytestmark = [pytest.mark.timeout(300)]
+
+SECRET = "a-secret-that-nobody-may-read"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A broker, and the files that let its one plain user in."""
+
+    broker: Broker
+    folder: Path
+    user: str = "job"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of format("rocketmq")."""
+        return {"nameServer": self.broker.name_server, **self.security}
+
+    @property
+    def security(self) -> dict[str, str]:
+        return {"credentials": str(self.folder / f"{self.user}.yml"), "tls": "true", "tls.ca": str(self.folder / "ca.pem")}
+
+    @property
+    def access(self) -> Access:
+        return access_of(self.options)
+
+    def root(self) -> ogive.ClientConfig:
+        return ogive.ClientConfig(
+            name_server=self.broker.name_server,
+            credentials=read_credentials(str(self.folder / "root.yml")),
+            ssl=trusting(str(self.folder / "ca.pem")),
+        )
+
+    def allow(self, *rules: str) -> None:
+        """Each is a resource and its actions, joined by a blank."""
+        with ogive.Admin(client=self.root()) as admin:
+            for rule in rules:
+                resource, _, actions = rule.partition(" ")
+                admin.allow(self.user, resource, actions.split(","))
+
+
+def start(folder: Path, name: str = "job") -> Broker:
+    folder.mkdir(exist_ok=True)
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    (folder / "root.yml").write_text("accessKey: root\nsecretKey: root-secret\n")
+    (folder / f"{name}.yml").write_text(f"accessKey: {name}\nsecretKey: {SECRET}\n")
+    pem = str(folder / "server.pem")
+    return Broker(options=("--acl", "--credentials", str(folder / "root.yml"), "--tls-cert", pem, "--tls-key", pem))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    with start(folder) as broker:
+        found = Guarded(broker, folder)
+        with ogive.Admin(client=found.root()) as admin:
+            admin.create_user("job", SECRET)
+        yield found
+
+
+def fill(guarded: Guarded, topic: str, count: int) -> None:
+    with ogive.Admin(client=guarded.root()) as admin, ogive.Producer(client=guarded.root()) as producer:
+        admin.create_topic(topic, queues=2)
+        for i in range(count):
+            producer.send(topic, b"%d" % i, keys=str(i))
+
+
+def reading(topic: str, group: str) -> tuple[str, ...]:
+    """What docs/security.md says that a listener on Spark needs."""
+    return f"Topic:{topic} Sub,Get", f"Group:{group} Sub,Get,Create"
+
+
+def listener(folder: Path, topic: str, group: str) -> AnyListener:
+    where = str(folder / "seen")
+
+    @ogive.listener(topic, group=group, start="earliest")
+    def note(message: ogive.MessageExt) -> None:
+        with open(where, "a") as file:  # noqa: PTH123  runs on executors
+            file.write(f"{message.topic} {message.text}\n")
+
+    return note
+
+
+def test_a_task_consumes_with_credentials_tls_and_a_namespace(guarded: Guarded, topic: str, group: str, tmp_path: Path) -> None:
+    fill(guarded, f"shop%{topic}", 20)
+    guarded.allow(*reading(f"shop%{topic}", f"shop%{group}"))
+    access = access_of(guarded.options | {"namespace": "shop"})
+    note = listener(tmp_path, topic, group)
+    prepare(access.client(), [note])
+    with pytest.raises(NoPermission):
+        cluster(access_of(guarded.options)).spans([topic])
+    with ogive.Admin(client=guarded.root()) as admin:
+        assert admin.route(f"%RETRY%shop%{group}").queues
+        ranges = [QueueRange(row.queue, 0, row.max_offset) for row in admin.offsets(f"shop%{topic}")]
+        asyncio.run(consume(access.client(), [note], ranges))
+        assert sum(row.lag for row in admin.lag(f"shop%{group}")) == 0
+    assert sorted((tmp_path / "seen").read_text().splitlines()) == sorted(f"{topic} {i}" for i in range(20))
+
+
+@pytest.mark.spark
+def test_a_job_with_credentials_and_tls(
+    spark: SparkSession, guarded: Guarded, topic: str, group: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill(guarded, topic, 30)
+    guarded.allow(*reading(topic, group))
+    totals = run_listeners(
+        spark, [listener(tmp_path, topic, group)], client=guarded.access, checkpoint=tmp_path / "checkpoint", stop=Stop(),
+        say=lambda _: None, once=True,
+    )  # fmt: skip
+    assert totals[group].messages == 30
+    in_options = {"accessKey": "job", "secretKey": SECRET} | {name: text for name, text in guarded.options.items() if name != "credentials"}
+    spark.read.format("rocketmq").options(**in_options).load(topic).explain(extended=True)
+    out, err = capfd.readouterr()
+    assert "rocketmq" in out
+    assert SECRET not in out + err
+    assert all(SECRET not in str(file.read_bytes()) for file in (tmp_path / "checkpoint").rglob("*") if file.is_file())
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Another cluster, with another authority and other users: nothing of the first one is of use there."""
+    folder = tmp_path_factory.mktemp("other")
+    with start(folder, "copier") as broker:
+        found = Guarded(broker, folder, "copier")
+        with ogive.Admin(client=found.root()) as admin:
+            admin.create_user("copier", SECRET)
+        found.allow("Topic:* Pub,Sub,Get,Create", "Group:* Sub,Get,Create,Update", "Cluster:* Get")
+        yield found
+
+
+def test_dry_runs_and_topics_of_a_mirror_at_guarded_clusters(guarded: Guarded, other: Guarded, topic: str, tmp_path: Path) -> None:
+    """What asks the brokers without Spark."""
+    fill(guarded, topic, 12)
+    guarded.allow(f"Topic:{topic} Sub,Get")
+    nobody = cast(SparkSession, None)
+    here: dict[str, Any] = {"topics": [topic], "security": guarded.security, "stop": Stop(), "say": print, "dry_run": True}
+    assert archive(nobody, name_server=guarded.broker.name_server, to=tmp_path / "lake", **here).read == 12
+    there: dict[str, Any] = {"target": other.broker.name_server, "target_security": other.security}
+    assert mirror(nobody, source=guarded.broker.name_server, state=tmp_path / "state", **there, **here).read == 12
+    prepare_copy(guarded.options, topic, other.options, f"COPY_{topic}")
+    with ogive.Admin(client=other.root()) as admin:
+        assert len(admin.offsets(f"COPY_{topic}")) == 2
+    assert reach(guarded.broker.name_server, guarded.security).spans([topic])

@@ -1,0 +1,194 @@
+"""A broker that ends in the middle of its work leaves a store on which the other kind goes on: Apache's and ours, both ways.
+
+At the end messages, delayed and timed ones, transactions and a group's deliveries are all on their way. What was acknowledged must be there
+afterwards, be found by its key, come to the group that had not got it, come when it is due and not before, and be settled.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from operator import methodcaller
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.errors import OgiveError
+from ogive.model import MessageExt
+from tests.interop.apache import VERSION
+from tests.interop.test_store_exchange import new_apache
+from tests.peers import APACHES_CHECKS, RunningBroker, our_broker
+
+DELAY_S: Final = 20.0
+LEVELS: Final = "1s 20s " + " ".join(["1s"] * 16)
+LEVEL: Final = 2
+APACHES_TIMER_S: Final = 1.0  # it works in whole seconds, and may be early by one
+ENOUGH: Final = {"Load": 500, "Late": 10, "Timed": 10, "Paid": 12}
+OPEN: Final = 3  # one in so many transactions is left open
+QUEUES: Final = 4
+PACE_S: Final = 0.005  # between two sends of one worker: a broker at its limit is another test's
+WAIT_S: Final = 90.0
+
+OLD: Final = "4.9.7"
+LONG: Final = [pytest.mark.nightly, pytest.mark.slow]
+
+Book = dict[str, dict[bytes, float]]
+"""By topic: the bodies that were acknowledged, each with the time before which it must not come"""
+
+
+def broker_of(kind: str, folder: Path, version: str) -> RunningBroker:
+    if kind == "apache":
+        return new_apache(folder, version, levels=LEVELS, **APACHES_CHECKS)
+    return our_broker(folder, delay_levels=LEVELS)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends_at, f"{what}: not within {WAIT_S:.0f} s"
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def member(name_server: str, topic: str, take: Callable[[MessageExt], None]) -> AsyncIterator[None]:
+    """A member of the topic's one group."""
+    listener = ogive.listener(topic, group=f"readers-of-{topic}", start="earliest")(take)
+    consumer = aio.PushConsumer(listener, name_server=name_server)
+    await consumer.start()
+    try:
+        yield
+    finally:
+        with suppress(OgiveError):  # its broker may be gone
+            await consumer.close()
+
+
+async def work(broker: RunningBroker, book: Book, got: set[bytes], end: Callable[[RunningBroker], None]) -> None:
+    """All kinds of messages at once, and a group that reads; in the middle of it the broker ends."""
+    async with aio.Admin(broker.name_server) as admin:
+        for topic in book:
+            await admin.create_topic(topic, queues=QUEUES)
+    producer = aio.Producer(broker.name_server, group="shop", check=lambda _: None)
+    await producer.start()
+    numbers = itertools.count()
+
+    async def pay(number: int, body: bytes) -> None:
+        async with producer.transaction("Paid", body) as transaction:
+            if number % OPEN == 0:
+                transaction.leave_open()
+
+    sends: dict[str, Callable[[int, bytes], Awaitable[object]]] = {
+        "Load": lambda number, body: producer.send("Load", body, keys=f"key-{number}", tag="ab"[number % 2]),
+        "Late": lambda _, body: producer.send("Late", body, delay_level=LEVEL),
+        "Timed": lambda _, body: producer.send("Timed", body, delay_s=DELAY_S),
+        "Paid": pay,
+    }
+
+    async def repeat(topic: str) -> None:
+        while True:
+            number = next(numbers)
+            body, due = b"%s %d" % (topic.encode(), number), time.time() + (DELAY_S if topic in ("Late", "Timed") else 0.0)
+            try:
+                await sends[topic](number, body)
+            except OgiveError:
+                return  # the broker has ended
+            book[topic][body] = due
+            await asyncio.sleep(PACE_S)
+
+    async with member(broker.name_server, "Load", lambda message: got.add(message.body)):
+        workers = [asyncio.create_task(repeat(topic)) for topic in (*book, "Load", "Load")]
+        await until(lambda: bool(got) and all(len(book[topic]) >= ENOUGH[topic] for topic in book), "enough of every kind")
+        await asyncio.to_thread(end, broker)
+        for worker in workers:
+            worker.cancel()
+        ended = await asyncio.gather(*workers, return_exceptions=True)
+    assert all(outcome is None or isinstance(outcome, asyncio.CancelledError) for outcome in ended), ended
+    with suppress(OgiveError):
+        await producer.close()
+
+
+async def bodies(admin: aio.Admin, topic: str) -> list[bytes]:
+    return [message.body for message in await admin.messages(topic, limit=10_000)]
+
+
+async def find_by_key(admin: aio.Admin, sample: Collection[bytes]) -> None:
+    """The index follows the log by a moment."""
+    missing = set(sample)
+    ends_at = time.monotonic() + WAIT_S
+    while missing:
+        assert time.monotonic() < ends_at, f"not found by their keys: {missing}"
+        for body in list(missing):
+            found = await admin.messages("Load", key=f"key-{body.split()[1].decode()}")
+            missing -= {message.body for message in found}
+
+
+async def go_on(broker: RunningBroker, book: Book, got: set[bytes], *, once: bool) -> dict[bytes, float]:
+    """The other broker has everything, and goes on where the first one stood. When the messages came that were due later.
+
+    *once*: no transaction is committed twice.
+    """
+    came: dict[bytes, float] = {}
+
+    def take_late(message: MessageExt) -> None:
+        came.setdefault(message.body, time.time())
+
+    server = broker.name_server
+    late = {body: due for topic in ("Late", "Timed") for body, due in book.get(topic, {}).items()}
+    async with (
+        aio.Admin(server) as admin,
+        aio.Producer(server, group="shop", check=lambda _: True),
+        member(server, "Load", lambda message: got.add(message.body)),
+        member(server, "Late", take_late),
+        asyncio.timeout(4 * WAIT_S),
+    ):
+        assert book["Load"].keys() <= set(await bodies(admin, "Load"))
+        await find_by_key(admin, list(book["Load"])[:: len(book["Load"]) // 5])
+        await until(lambda: book["Load"].keys() <= got, "what the group had not got")
+        paid: list[bytes] = []
+        while not book["Paid"].keys() <= set(paid):
+            await asyncio.sleep(0.2)
+            paid = await bodies(admin, "Paid")
+        assert not once or len(paid) == len(set(paid))
+        if "Timed" in book:
+            async with member(server, "Timed", take_late):
+                await until(lambda: late.keys() <= came.keys(), "what was due later")
+        else:
+            await until(lambda: late.keys() <= came.keys(), "what was due later")
+    return came
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("first", "version"),
+    [
+        ("ogive", VERSION),
+        *(pytest.param(*case, marks=LONG) for case in (("apache", VERSION), ("ogive", OLD), ("apache", OLD))),
+    ],
+)
+async def test_the_other_broker_goes_on_where_one_was_killed_under_load(tmp_path: Path, first: str, version: str) -> None:
+    """Apache's has messages for a time from 5.0 on."""
+    second = "apache" if first == "ogive" else "ogive"
+    book: Book = {topic: {} for topic in ENOUGH if topic != "Timed" or version == VERSION}
+    got: set[bytes] = set()
+    broker = broker_of(first, tmp_path, version)
+    try:
+        await asyncio.to_thread(broker.start)
+        await work(broker, book, got, methodcaller("kill"))
+    finally:
+        await asyncio.to_thread(broker.stop)
+    other = broker_of(second, tmp_path, version)
+    try:
+        await asyncio.to_thread(other.start)
+        came = await go_on(other, book, got, once=second == "ogive")
+    finally:
+        await asyncio.to_thread(other.kill)
+        await asyncio.to_thread(other.stop)
+    early_s = {"Late": 0.0, "Timed": APACHES_TIMER_S if second == "apache" else 0.0}
+    if second == "apache" and version == OLD:
+        del early_s["Late"]  # it makes the queues again before it has read its levels: after a crash all that was delayed is due at once
+    assert not {
+        body: due - came[body] for topic in early_s for body, due in book.get(topic, {}).items() if came[body] < due - early_s[topic]
+    }

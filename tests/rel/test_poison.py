@@ -1,0 +1,137 @@
+"""Messages that fail always, among good ones (T22): each ends in the dead letters, once, after all its retries, and holds up no other.
+
+That an orderly queue waits for such a message and skips nothing is case 16 in tests/never/test_stuck.py.
+"""
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from ogive import aio
+from ogive.errors import NoRoute, OgiveError
+from ogive.model import MessageQueue, dlq_topic
+from tests.figures import figures
+from tests.peers import our_broker
+from tests.processes import stop
+
+pytestmark = pytest.mark.rel
+
+TOPIC, GROUP = "Poison", "poisoned"
+WAIT_S = 300.0
+
+# A line for each call; O_APPEND, so that a kill tears no line but the last.
+MEMBER = """
+import os, sys
+import ogive
+
+out = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+@ogive.listener("Poison", group="poisoned", start="earliest", threads=8, max_retries=int(sys.argv[3]))
+def work(message):
+    os.write(out, b"%d %s\\n" % (message.reconsume_times, message.body))
+    if message.body.startswith(b"bad"):
+        raise ValueError("always")
+
+config = ogive.ConsumerConfig(rebalance_pause_s=0.1, persist_period_s=0.2, pull_retry_s=0.2, send_back_retry_s=0.5)
+ogive.run(work, name_server=sys.argv[1], config=config)
+"""
+
+
+class Member:
+    def __init__(self, server: str, folder: Path, retries: int) -> None:
+        self._words = (server, folder, retries)
+        self._started = 0
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        server, folder, retries = self._words
+        self._started += 1
+        words = [sys.executable, "-c", MEMBER, server, str(folder / f"member-{self._started}"), str(retries)]
+        return subprocess.Popen(words, stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        stop(self.process, signal.SIGKILL)
+        self.process = self._start()
+
+
+def tries(folder: Path) -> dict[bytes, list[int]]:
+    """Retries of each call, by body, in whole lines of all members that ever were."""
+    found: dict[bytes, list[int]] = defaultdict(list)
+    for file in folder.glob("member-*"):
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            times, _, body = line.partition(b" ")
+            found[body].append(int(times))
+    return found
+
+
+async def letters(consumer: aio.PullConsumer) -> list[bytes]:
+    """What lies in the group's dead letters, in order."""
+    queue, offset = MessageQueue(dlq_topic(GROUP), "broker-a", 0), 0
+    bodies: list[bytes] = []
+    try:
+        while True:
+            result = await consumer.pull(queue, offset)
+            if not result.messages:
+                return bodies
+            bodies += [message.body for message in result.messages]
+            offset = result.next_offset
+    except (NoRoute, OgiveError):
+        return bodies
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("poison", "good", "retries", "kills"),
+    [pytest.param(20, 200, 1, 0, marks=pytest.mark.quick), pytest.param(500, 5000, 16, 10, marks=pytest.mark.nightly)],
+    ids=["quick", "nightly"],
+)
+async def test_poison_goes_to_the_dead_letters_once_and_good_messages_past_it(
+    tmp_path: Path, poison: int, good: int, retries: int, kills: int
+) -> None:
+    """T22. With kills of member and broker in turn some dead letters come again, and are counted only.
+
+    A broker that was killed delivers up to 5 s of delayed messages again: of each message several tries at once, each with its own way on.
+    """
+    seed = 22
+    chance = random.Random(seed)
+    bad = {b"bad %d" % i for i in range(poison)}
+    fine = {b"good %d" % i for i in range(good)}
+    bodies = sorted(bad | fine, key=lambda _: chance.random())
+    with (
+        our_broker(tmp_path) as broker,
+        figures("T22", nightly=kills > 0, seed=seed, attempts=len(bodies), faults=kills) as line,
+    ):
+        async with aio.Admin(broker.name_server) as admin, aio.Producer(broker.name_server) as producer:
+            await admin.create_topic(TOPIC, queues=4)
+            member = Member(broker.name_server, tmp_path, retries)
+            try:
+                for i in range(kills or 1):
+                    part = bodies[i * len(bodies) // (kills or 1) : (i + 1) * len(bodies) // (kills or 1)]
+                    await asyncio.gather(*(producer.send(TOPIC, body, timeout_s=60.0) for body in part))
+                    if kills and i % 2:
+                        await asyncio.sleep(chance.uniform(0.5, 3.0))
+                        await asyncio.to_thread(broker.kill)
+                        await asyncio.to_thread(broker.start)
+                    elif kills:
+                        await asyncio.sleep(chance.uniform(0.5, 3.0))
+                        await asyncio.to_thread(member.kill)
+                async with aio.PullConsumer(name_server=broker.name_server) as reader, asyncio.timeout(WAIT_S):
+                    while not bad <= set(dead := await letters(reader)) or not fine <= tries(tmp_path).keys():
+                        await asyncio.sleep(0.1)
+            finally:
+                await asyncio.to_thread(stop, member.process)
+        calls = tries(tmp_path)
+        extra = len(dead) - len(set(dead))
+        line.update(received=len(calls), lost=len(set(bodies) - calls.keys()), dead=len(set(dead)), duplicates=extra)
+    assert set(dead) == bad
+    assert all(set(calls[body]) == set(range(retries + 1)) for body in bad), "each try came, the last one with all its retries"
+    if kills == 0:
+        assert extra == 0
+        assert all(len(times) == retries + 1 for body, times in calls.items() if body in bad)
+        assert all(times == [0] for body, times in calls.items() if body in fine)
