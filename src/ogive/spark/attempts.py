@@ -22,6 +22,7 @@ from ogive.model import MessageQueue
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions
 from ogive.spark.ranges import QueueRange
+from ogive.spark.routes import BrokerAway
 from ogive.spark.rpc import Cluster
 from ogive.spark.schema import METADATA_COLUMNS, arrow_schema, only
 
@@ -65,9 +66,11 @@ class BatchLog:
 
 
 def ends(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:
-    """Where the queues of *topic* end; nothing for one that its first message will create."""
+    """Where the queues of *topic* end; nothing for one that its first message will create. Raises BrokerAway where that cannot be told."""
     try:
         return {queue: span.max_offset for queue, span in cluster.spans((topic,)).items()}
+    except BrokerAway:
+        raise
     except NoRoute:
         return {}
 
@@ -76,6 +79,8 @@ def stored_keys(cluster: Cluster, topic: str, since: Positions) -> set[str]:
     """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of all messages."""
     try:
         spans = cluster.spans((topic,))
+    except BrokerAway:
+        raise
     except NoRoute:
         return set()
     ranges = [

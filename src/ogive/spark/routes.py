@@ -39,7 +39,7 @@ class Patience:
     """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing.
 
     *settled*: the name servers have answered before, perhaps another process, so that their silence passes too; else the address is likely
-    wrong, which is said at once.
+    wrong, which is said at once. For all calls of a process: `Routes.settle`.
     """
 
     window_s: float = RETRY_WINDOW_S
@@ -47,9 +47,9 @@ class Patience:
     pause_s: float | None = None
     settled: bool = False
 
-    def waits_for(self, failure: OgiveError) -> bool:
+    def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
         if isinstance(failure, NoNameServer):
-            return self.settled and not isinstance(failure, NotANameServer)
+            return (self.settled or settled) and not isinstance(failure, NotANameServer)
         return isinstance(failure, PASSING)
 
 
@@ -57,7 +57,7 @@ USUAL: Final = Patience()
 
 
 class BrokerAway(NoRoute):
-    """The topic has a route, but without the broker of a queue that is to be read: a broker that restarts is missing for a while."""
+    """What is missing may come back with its broker: a route without the broker of a queue, or name servers that know no broker at all."""
 
 
 PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
@@ -70,6 +70,15 @@ class Routes:
         self.name_servers = name_servers
         self._pool = pool
         self._known: dict[str, tuple[TopicRouteData, float]] = {}
+        self._settled = False
+
+    @property
+    def settled(self) -> bool:
+        return self._settled
+
+    def settle(self) -> None:
+        """The name servers have answered before: from now on every call waits while they are silent."""
+        self._settled = True
 
     async def address(self, queue: MessageQueue) -> str:
         """Where to read *queue*. Raises BrokerAway."""
@@ -105,6 +114,8 @@ class Routes:
             try:
                 return await api.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
             except TopicNotExist:
+                if not (await api.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)).brokers:
+                    raise BrokerAway(f"topic {topic!r} has no route on {address}: no broker is known there") from None
                 raise NoRoute(f"topic {topic!r} has no route on {address}: it does not exist, or its broker is down") from None
 
         return await self.ask_one(ask)
@@ -129,7 +140,7 @@ class Routes:
             try:
                 return await call()
             except OgiveError as exc:
-                if not patience.waits_for(exc) or clock.time() + pause > deadline or tries == patience.retries:
+                if not patience.waits_for(exc, settled=self._settled) or clock.time() + pause > deadline or tries == patience.retries:
                     raise
                 log.warning("trying again in %.2f s: %s", pause, exc)
                 self.expire(topic)

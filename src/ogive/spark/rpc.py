@@ -177,8 +177,17 @@ class Cluster:
 
     # --- where to write ----------------------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """The name servers have answered before, perhaps another process: from now on every call waits while nobody is there."""
+        self._routes.settle()
+
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues to send to; for a topic that its first message will create, those that it will get. Raises NoRoute."""
+        if self._routes.settled:
+            return await self._routes.insist(topic, functools.partial(self._writable, topic))
+        return await self._writable(topic)
+
+    async def _writable(self, topic: str) -> tuple[MessageQueue, ...]:
         try:
             queues = publish_queues(topic, await self._routes.route(topic))
         except NoRoute:

@@ -197,6 +197,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         if attempt.query_id is None:
             raise IllegalStateError("Spark does not say which query writes: its local property sql.streaming.queryId is missing")
         origin = attempt.query_id, attempt.batch_id
+        self._settle(attempt.batch_id)
         if self._options.delivery == "atLeastOnce":
             return self._send(iterator, attempt, origin, None)
         batches = BatchLog(self._cluster, attempt.query_id)
@@ -211,6 +212,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         return self._send(iterator, attempt, origin, memory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._settle(batchId)
         sent = [message for message in messages if isinstance(message, Sent)]
         query_id = next((message.query_id for message in sent), None)
         if self._options.delivery != "atLeastOnce" and query_id is not None:
@@ -221,6 +223,11 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                 self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, begins))
             batches.finish(batchId, topics)
         log.info("batch %d: %d messages are sent", batchId, _total(messages))
+
+    def _settle(self, batch_id: int) -> None:
+        """A query that has written a batch has the right addresses: this process, perhaps a new one, waits where nobody answers."""
+        if batch_id > 0:
+            self._cluster.settle()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._roll_back(messages)

@@ -6,14 +6,15 @@ import pytest
 
 from ogive.client import api
 from ogive.client.api import RawPull
-from ogive.client.portal import Portal
-from ogive.errors import NoRoute
+from ogive.client.portal import Portal, portal
+from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicNotExist
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark.access import Access
+from ogive.spark.attempts import ends
 from ogive.spark.ranges import QueueRange
 from ogive.spark.routes import Patience
 from ogive.spark.rpc import EVERYTHING, Cluster
-from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
 from ogive.wire.headers import PullMessageRequest
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -68,3 +69,61 @@ async def test_a_broker_that_stays_missing_in_the_route_is_named(monkeypatch: py
         await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).pull(
             "g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(0.0)
         )
+
+
+# --- a restart of everything, seen by a process that Spark starts meanwhile ---------------------------------------------------------------
+
+
+def away(times: int, monkeypatch: pytest.MonkeyPatch, failure: OgiveError, brokers: int = 1) -> list[str]:
+    """Name servers whose first *times* answers fail and that know *brokers* brokers meanwhile; the topics they were asked for."""
+    asked: list[str] = []
+
+    async def get_route(_: object, __: str, topic: str, **___: object) -> TopicRouteData:
+        asked.append(topic)
+        if len(asked) <= times:
+            raise failure
+        return route("broker-a")
+
+    async def get_cluster_info(*_: object, **__: object) -> ClusterInfo:
+        return ClusterInfo(brokers={data.broker_name: data for data in route("broker-a").brokers[:brokers]}, clusters={})
+
+    async def topic_stats(*_: object, **__: object) -> dict[MessageQueue, TopicOffset]:
+        return {QUEUE: TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)}
+
+    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
+    monkeypatch.setattr(api, "topic_stats", topic_stats)
+    return asked
+
+
+async def test_a_first_write_to_an_address_without_name_server_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = away(1, monkeypatch, ConnectError("connection refused"))
+    with pytest.raises(NoNameServer):
+        await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).writable("Orders")
+    assert asked == ["Orders"]
+
+
+async def test_a_later_batch_waits_for_name_servers_that_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    away(2, monkeypatch, ConnectError("connection refused"))
+    cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
+    cluster.settle()
+    assert await cluster.writable("Orders") == (QUEUE,)
+
+
+async def test_a_later_batch_waits_for_the_broker_to_register_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both the topic and the one that it would be made from have no route."""
+    away(4, monkeypatch, TopicNotExist(17, "no route"), brokers=0)
+    cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
+    cluster.settle()
+    assert await cluster.writable("Orders") == (QUEUE,)
+
+
+def test_a_topic_is_not_taken_for_new_while_no_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idempotent sink that looks for what it has stored would find nothing, and store it again."""
+    away(2, monkeypatch, TopicNotExist(17, "no route"), brokers=0)
+    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {QUEUE: 7}
+
+
+def test_a_topic_that_brokers_do_not_have_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    away(1, monkeypatch, TopicNotExist(17, "no route"))
+    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {}
