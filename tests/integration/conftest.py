@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     import ogive.spark
 
-    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
-    session = ogive.spark.session("ogive tests", master="local[2]", memory="512m", config=warehouse)
+    config = {
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.python.authenticate.socketTimeout": "60s",  # until a Python process takes what the JVM has for it; 15 s by itself
+    }
+    session = ogive.spark.session("ogive tests", master="local[2]", memory="512m", config=config)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

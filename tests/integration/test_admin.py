@@ -74,6 +74,10 @@ async def test_brokers_show_their_version_and_figures(
 ) -> None:
     await fill(producer, topic, 1)
     (row,) = await admin.brokers()
+    async with asyncio.timeout(WAIT_S):
+        while row.trouble and release < (5,):  # one of 4.9 that has just started trips over its figures, until the first are there
+            await asyncio.sleep(0.1)
+            (row,) = await admin.brokers()
     assert (row.name, row.broker_id, row.trouble) == ("broker-a", 0, None)
     assert row.version == {"ogive": "5.3.3", "apache": ".".join(map(str, release))}[flavour]
     assert (row.puts_today or 0) >= 2

@@ -21,6 +21,7 @@ from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, t
 from ogive.pipelines.archive import SCHEMA, compact, recover
 from ogive.pipelines.running import positions
 from tests.peers import RunningBroker, our_broker
+from tests.topics import wait_until_shown
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -45,6 +46,7 @@ def send(broker: RunningBroker, topic: str) -> Any:
                 producer.send(
                     name, b"event %d" % i, tag=("departed", "arrived")[i % 2], keys=f"f{i}", properties={"n": str(i)}, sharding_key=tail
                 )
+        wait_until_shown(broker.name_server, name, first + count)
 
     return go
 
@@ -344,6 +346,8 @@ def test_reconcile_finds_what_is_missing_extra_and_different(
         producer.send(topic + "_2", b"body c", keys="c")
         producer.send(topic + "_2", b"body c", keys="c")
         producer.send(topic + "_2", b"body e", keys="e")
+    wait_until_shown(broker.name_server, topic, 5)
+    wait_until_shown(broker.name_server, topic + "_2", 5)
     out = tmp_path / "differences"
     found = reconcile(spark, left=topic, right=topic + "_2", name_server=broker.name_server, out=out, say=lambda _: None)
     assert found.figures == {"keys": {"equal": 1, "missing": 1, "extra": 1, "different": 2}, "same": False}

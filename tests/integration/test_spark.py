@@ -163,8 +163,8 @@ def test_progress_is_mirrored_to_the_consumer_group(wire: Wire, stream: Stream, 
     wire.send(topic, 1, bodies(30))
     stream.run(startingOffsets="earliest", consumerGroup=group, maxOffsetsPerTrigger="40")
     name = wire.broker_name(topic)
-    assert eventually(lambda: wire.progress(group, MessageQueue(topic, name, 0))) == 70
-    assert eventually(lambda: wire.progress(group, MessageQueue(topic, name, 1))) == 30
+    for queue_id, count in ((0, 70), (1, 30)):
+        assert eventually(lambda: wire.progress(group, MessageQueue(topic, name, queue_id)) == count or None)  # noqa: B023  called at once
 
 
 def test_no_group_is_told_without_being_asked(wire: Wire, stream: Stream, topic: str, group: str) -> None:
@@ -182,7 +182,7 @@ def test_a_stream_goes_on_where_the_group_stands(
     wire.send(topic, 0, bodies(10))
     stream.run(startingOffsets="earliest", consumerGroup=group)
     queue = MessageQueue(topic, wire.broker_name(topic), 0)
-    assert eventually(lambda: wire.progress(group, queue)) == 10
+    assert eventually(lambda: wire.progress(group, queue) == 10 or None)
     wire.send(topic, 0, bodies(4))
     again = Stream(spark, wire.name_server, topic, tmp_path / "another")
     assert again.run(startingOffsets="group", consumerGroup=group) == [[(0, i) for i in range(10, 14)]]
@@ -229,11 +229,11 @@ def test_a_stream_outlives_its_broker(spark: SparkSession, flavour: Flavour, top
         stream = Stream(spark, wire.name_server, topic, tmp_path / "checkpoint")
         query = stream.start({"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}, available_now=False)
         try:
-            assert eventually(lambda: stream.offsets if len(stream.offsets) == 100 else None, 60) == list(range(100))
+            assert eventually(lambda: stream.offsets if len(stream.offsets) == 100 else None) == list(range(100))
             broker.kill()
             broker.start()
             wire.send(topic, 0, bodies(50))
-            assert eventually(lambda: stream.offsets if len(stream.offsets) == 150 else None, 60) == list(range(150))
+            assert eventually(lambda: stream.offsets if len(stream.offsets) == 150 else None) == list(range(150))
             assert query.exception() is None
         finally:
             query.stop()

@@ -4,7 +4,6 @@ import importlib.util
 import inspect
 import json
 import re
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import ogive.spark
 from ogive.spark.metrics import QueryMetrics
 from ogive.spark.parse import parse_json
 from tests.peers import RunningBroker, our_broker
+from tests.topics import eventually, wait_until_shown
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -40,9 +40,11 @@ def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: Running
     ogive.spark.register(spark)
     with ogive.Producer(broker.name_server) as producer:
         producer.send(topic, b"one", tag="a")
+        wait_until_shown(broker.name_server, topic, 1)
         before = ogive.spark.read(topic, name_server=broker.name_server, spark=spark)
         assert before.count() == 1
         producer.send(topic, b"two", tag="b")
+        wait_until_shown(broker.name_server, topic, 2)
     assert before.count() == 1  # the snapshot of its first action
     assert ogive.spark.read(topic, name_server=broker.name_server, spark=spark).count() == 2
     tagged = ogive.spark.read(topic, name_server=broker.name_server, spark=spark, schema="body binary", tags="b")
@@ -55,6 +57,7 @@ def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, b
         admin.create_topic(topic, queues=1)
         for body in bodies:
             producer.send(topic, body, keys="k", properties={"shop": "a"})
+    wait_until_shown(broker.name_server, topic, len(bodies))
     messages = ogive.spark.read(topic, name_server=broker.name_server, spark=spark)
     good, bad = parse_json(messages, Order)
     assert sorted((row.number, row.note) for row in good.select("value.*").collect()) == [(1, "x"), (2, None)]
@@ -77,17 +80,20 @@ def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, 
     with ogive.Producer(broker.name_server) as producer:
         for i in range(30):
             producer.send(topic, b"%d" % i)
+    wait_until_shown(broker.name_server, topic, 30)
     with QueryMetrics(spark, port=0) as metrics:
         stream = spark.readStream.format("rocketmq").options(nameServer=broker.name_server, startingOffsets="earliest").load(topic)
         writer = stream.writeStream.format("noop").queryName(topic).option("checkpointLocation", str(tmp_path))
         writer.trigger(availableNow=True).start().awaitTermination()
-        lines: list[str] = []
-        for _ in range(200):
+
+        def ended() -> list[str] | None:
+            """Events come after the end of a query."""
             with urllib.request.urlopen(f"http://{metrics.address}/metrics") as answer:
                 lines = answer.read().decode().splitlines()
-            if f'ogive_spark_query_active{{query="{topic}"}} 0' in lines:
-                break
-            time.sleep(0.05)  # events come after the end of a query
+            return lines if f'ogive_spark_query_active{{query="{topic}"}} 0' in lines else None
+
+        lines = eventually(ended)
+        assert lines is not None
     assert f'ogive_spark_rows_total{{query="{topic}"}} 30' in lines
     lags = [line for line in lines if line.startswith(f'ogive_spark_lag_messages{{query="{topic}"')]
     assert lags

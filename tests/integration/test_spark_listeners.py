@@ -32,6 +32,7 @@ from ogive.spark.ranges import QueueRange
 from ogive.spark.stopping import Stop
 from ogive.testing import Broker
 from tests.peers import RunningBroker
+from tests.topics import wait_until_shown
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -68,9 +69,11 @@ def recorder(folder: Path, *, sleep_s: float = 0.0, fail: str = "", **settings: 
 def send(broker: RunningBroker, topic: str, bodies: list[str], queues: int = 4) -> None:
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=queues)
+        before = sum(row.max_offset for row in admin.offsets(topic))
     with ogive.Producer(broker.name_server) as producer:
         for body in bodies:
             producer.send(topic, body.encode(), sharding_key=body.split("-")[0])
+    wait_until_shown(broker.name_server, topic, before + len(bodies))
 
 
 def count(broker: RunningBroker, topic: str) -> int:
@@ -161,6 +164,7 @@ def test_sql_chooses_and_the_rest_counts_as_finished(broker: RunningBroker, topi
     with ogive.Producer(broker.name_server) as producer:
         for i in range(20):
             producer.send(topic, b"%d" % i, properties={"n": str(i)})
+    wait_until_shown(broker.name_server, topic, 20)
     done = work_on(broker, topic, recorder(tmp_path, topic=topic, group=group, sql="n BETWEEN 5 AND 9"))
     assert Counter(line["body"] for line in notes(tmp_path)) == Counter("56789")
     assert sum(one.calls for one in done) == 5

@@ -73,7 +73,7 @@ def test_a_delayed_row_arrives_later(
         bodies = [bytes(row.body).decode() for row in load().collect()]
         return bodies if len(bodies) == 2 else None
 
-    assert eventually(both, 60) == ["now", "later"]
+    assert eventually(both) == ["now", "later"]
 
 
 def test_a_stream_is_written(spark: SparkSession, wire: Wire, load: Callable[..., DataFrame], topic: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""T24: a stream into files and into topics whose driver is killed again and again. Files and the idempotent and the
+"""T24: streams into files and into topics whose driver is killed, or an executor, again and again. Files and the idempotent and the
 transactional copy hold every message once; the plain copy holds every message, and what it holds twice has the same key twice."""
 
 import json
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
 from ogive.testing import Broker
+from tests.figures import figures
 from tests.peers import our_broker
+from tests.processes import tail
 from tests.rel.spark_job import DELIVERIES
+from tests.spark_clusters import Standalone, environment, kill, standalone
 from tests.topics import Wire, bodies
 
-pytestmark = [pytest.mark.spark, pytest.mark.rel, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.spark, pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 STEP = 500
 PATIENCE_S = 240.0
@@ -41,7 +45,7 @@ class Job:
 
     def start(self) -> None:
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(self._command, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
     def end(self) -> None:
         """Kill the driver with all that it started: it leads a process group of its own."""
@@ -103,10 +107,13 @@ class Writer(threading.Thread):
         self.join()
 
 
-def run(directory: Path, messages: int, master: str, kill: Callable[[Job, Broker], None], times: int) -> None:
+def run(directory: Path, messages: int, master: str, kill: Callable[[Job, Broker], None], times: int, victim: str) -> None:
     """Copy *messages* under that many kills, then compare every copy with the topic."""
     random.seed(SEED)
-    with our_broker(directory / "broker") as broker:
+    with (
+        figures("T24", nightly=True, seed=SEED, victim=victim, faults=times, attempts=messages) as line,
+        our_broker(directory / "broker") as broker,
+    ):
         wire = Wire(broker)
         for name in ("Kills", *(f"Kills_{delivery}" for delivery in DELIVERIES)):
             wire.create(name, 2)
@@ -120,27 +127,43 @@ def run(directory: Path, messages: int, master: str, kill: Callable[[Job, Broker
                 kill(job, broker)
             writer.join()
             found = job.result()
-            check(found, wire.count("Kills"), messages)
+            rows = wire.count("Kills")
+            check(found, rows, messages)
         finally:
             writer.stop()
             job.end()
+        line |= {"acknowledged": rows, "received": rows, "lost": 0, "duplicates": found["atLeastOnce"]["rows"] - rows}
 
 
 def check(found: dict[str, dict[str, int]], rows: int, messages: int) -> None:
     """*rows* are in the topic; more than *messages* where its writer sent some twice."""
     for copy in ("files", "idempotent", "transactional"):
-        assert (found[copy]["rows"], found[copy]["bodies"]) == (rows, messages), (copy, found)
+        assert (found[copy]["rows"], found[copy]["bodies"]) == (rows, messages), (copy, rows, found)
     plain = found["atLeastOnce"]
-    assert (plain["bodies"], plain["keys"]) == (messages, rows), found
+    assert (plain["bodies"], plain["keys"]) == (messages, rows), (rows, found)
     assert plain["rows"] >= rows
 
 
-def driver(job: Job, _: Broker) -> None:
+def kill_driver(job: Job, _: Broker) -> None:
     job.end()
     job.start()
 
 
-@pytest.mark.nightly
+def kill_executor(cluster: Standalone, _: Job, __: Broker) -> None:
+    """One of those that run; its worker starts another one."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not (running := cluster.executors()):
+        assert time.monotonic() < give_up, tail(cluster.workers[0].log)
+        time.sleep(0.1)
+    kill([random.choice(running)])
+
+
 @pytest.mark.parametrize(("kills", "messages"), [(2, 4000), (10, 20_000)])
 def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, kills: int, messages: int) -> None:
-    run(tmp_path, messages, "local[2]", driver, kills)
+    run(tmp_path, messages, "local[2]", kill_driver, kills, "driver")
+
+
+@pytest.mark.parametrize(("kills", "messages"), [(2, 4000)])
+def test_a_killed_executor_loses_and_doubles_nothing(tmp_path: Path, kills: int, messages: int) -> None:
+    with standalone(tmp_path / "cluster") as cluster:
+        run(tmp_path, messages, cluster.master, partial(kill_executor, cluster), kills, "executor")

@@ -69,11 +69,11 @@ class _Reading:
     def _cluster(self) -> Cluster:
         return cluster(self._options.access)
 
-    def _spans(self) -> Spans:
+    def _spans(self, *, settled: bool = False) -> Spans:
+        """*settled*: not the first question of a query, see Patience."""
         options = self._options
-        return self._cluster.selected(
-            options.selection, Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s)
-        )
+        patience = Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s, settled)
+        return self._cluster.selected(options.selection, patience)
 
     def _resolve(self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False) -> dict[MessageQueue, int]:
         """What *bound*, the start or the end as *side* says, means in every queue."""
@@ -119,7 +119,7 @@ class _Reading:
             group=self._options.consumer_group or TOOLS_GROUP,
             wanted=wanted,
             fail_on_data_loss=self._options.fail_on_data_loss,
-            patience=Patience(self._options.poll_timeout_s),
+            patience=Patience(self._options.poll_timeout_s, settled=True),
         )
         for covered, records in joined(answers):
             batch = decoder.decode(records, options.access.namespace.strip_queue(covered.queue))
@@ -234,7 +234,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         if finish.keys() - begin.keys():
-            spans = self._spans()
+            spans = self._spans(settled=True)
             begin = {queue: spans[queue].min_offset if queue in spans else 0 for queue in finish} | begin
         return self._plan(begin, finish)
 
@@ -286,8 +286,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
         """Where the queues end, and what of *begin* lies behind that. A queue that is gone stays where it was."""
+        spans = self._spans(settled=begin is not None)
         begin = begin or {}
-        spans = self._spans()
         self._looked_at = time.monotonic()
         self._first = {queue: span.min_offset for queue, span in spans.items()}
         self._latest = {queue: span.max_offset for queue, span in spans.items()}

@@ -8,7 +8,17 @@ from typing import Final, TypeVar
 
 from ogive.client import api
 from ogive.client.routes import MASTER_ID, broker_addresses
-from ogive.errors import BrokerBusy, BrokerInternalError, NoNameServer, NoRoute, ServiceNotAvailable, TopicNotExist, TransportError
+from ogive.errors import (
+    BrokerBusy,
+    BrokerInternalError,
+    NoNameServer,
+    NoRoute,
+    NotANameServer,
+    OgiveError,
+    ServiceNotAvailable,
+    TopicNotExist,
+    TransportError,
+)
 from ogive.model import MessageQueue
 from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S
 from ogive.transport.pool import ConnectionPool
@@ -26,11 +36,21 @@ RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing."""
+    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing.
+
+    *settled*: the name servers have answered before, perhaps another process, so that their silence passes too; else the address is likely
+    wrong, which is said at once.
+    """
 
     window_s: float = RETRY_WINDOW_S
     retries: int | None = None
     pause_s: float | None = None
+    settled: bool = False
+
+    def waits_for(self, failure: OgiveError) -> bool:
+        if isinstance(failure, NoNameServer):
+            return self.settled and not isinstance(failure, NotANameServer)
+        return isinstance(failure, PASSING)
 
 
 USUAL: Final = Patience()
@@ -108,8 +128,8 @@ class Routes:
         while True:
             try:
                 return await call()
-            except PASSING as exc:
-                if clock.time() + pause > deadline or tries == patience.retries:
+            except OgiveError as exc:
+                if not patience.waits_for(exc) or clock.time() + pause > deadline or tries == patience.retries:
                     raise
                 log.warning("trying again in %.2f s: %s", pause, exc)
                 self.expire(topic)

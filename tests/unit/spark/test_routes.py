@@ -1,0 +1,40 @@
+"""How planning and reading repeat their questions."""
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ogive.errors import NoNameServer, NotANameServer, OgiveError
+from ogive.spark.routes import Patience, Routes
+from ogive.transport.pool import ConnectionPool
+
+
+async def ask(failure: OgiveError, *, settled: bool) -> int:
+    """A question that fails once: how often it was asked."""
+    asked = 0
+
+    async def call() -> int:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise failure
+        return asked
+
+    return await Routes(ConnectionPool(), ("127.0.0.1:9876",)).insist("Orders", call, Patience(pause_s=0.0, settled=settled))
+
+
+async def test_name_servers_that_are_away_are_waited_for_once_they_have_answered() -> None:
+    """A process that begins while all of them restart, for a query that runs: it failed at once, and with it the query."""
+    assert await ask(NoNameServer("connection lost"), settled=True) == 2
+
+
+async def test_a_first_question_that_nobody_answers_is_an_error_at_once() -> None:
+    """The address is likely wrong."""
+    with pytest.raises(NoNameServer):
+        await ask(NoNameServer("connection refused"), settled=False)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_something_else_at_the_address_is_an_error_at_once(settled: bool) -> None:
+    with pytest.raises(NotANameServer):
+        await ask(NotANameServer("a broker"), settled=settled)
