@@ -397,7 +397,7 @@ def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint 
 
 def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> None:
     """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything new is written."""
-    for start in found.starts:
+    for start in reversed(found.starts):  # the last one first: a crash in between leaves no gap
         if start >= end:
             fs.unlink(segment_path(directory, start))
     if end % found.segment_bytes and scan.nonzero_after(end):
