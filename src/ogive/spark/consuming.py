@@ -7,6 +7,8 @@ Behaviour
 - Orderly: a range is worked on only under the broker's lock of its queue, under a name that no other attempt has. An attempt that finds
   the queue locked waits; a worker that was killed holds it until its lease at the broker ends (60 s).
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
+- A message whose body does not match its checksum is passed over once that is how the master has it, see ``client/consumer/damage.py``.
+  Until that is known it is waited for like a broker that is away.
 
 Differs from a push consumer
 - The queues are given by the batch: there is no rebalance, and no heartbeat.
@@ -23,6 +25,7 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.damage import Readings, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.offset_store import RemoteOffsetStore
@@ -33,12 +36,14 @@ from ogive.client.consumer.statistics import Statistics
 from ogive.client.consumer.wired import wired
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
+from ogive.client.routes import MASTER_ID
 from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
-from ogive.model import MessageExt, MessageQueue, PullStatus, retry_topic
+from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic
 from ogive.spark.ranges import QueueRange
 from ogive.transport.tasks import every
 from ogive.wire.bodies import SubscriptionData
+from ogive.wire.message import DamagedMessage
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,7 @@ class Tally:
     """Counts the listener's calls. Workers call it on their threads; each append is one step."""
 
     ends: list[tuple[MessageQueue, bool, int]] = field(default_factory=list)  # queue, success, messages
+    passed_over: list[MessageQueue] = field(default_factory=list)  # for each damaged message
 
     def begun(self, messages: Sequence[MessageExt]) -> Any:
         return None
@@ -79,9 +85,9 @@ class Tally:
         self.ends.append((messages[0].queue, end is CallEnd.SUCCESS, len(messages)))
 
     def of(self, queue: MessageQueue) -> tuple[int, int]:
-        """Calls, and messages of those that failed."""
+        """Calls, and messages that failed: of calls, and those that are damaged."""
         ends = [(success, count) for place, success, count in self.ends if place == queue]
-        return len(ends), sum(count for success, count in ends if not success)
+        return len(ends), sum(count for success, count in ends if not success) + self.passed_over.count(queue)
 
 
 class Consuming:
@@ -171,18 +177,14 @@ class Consuming:
         queue, config = wanted.queue, self._config
         subscription = self._subscriptions[queue.topic]
         empty_since: float | None = None
+        readings = Readings()
         while process_queue.pull_offset < wanted.end:
             self._check(process_queue)
             if process_queue.count > config.max_cached_messages or process_queue.bytes > config.max_cached_bytes:
                 await process_queue.changed(LOOK_S)
                 continue
             at = process_queue.pull_offset
-            count = min(config.pull_batch_size, wanted.end - at)
-            pull = functools.partial(
-                self._calls.pull, queue, at, broker_id=0, max_messages=count, max_bytes=config.pull_batch_bytes,
-                subscription=subscription, post_subscription=True, suspend_s=0,
-            )  # fmt: skip
-            result = await self._insist(f"messages of {queue}", pull)
+            result = await self._read(process_queue, wanted, readings)
             following = min(result.next_offset, wanted.end)
             if result.status is PullStatus.OFFSET_ILLEGAL and following > at:
                 log.warning("%s: %d to %d were deleted before they were consumed", queue, at, following)
@@ -195,6 +197,33 @@ class Consuming:
             if self._loop.time() - empty_since > AWAY_S:
                 raise OgiveError(f"{queue} ends at {at}, but was longer when the batch was planned: its broker lost messages")
             await asyncio.sleep(LOOK_S)
+
+    async def _read(self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings) -> PullResult:
+        """The answer to one pull; none of its messages but a place behind them, where the next one is stored damaged."""
+        queue, at, config = wanted.queue, process_queue.pull_offset, self._config
+        deadline: float | None = None
+        while True:
+            pull = functools.partial(
+                self._calls.pull, queue, at, broker_id=MASTER_ID, max_messages=readings.limit(min(config.pull_batch_size, wanted.end - at)),
+                max_bytes=config.pull_batch_bytes, subscription=self._subscriptions[queue.topic], post_subscription=True, suspend_s=0,
+            )  # fmt: skip
+            try:
+                result = await self._insist(f"messages of {queue}", pull)
+            except DamagedMessage as exc:
+                next_offset = readings.go_on_at(at, exc)
+                if next_offset is not None:
+                    log.error("%s", passed_over(queue, at, exc, self._group.name))
+                    self._tally.passed_over.append(queue)
+                    return PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0)
+                deadline = self._loop.time() + AWAY_S if deadline is None else deadline
+                if self._loop.time() > deadline:
+                    raise
+                log.log(logging.WARNING if readings.is_news else logging.DEBUG, "%s: it is read again, from the master", exc)
+                await asyncio.sleep(config.pull_retry_s)
+                self._check(process_queue)
+            else:
+                readings.was_right()
+                return result
 
     def _deliver(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
         by_topic: dict[str, list[MessageExt]] = {}
@@ -274,6 +303,8 @@ class Consuming:
         while True:
             try:
                 return await call()
+            except DamagedMessage:
+                raise
             except OgiveError as exc:
                 passing = not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route
                 if not passing or self._loop.time() > deadline:

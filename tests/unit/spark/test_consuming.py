@@ -1,0 +1,137 @@
+"""What a task of a listener job does with a message whose body does not match its checksum; without a Spark session."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import ogive
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.damage import READINGS
+from ogive.client.instance import ClientInstance
+from ogive.errors import OgiveError
+from ogive.model import MessageQueue, retry_topic
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
+from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import PullMessageResponse
+from ogive.wire.message import StoredMessage, encode_stored
+
+pytest.importorskip("pyspark")
+
+from ogive.spark import consuming
+from ogive.spark.consuming import Consuming, consume
+from ogive.spark.ranges import QueueRange
+
+QUEUE = MessageQueue("Orders", "broker-a", 0)
+QUICK = ConsumerConfig(pull_retry_s=0.01, await_termination_s=10.0)
+BAD, COUNT = 3, 10
+BODY_AT = 88  # of a record with IPv4 addresses
+
+
+def filled() -> FakeBroker:
+    broker = FakeBroker({"Orders": 1, retry_topic("billing"): 1})
+    for i in range(COUNT):
+        broker.put("Orders", b"%d" % i)
+    return broker
+
+
+def damaged(broker: FakeBroker, bit: Callable[[], int] = lambda: 1) -> Callable[[RemotingCommand], RemotingCommand]:
+    """Pulls bring the message at BAD with a wrong body, and a wrong place as well."""
+
+    def record(row: StoredMessage) -> bytes:
+        if row.queue_offset != BAD:
+            return encode_stored(row)
+        raw = bytearray(encode_stored(replace(row, queue_offset=BAD + 3)))
+        raw[BODY_AT] ^= bit()
+        return bytes(raw)
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        at, rows = int(request.ext_fields["queueOffset"]), broker.stored["Orders", 0]
+        end = min(at + int(request.ext_fields["maxMsgNums"]), len(rows))
+        return ok(PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)), b"".join(map(record, rows[at:end])))
+
+    return answer
+
+
+def pulls(broker: FakeBroker) -> list[int]:
+    return [int(request.ext_fields["queueOffset"]) for request in broker.of(RequestCode.PULL_MESSAGE)]
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_task_goes_on_behind_a_message_that_is_stored_damaged(caplog: pytest.LogCaptureFixture, orderly: bool) -> None:
+    """As a push consumer does; else every start of the job would end at the same record."""
+    bodies: list[bytes] = []
+
+    @ogive.listener("Orders", group="billing", orderly=orderly)
+    async def take(message: ogive.MessageExt) -> None:
+        bodies.append(message.body)
+
+    async with filled() as broker:
+        broker.on(RequestCode.PULL_MESSAGE, damaged(broker))
+        (done,) = await consume(ClientConfig(name_server=broker.address), [take], [QueueRange(QUEUE, 0, COUNT)], QUICK)
+        assert broker.offsets["billing", "Orders", 0] == COUNT
+    assert sorted(bodies) == [b"%d" % i for i in range(COUNT) if i != BAD]
+    assert (done.begun, done.calls, done.failed) == (0, COUNT - 1, 1)
+    (said,) = errors(caplog)
+    assert f"Orders/broker-a/0/{BAD} is damaged in its broker's store, and billing goes on without it" in said
+
+
+async def test_damage_on_the_way_to_a_task_passes_nothing_over(caplog: pytest.LogCaptureFixture) -> None:
+    bodies: list[bytes] = []
+
+    @ogive.listener("Orders", group="billing")
+    async def take(message: ogive.MessageExt) -> None:
+        bodies.append(message.body)
+
+    async with filled() as broker:
+
+        def bit() -> int:
+            if pulls(broker).count(BAD) >= 3 * READINGS:
+                broker.on(RequestCode.PULL_MESSAGE, None)
+            return 1 << len(pulls(broker)) % 8
+
+        broker.on(RequestCode.PULL_MESSAGE, damaged(broker, bit))
+        (done,) = await consume(ClientConfig(name_server=broker.address), [take], [QueueRange(QUEUE, 0, COUNT)], QUICK)
+    assert sorted(bodies) == [b"%d" % i for i in range(COUNT)]
+    assert (done.calls, done.failed) == (COUNT, 0)
+    assert errors(caplog) == []
+
+
+async def test_what_is_damaged_on_a_slave_fails_the_task_when_no_master_comes_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before it is delivered; Spark tries the task again."""
+    monkeypatch.setattr(consuming, "AWAY_S", 2.0)
+    bodies: list[bytes] = []
+
+    @ogive.listener("Orders", group="billing")
+    async def take(message: ogive.MessageExt) -> None:
+        bodies.append(message.body)
+
+    async with filled() as broker:
+        rows = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
+        slave = (BrokerData(cluster="DefaultCluster", broker_name="broker-a", addresses={1: broker.address}),)
+        route = ok(body=TopicRouteData(queues=rows, brokers=slave).encode(standard=True))
+        broker.on(RequestCode.PULL_MESSAGE, damaged(broker))
+        broker.hold(RequestCode.PULL_MESSAGE)
+        async with ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client:
+            work = asyncio.create_task(Consuming(client, [take], replace(QUICK, pull_retry_s=0.02)).run([QueueRange(QUEUE, 0, COUNT)]))
+            await broker.received(RequestCode.PULL_MESSAGE)
+            broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+            async with asyncio.timeout(WAIT_S):
+                while client.find_address("broker-a") is not None:
+                    await asyncio.sleep(0.005)
+            broker.release(RequestCode.PULL_MESSAGE)
+            with pytest.raises(OgiveError, match="does not match its checksum"):
+                await work
+    assert sorted(bodies) == [b"%d" % i for i in range(BAD)]
+    assert errors(caplog) == []
