@@ -206,8 +206,7 @@ MUTATIONS: Final = (
         "rel/test_network_faults.py::test_faults_of_the_network_mix_up_lose_and_invent_nothing[60]",
     ),
     Mutation(
-        "T18", "client/name_servers.py", "        if len(self.addresses) > 1:\n            self._preferred = (",
-        "        if False:\n            self._preferred = (",
+        "T18", "client/name_servers.py", "self._preferred + doubted", "self._preferred",
         "rel/test_name_server_faults.py::test_an_old_route_at_one_name_server_is_left_for_the_others",
     ),
     Mutation(
