@@ -206,8 +206,7 @@ MUTATIONS: Final = (
         "rel/test_network_faults.py::test_faults_of_the_network_mix_up_lose_and_invent_nothing[60]",
     ),
     Mutation(
-        "T18", "client/name_servers.py", "        if len(self.addresses) > 1:\n            self._preferred = (",
-        "        if False:\n            self._preferred = (",
+        "T18", "client/name_servers.py", "self._preferred + doubted", "self._preferred",
         "rel/test_name_server_faults.py::test_an_old_route_at_one_name_server_is_left_for_the_others",
     ),
     Mutation(
@@ -216,17 +215,20 @@ MUTATIONS: Final = (
         "rel/test_name_server_faults.py::test_one_bad_name_server_of_two_fails_no_call[lies-the first]",
     ),
     never(
-        "damaged", "client/consumer/damage.py", "        return self._count >= READINGS", "        return False",
+        "damaged", "client/consumer/damage.py", "        if self._count < READINGS:", "        if True:",
         "test_damaged.py::test_a_queue_goes_on_behind_a_message_that_is_stored_damaged[concurrent-3]",
     ),
     never(
-        "damaged", "client/consumer/damage.py", "if (offset, read_crc) == (self._offset, self._crc)",
-        "if offset == self._offset",
+        "damaged", "client/consumer/damage.py", "*record, damaged.read_crc)", "*record)",
         "test_damaged.py::test_damage_on_the_way_passes_nothing_over",
     ),
     never(
-        "damaged", "client/api.py", "        if not header.queue_offset <= exc.queue_offset < raw.next_offset:", "        if False:",
-        "test_damaged.py::test_a_damaged_place_is_not_believed",
+        "damaged", "client/api.py", "exc.next_offset = raw.next_offset", "exc.next_offset = exc.queue_offset + 1",
+        "test_damaged.py::test_a_damaged_place_is_not_believed[within the answer]",
+    ),
+    never(
+        "damaged", "client/consumer/calls.py", "            exc.broker_id = answering_id\n", "            exc.broker_id = MASTER_ID\n",
+        "test_damaged.py::test_a_slave_s_damage_passes_nothing_over",
     ),
     Mutation(
         "hostile", "wire/bodies/routes.py", "        if count > MAX_BROKERS:", "        if False:",

@@ -11,11 +11,13 @@ import pytest
 from ogive import aio
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.damage import READINGS
+from ogive.client.instance import ClientInstance
 from ogive.testing.fake_broker import ok
+from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_stored
-from tests.never.scene import GROUP, PULL, QUICK, TOPIC, Scene, until
+from tests.never.scene import GROUP, PULL, QUICK, ROUTE, TOPIC, Scene, until
 
 BAD = 3
 BODY_AT = 88  # of a record with IPv4 addresses
@@ -35,9 +37,10 @@ def damaged_at(scene: Scene, bad: int, damage: Damage, **changed: Any) -> Callab
 
     def answer(request: RemotingCommand) -> RemotingCommand | None:
         at, rows = int(request.ext_fields["queueOffset"]), scene.broker.stored[TOPIC, 0]
-        if request.ext_fields["topic"] != TOPIC or not at <= bad < len(rows):
+        end = min(at + int(request.ext_fields["maxMsgNums"]), len(rows))
+        if request.ext_fields["topic"] != TOPIC or not at <= bad < end:
             return None
-        return ok(PullMessageResponse(next_begin_offset=len(rows), min_offset=0, max_offset=len(rows)), b"".join(map(record, rows[at:])))
+        return ok(PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)), b"".join(map(record, rows[at:end])))
 
     return answer
 
@@ -69,7 +72,8 @@ async def test_a_queue_goes_on_behind_a_message_that_is_stored_damaged(
     async with scene.consumer(scene.listener(orderly=orderly)):
         await until(lambda: scene.progress() == 10, "the end of the queue")
     assert sorted(delivery.body for delivery in scene.ledger.deliveries) == sorted({*bodies} - {bodies[bad]})
-    assert scene.pulls().count(bad) >= READINGS - 1
+    asked = [r.ext_fields["maxMsgNums"] for r in scene.pull_requests() if r.ext_fields["queueOffset"] == str(bad)]
+    assert asked.count("1") == READINGS
     (said,) = errors(caplog)
     assert f"{TOPIC}/broker-a/0/{bad} is damaged in its broker's store, and {GROUP} goes on without it" in said
     assert f"commit-log offset {scene.broker.stored[TOPIC, 0][bad].commitlog_offset}" in said
@@ -104,13 +108,48 @@ async def test_damage_on_the_way_passes_nothing_over(scene: Scene, caplog: pytes
     assert len([entry for entry in caplog.records if "does not match its checksum" in entry.getMessage()]) == 1
 
 
-async def test_a_damaged_place_is_not_believed(scene: Scene) -> None:
-    """The checksum does not cover the queue offset: one that does not belong to the pull moves the group nowhere."""
-    scene.put(10)
-    scene.broker.on(PULL, damaged_at(scene, BAD, same_bit, queue_offset=10**15))
+@pytest.mark.parametrize("place", [0, BAD + 3, 10**15], ids=["before the pull", "within the answer", "nowhere"])
+async def test_a_damaged_place_is_not_believed(scene: Scene, caplog: pytest.LogCaptureFixture, place: int) -> None:
+    """The checksum does not cover the queue offset: only the broker's own word says where the group goes on."""
+    bodies = scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, same_bit, queue_offset=place))
     async with scene.consumer():
-        await until(lambda: scene.pulls().count(0) >= 3 * READINGS, "many readings")
-        scene.broker.on(PULL, None)
         await until(lambda: scene.progress() == 10, "the end of the queue")
     assert max(scene.commits()) == 10
+    assert [delivery.body for delivery in scene.ledger.deliveries] == bodies[:BAD] + bodies[BAD + 1 :]
+    (said,) = errors(caplog)
+    assert f"{TOPIC}/broker-a/0/{BAD} is damaged" in said
+
+
+async def test_a_wrong_place_in_one_answer_moves_the_group_nowhere(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """Once on the way, and the next reading is right."""
+    scene.put(10)
+    damaged = damaged_at(scene, BAD, same_bit, queue_offset=BAD + 3)
+    scene.broker.script(PULL, damaged)
+    async with scene.consumer():
+        await until(lambda: scene.progress() == 10, "the end of the queue")
     scene.check()
+    assert scene.ledger.duplicates == 0
+    assert errors(caplog) == []
+
+
+async def test_a_slave_s_damage_passes_nothing_over(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """While no route names the master, its slave is read. What is damaged there may be whole on the master: the queue waits for it."""
+    rows = (QueueData(broker_name=scene.broker.name, read_queues=1, write_queues=1, perm=6),)
+    brokers = (BrokerData(cluster="DefaultCluster", broker_name=scene.broker.name, addresses={1: scene.broker.address}),)
+    config = ClientConfig(name_server=scene.broker.address, request_timeout_s=2.0, route_period_s=0.02)
+    scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, same_bit))
+    scene.broker.hold(PULL)
+    async with ClientInstance(config) as client, aio.PushConsumer(scene.listener(), config=QUICK, client=client):
+        await until(lambda: scene.pulls() == [0], "a pull at the master")
+        scene.broker.on(ROUTE, ok(body=TopicRouteData(queues=rows, brokers=brokers).encode(standard=True)))
+        await until(lambda: client.find_address(scene.broker.name) is None, "a route without a master")
+        scene.broker.release(PULL)
+        await until(lambda: scene.pulls().count(BAD) >= 3 * READINGS, "many readings")
+        assert scene.received == BAD
+        scene.broker.on(PULL, None)  # the master is back, and has it whole
+        scene.broker.on(ROUTE, None)
+        await until(lambda: scene.progress() == 10, "the end of the queue")
+    scene.check()
+    assert errors(caplog) == []

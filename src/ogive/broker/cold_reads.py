@@ -5,6 +5,7 @@ system's memory, and the read is tried again. State is touched by the loop alone
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,8 @@ from ogive.errors import StoreBusy, StoreError
 from ogive.store.disk import Cold
 from ogive.store.model import Entry
 from ogive.store.store import MessageStore
+
+log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 MAX_WAITING: Final = 10_000
@@ -34,11 +37,15 @@ class ColdReads:
         self.waiting = 0
 
     def fetch(self, cold: Cold, then: Callable[[StoreError | None], None]) -> None:
-        """Have *then* called on the loop, with the error if the disk cannot be read. Raises StoreBusy."""
+        """Have *then* called on the loop, with the error if the disk cannot be read. Raises StoreError, and then never calls it."""
         if self.waiting >= MAX_WAITING:
             raise StoreBusy(f"{self.waiting} reads wait for the disk")
+        try:
+            reading = self._threads.submit(self._bring_in, cold)
+        except RuntimeError as exc:  # the machine has no thread left, or the broker stops
+            raise StoreError(f"{cold.path} cannot be read from the disk: {exc}") from exc
         self.waiting += 1
-        self._threads.submit(self._bring_in, cold).add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then))
+        reading.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then))
 
     async def bring_in(self, cold: Cold) -> None:
         """Raises StoreError."""
@@ -56,8 +63,9 @@ class ColdReads:
             then(StoreError("the broker stops"))
             return
         error = done.exception()
-        if error is not None and not isinstance(error, StoreError):
-            raise error
+        if error is not None and not isinstance(error, StoreError):  # whoever waits is told all the same: a job would stand for ever
+            log.error("a read from the disk failed", exc_info=error)
+            error = StoreError(f"a read from the disk failed: {error!r}")
         then(error)
 
 
@@ -87,7 +95,7 @@ class JobReads:
         self.pending = True
         try:
             self._fetch(cold, self._fetched)
-        except StoreBusy as exc:
+        except StoreError as exc:
             self._fetched(exc)
 
     def _fetched(self, error: StoreError | None) -> None:

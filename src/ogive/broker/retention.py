@@ -81,7 +81,8 @@ class Retention:
             ages = self._ages.of(full[0])
             for _ in self._store.expire(until):
                 await asyncio.sleep(_STEP_S)
-            log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", until, ages / 3600)
+            removed = self._store.stats().commitlog_start
+            log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", removed, ages / 3600)
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:
             await self.save()

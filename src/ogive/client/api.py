@@ -384,8 +384,7 @@ async def pull_message(
     try:
         messages = tuple(decode_messages(raw.body, broker_name)) if raw.status is PullStatus.FOUND else ()
     except DamagedMessage as exc:
-        if not header.queue_offset <= exc.queue_offset < raw.next_offset:  # the checksum does not cover the place: it may be wrong, too
-            raise ProtocolError(f"{address}: {exc}, and it does not belong to {header.queue_offset}..{raw.next_offset}") from None
+        exc.next_offset = raw.next_offset
         raise
     return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages, raw.suggested_broker_id)
 

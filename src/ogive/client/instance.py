@@ -194,11 +194,18 @@ class ClientInstance:
 
     # --- name servers and routes -------------------------------------------------------------------------------------
 
-    async def ask_name_server(self, rpc: Callable[..., Awaitable[T]], *arguments: object, timeout_s: float | None = None) -> T:
-        """The result of a coroutine of ``api``, called with pool, address and *arguments*, from any name server. Raises NoNameServer."""
+    async def ask_name_server(
+        self, rpc: Callable[..., Awaitable[T]], *arguments: object, timeout_s: float | None = None, doubted: bool = False
+    ) -> T:
+        """The result of a coroutine of ``api``, called with pool, address and *arguments*, from any name server. Raises NoNameServer.
+
+        *doubted*: see ``NameServers.ask``.
+        """
         self.check_running()
         budget = self.config.request_timeout_s if timeout_s is None else timeout_s
-        return await self.name_servers.ask(lambda address, left: rpc(self.pool, address, *arguments, timeout_s=left), budget)
+        return await self.name_servers.ask(
+            lambda address, left: rpc(self.pool, address, *arguments, timeout_s=left), budget, doubted=doubted
+        )
 
     async def route(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
         """Where *topic* lives, from the cache if it is known. Raises NoRoute, NoNameServer."""
@@ -207,15 +214,13 @@ class ClientInstance:
     async def refresh_route(self, topic: str, *, timeout_s: float | None = None, doubted: bool = False) -> TopicRouteData:
         """Ask a name server now; callers of one topic share one question. Raises NoRoute, NoNameServer.
 
-        *doubted*: a broker is not where the route says. If there are several name servers another one is asked: the last may have an old
-        route, which it keeps for two minutes when the broker has moved and cannot reach it.
+        *doubted*: a broker is not where the route says. If there are several name servers another one is asked first: the last may have an
+        old route, which it keeps for two minutes when the broker has moved and cannot reach it.
         """
         self.check_running()
         task = self._refreshing.get(topic)
         if task is None:
-            if doubted:
-                self.name_servers.prefer_another()
-            task = self._refreshing[topic] = asyncio.create_task(self._fetch_route(topic), name=f"route {topic}")
+            task = self._refreshing[topic] = asyncio.create_task(self._fetch_route(topic, doubted), name=f"route {topic}")
             task.add_done_callback(self._route_fetched(topic))
         budget = self.config.request_timeout_s if timeout_s is None else timeout_s
         await asyncio.wait([task], timeout=budget)  # neither a timeout nor a cancellation here ends the question for the others
@@ -282,12 +287,12 @@ class ClientInstance:
                 return broker.addresses[min(broker.addresses)]
         raise NoRoute(f"the route names no broker with an address on {self.name_servers}")
 
-    async def _fetch_route(self, topic: str) -> TopicRouteData:
+    async def _fetch_route(self, topic: str, doubted: bool) -> TopicRouteData:
         while len(self._routes) >= MAX_TOPICS and topic not in self._routes:
             del self._routes[next(iter(self._routes))]
         known = self._routes.setdefault(topic, None)
         try:
-            route = await self.ask_name_server(api.get_route, topic)
+            route = await self.ask_name_server(api.get_route, topic, doubted=doubted)
         except TopicNotExist:
             raise NoRoute(await self._no_route_text(topic)) from None
         self._routes.pop(topic, None)

@@ -16,6 +16,7 @@ from ogive.errors import (
     OgiveError,
     ProtocolError,
     ServiceNotAvailable,
+    TopicNotExist,
     TransportError,
 )
 
@@ -28,6 +29,7 @@ MAX_LIST_BYTES: Final = 64 * 1024
 _LIST: Final = re.compile(r"[A-Za-z0-9._:;\[\] -]*")
 FIRST_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 1.0
+_PASSING: Final = (NotANameServer, BrokerBusy, BrokerInternalError, ServiceNotAvailable, ProtocolError)  # others may do better
 
 
 class NameServers:
@@ -46,11 +48,6 @@ class NameServers:
     def __str__(self) -> str:
         return ";".join(self.addresses) or str(self._source)
 
-    def prefer_another(self) -> None:
-        """Ask another server first from now on: what the preferred one said turned out to be wrong, or old."""
-        if len(self.addresses) > 1:
-            self._preferred = (self._preferred + 1) % len(self.addresses)
-
     async def find(self, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         """Fetch the list, where there is one to fetch. Raises NoNameServer; the addresses that are known stay then."""
         if self._source is None:
@@ -65,11 +62,15 @@ class NameServers:
             log.info("name servers of %s: %s", self._source, ";".join(addresses))
             self.addresses, self._preferred = list(addresses), 0
 
-    async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float) -> T:
+    async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float, *, doubted: bool = False) -> T:
         """The result of ``call(address, timeout_s)`` from the first server that answers. Raises NoNameServer, and what the answer says.
 
         A server that is busy, fails, answers nonsense or is none at all (NotANameServer) is believed only when no other one answers.
+        *doubted*: what the server said that is asked first turned out to be wrong, or old. This question goes to another one before it,
+        and that a topic is missing is believed only when no other one knows it. Other questions go on as before, for the other server may
+        be dead; if it answers, it is asked first from then on.
         """
+        passing = (*_PASSING, TopicNotExist) if doubted else _PASSING
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout_s
@@ -78,21 +79,24 @@ class NameServers:
         tries, pause = 0, FIRST_PAUSE_S
         while True:
             refusal: OgiveError | None = None
-            for position in range(len(self.addresses)):
+            addresses, first = self.addresses, self._preferred + doubted  # other questions may change both while this one waits
+            for position in range(len(addresses)):
                 left = deadline - loop.time()
                 if left <= 0:
                     break
-                at = (self._preferred + position) % len(self.addresses)
+                at = (first + position) % len(addresses)
                 tries += 1
                 try:
-                    result = await call(self.addresses[at], left / (len(self.addresses) - position))
+                    result = await call(addresses[at], left / (len(addresses) - position))
                 except TransportError as exc:
                     self.trouble = str(exc)
                     continue
-                except (NotANameServer, BrokerBusy, BrokerInternalError, ServiceNotAvailable, ProtocolError) as exc:
+                except passing as exc:
                     refusal = exc
                     continue
-                self._preferred, self.trouble = at, ""
+                if addresses is self.addresses:
+                    self._preferred = at
+                self.trouble = ""
                 return result
             if refusal is not None:
                 raise refusal

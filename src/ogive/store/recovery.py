@@ -70,7 +70,17 @@ def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
 
     Raises StoreCorrupt where it would have to guess, OSError where the disk refuses.
     """
-    return _Recovery(fs, config, rebuild=rebuild).run()
+    recovered = _Recovery(fs, config, rebuild=rebuild).run()
+    until = removal.pending(fs, config.root, config.root / "commitlog")
+    if until is None:
+        return recovered
+    if until > recovered.end:  # of another log
+        removal.done(fs, config.root)
+        return recovered
+    removal.finish(fs, config.root, config.root / "commitlog", until)
+    again = _Recovery(fs, config, rebuild=rebuild).run()
+    again.damaged += recovered.damaged
+    return again
 
 
 class _Recovery:
@@ -80,7 +90,10 @@ class _Recovery:
         self._queue_root = config.root / "consumequeue"
         self._files = QueueFiles(fs, config.max_open_files)
         self._file_entries = 0  # of a consume-queue file
-        removal.finish(fs, config.root, self._commitlog)
+        self._checkpoint = checkpoints.load(fs, config.root)
+        until = removal.pending(fs, config.root, self._commitlog)
+        if until is not None and self._checkpoint is not None and self._checkpoint.position >= until:
+            removal.finish(fs, config.root, self._commitlog, until)  # else after this run, which ends with a checkpoint
         self._found = find_segments(fs, self._commitlog, config.segment_bytes)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._index_directory = config.root / "index"
@@ -98,7 +111,7 @@ class _Recovery:
         fs, root = self._fs, self._config.root
         clean = "abort" not in fs.list(root)
         start = self._found.starts[0] if self._found.starts else 0
-        checkpoint = usable(checkpoints.load(fs, root), start, self._found.end)
+        checkpoint = usable(self._checkpoint, start, self._found.end)
         self._file_entries = queue_file_bytes(fs, self._queue_root, self._config.consume_queue_file_bytes) // ENTRY_BYTES
         scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint))
         try:
@@ -397,7 +410,7 @@ def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint 
 
 def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> None:
     """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything new is written."""
-    for start in found.starts:
+    for start in reversed(found.starts):  # the last one first: a crash in between leaves no gap
         if start >= end:
             fs.unlink(segment_path(directory, start))
     if end % found.segment_bytes and scan.nonzero_after(end):

@@ -1,7 +1,7 @@
 """A note of what is about to be removed from the log: what readers were told is gone stays gone, also when a crash comes in between.
 
 It stands in the directory only from shortly before the lowest offsets move up until the segments are removed. A start that finds it
-goes on with the removal.
+goes on with the removal, once a checkpoint says how far each queue had come: of a queue whose records all go, the log was the witness.
 """
 
 import zlib
@@ -27,19 +27,26 @@ def done(fs: Fs, root: Path) -> None:
         fs.unlink(root / _NAME)
 
 
-def finish(fs: Fs, root: Path, directory: Path) -> None:
-    """Before anything is read: go on with a removal that a crash ended. A damaged note removes nothing. Raises OSError."""
+def pending(fs: Fs, root: Path, directory: Path) -> int | None:
+    """What a removal that a crash ended was to reach, if there was one. A note that makes no sense is forgotten. Raises OSError."""
     raw = read_file(fs, root / _NAME)
     if raw is None:
-        return
+        return None
     until = raw.partition(b" ")[0]
     names = segment_names(fs, directory)
     if until.isdigit() and len(until) <= _DIGITS and raw == _text(int(until)) and names and int(until) <= int(names[-1]):
-        for name in names:
-            if int(name) < int(until):
-                fs.unlink(directory / name)
-        fs.fsync_dir(directory)
-    fs.unlink(root / _NAME)
+        return int(until)
+    done(fs, root)
+    return None
+
+
+def finish(fs: Fs, root: Path, directory: Path, until: int) -> None:
+    """Go on with it. Only where a checkpoint has seen every record before *until*. Raises OSError."""
+    for name in segment_names(fs, directory):
+        if int(name) < until:
+            fs.unlink(directory / name)
+    fs.fsync_dir(directory)
+    done(fs, root)
 
 
 def _text(until: int) -> bytes:

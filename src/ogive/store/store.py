@@ -118,6 +118,8 @@ class MessageStore:
         self._call_owner: Callable[[Callable[[], None]], object] | None = None
         self._reports: deque[Callable[[], None]] = deque()
         self._full_until = 0.0
+        self._flush_refused = False  # the flush on its way met a full disk, and waits to be tried again
+        self._saved_position = recovered.end  # of the checkpoint on the disk; set by the writer thread
         self._closed = False
         self._stats = StoreStats()
         self.failed: StoreError | None = None
@@ -256,18 +258,13 @@ class MessageStore:
         """Remove the segments before *until*, and what speaks only of them: queue files and index files.
 
         Carried out as it is iterated: between two steps others may run. Queues keep their offsets; the lowest ones move up, for good:
-        before the first one does, it is written down what is about to go.
+        before the first one does, a checkpoint says how far each queue had come, and then a note what is about to go.
         """
-        until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
         start = self._log.start
-        if until <= start or not self._is_running() or self._writer is None:
+        until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
+        until = yield from self._noted(until)
+        if until <= start or not self._is_running():
             return
-        noted = threading.Event()
-        self._writer.post(functools.partial(self._note_removal, until, noted))
-        while not noted.is_set():
-            yield
-            if not self._is_running():
-                return
         gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
         self._log.start = until  # nobody reads before it from here on
         dropped: list[tuple[ConsumeQueue, list[Path]]] = []
@@ -289,6 +286,35 @@ class MessageStore:
             self._disk.forget(path)
         self._flush(checkpoint=True)
         self._writer.post(functools.partial(self._unlink, gone, index_files))
+
+    def _noted(self, until: int) -> Generator[None, None, int]:
+        """Make a removal safe against a crash; returns up to where it can go."""
+        if until > self._log.start and self._is_running():
+            until = yield from self._checkpointed(until)
+        if until > self._log.start and self._is_running() and self._writer is not None:
+            noted = threading.Event()
+            self._writer.post(functools.partial(self._note_removal, until, noted))
+            while not noted.is_set() and self._is_running():
+                yield
+        return until
+
+    def _checkpointed(self, until: int) -> Generator[None, None, int]:
+        """Wait for a checkpoint that has seen every record before *until*; returns up to which segment border there is one.
+
+        The log is the only other witness of the offsets that were given out, so that it must not go first. A full disk may have no room
+        for another checkpoint: what the last one has seen can go all the same, and makes some.
+        """
+        if self._saved_position < until:
+            if self._flush_refused:
+                self._post_flush()
+            self._flush(checkpoint=True)
+            while self._saved_position < until and not self._flush_refused and self._is_running():
+                yield
+                self._run_reports()  # that of a flush under way starts the next one
+        reached = self._saved_position
+        if reached < until and self._is_running():
+            log.warning("no room for a checkpoint: old messages behind commit-log offset %d stay for now", reached)
+        return min(until, reached - reached % self._segment_bytes)
 
     def _is_running(self) -> bool:
         return self.failed is None and self._writer is not None and not self._closed
@@ -536,6 +562,7 @@ class MessageStore:
     def _post_flush(self) -> None:
         flush = self._flusher.current
         if flush is not None and self._writer is not None:
+            self._flush_refused = False
             self._writer.post(functools.partial(self._flush_job, flush))
 
     def _flush_job(self, flush: Flush) -> None:
@@ -544,7 +571,7 @@ class MessageStore:
             self._write_derived(flush)
         except OSError as exc:
             if exc.errno in NO_SPACE:
-                self._on_owner(self._flush_refused)
+                self._on_owner(self._refuse_flush)
             else:
                 self._work.fail_by("writing consume queues", exc)
         else:
@@ -556,12 +583,14 @@ class MessageStore:
         if flush.checkpoint is not None:
             self._log_writer.sync()
             checkpoints.save(self._fs, self.config.root, flush.checkpoint)
+            self._saved_position = flush.checkpoint.position
 
     def _flushed(self) -> None:
         if self._flusher.end():
             self._flush()
 
-    def _flush_refused(self) -> None:
+    def _refuse_flush(self) -> None:
+        self._flush_refused = True
         log.warning("the store refuses writes: no space left for consume queues")
         self._full_until = self._monotonic() + _RETRY_FULL_S
 

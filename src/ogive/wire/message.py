@@ -167,10 +167,10 @@ class Properties(Mapping[str, str]):
 class DamagedMessage(ProtocolError):
     """A stored message whose body does not match its checksum; everything else of its record fits.
 
-    *read_crc* is the checksum of the body as it was read, *intact* what stands before it in the same answer.
+    *read_crc* is the checksum of the body as it was read, *intact* what stands before it in the same answer; *alone*: that is all of it.
     """
 
-    def __init__(self, record: "StoredMessage", read_crc: int, intact: Sequence[MessageExt] = ()) -> None:
+    def __init__(self, record: "StoredMessage", read_crc: int, intact: Sequence[MessageExt] = (), *, alone: bool = False) -> None:
         super().__init__(
             f"the body of {record.topic}/{record.queue_id}/{record.queue_offset}, at commit-log offset {record.commitlog_offset}, "
             "does not match its checksum"
@@ -179,6 +179,8 @@ class DamagedMessage(ProtocolError):
         self.commitlog_offset = record.commitlog_offset
         self.read_crc = read_crc
         self.intact = tuple(intact)
+        self.alone = alone
+        self.next_offset = self.broker_id = -1  # where the broker goes on behind its answer, and which it was: for who asked to fill in
 
 
 @dataclass(slots=True)
@@ -320,7 +322,7 @@ def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = T
 def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool, before: Sequence[MessageExt]) -> MessageExt:
     record = decode_stored(buffer, at)
     if check_crc and body_crc(record.body) != record.body_crc:
-        raise DamagedMessage(record, body_crc(record.body), before)
+        raise DamagedMessage(record, body_crc(record.body), before, alone=record.size == len(buffer))
     return to_message(record, _queue(record.topic.encode(), broker_name, record.queue_id))
 
 

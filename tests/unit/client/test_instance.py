@@ -10,7 +10,7 @@ from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageQueue
-from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, Silent, error, ok
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -80,6 +80,17 @@ async def test_a_silent_name_server_costs_its_share_of_the_budget_only() -> None
     async with FakeBroker() as silent, FakeBroker({"Orders": 1}) as broker, client_of(silent, broker, request_timeout_s=0.4) as client:
         silent.on(ROUTE, SILENT)
         assert len(await client.publish_queues("Orders")) == 1
+
+
+@pytest.mark.parametrize("doubtful", [error(ResponseCode.TOPIC_NOT_EXIST), SILENT], ids=["restarted", "silent"])
+async def test_a_doubted_route_is_not_lost_to_a_server_that_cannot_say(doubtful: RemotingCommand | Silent) -> None:
+    async with FakeBroker({"Orders": 1}) as good, FakeBroker() as bad, client_of(good, bad, request_timeout_s=2.0) as client:
+        bad.on(ROUTE, doubtful)
+        await client.route("Orders")
+        assert len((await client.refresh_route("Orders", doubted=True)).queues) == 1
+        assert len(bad.of(ROUTE)) == 1
+        await client.refresh_route("Orders")  # what nobody doubts goes to the one that answers
+        assert len(bad.of(ROUTE)) == 1
 
 
 async def test_no_name_server_says_where_how_long_and_why() -> None:

@@ -111,6 +111,84 @@ async def test_a_server_that_comes_up_within_the_budget_is_found() -> None:
     assert await NameServers(["a:1"]).ask(call, 5.0) == "a:1"
 
 
+async def test_another_question_s_answer_does_not_make_one_ask_the_same_server_twice() -> None:
+    asked: list[str] = []
+
+    async def other(address: str, timeout_s: float) -> str:
+        if address == "a:1":
+            raise ConnectError("refused", address)
+        return address
+
+    async def call(address: str, timeout_s: float) -> str:
+        asked.append(address)
+        if address == "a:1":
+            assert await servers.ask(other, 1.0) == "b:2"  # which is asked first from now on
+            raise ConnectError("refused", address)
+        return address
+
+    servers = NameServers(["a:1", "b:2"])
+    assert await servers.ask(call, 0.05) == "b:2"
+    assert asked == ["a:1", "b:2"]
+
+
+async def test_a_list_that_is_read_again_during_a_question_does_not_mix_up_who_is_asked_first() -> None:
+    async def call(address: str, timeout_s: float) -> str:
+        servers.addresses = ["c:3"]
+        if address == "a:1":
+            raise ConnectError("refused", address)
+        return address
+
+    servers = NameServers(["a:1", "b:2"])
+    assert [await servers.ask(call, 1.0) for _ in range(2)] == ["b:2", "c:3"]
+
+
+async def test_a_doubt_is_of_one_question_and_the_others_go_on_with_the_server_that_answers() -> None:
+    asked: list[str] = []
+
+    async def other(address: str, timeout_s: float) -> str:
+        asked.append(f"other {address}")
+        return address
+
+    async def call(address: str, timeout_s: float) -> str:
+        asked.append(address)
+        if address == "b:2":
+            await servers.ask(other, 1.0)  # while the doubted one waits for a server that is dead
+            raise ConnectError("refused", address)
+        return address
+
+    servers = NameServers(["a:1", "b:2"])
+    assert await servers.ask(call, 1.0, doubted=True) == "a:1"
+    await servers.ask(other, 1.0)
+    assert asked == ["b:2", "other a:1", "a:1", "other a:1"]
+
+
+async def test_who_answers_a_doubted_question_is_asked_first_from_then_on() -> None:
+    """Else the old answer would come again with the next question."""
+
+    async def call(address: str, timeout_s: float) -> str:
+        return address
+
+    servers = NameServers(["a:1", "b:2", "c:3"])
+    assert [await servers.ask(call, 1.0, doubted=doubted) for doubted in (False, True, False)] == ["a:1", "b:2", "b:2"]
+    assert await NameServers(["a:1"]).ask(call, 1.0, doubted=True) == "a:1"
+
+
+async def test_a_doubted_topic_is_missing_only_where_no_server_knows_it() -> None:
+    """One that has just restarted knows none yet."""
+    knowing = {"a:1"}
+
+    async def call(address: str, timeout_s: float) -> str:
+        if address not in knowing:
+            raise TopicNotExist(17, "no route")
+        return address
+
+    servers = NameServers(["a:1", "b:2"])
+    assert await servers.ask(call, 1.0, doubted=True) == "a:1"
+    knowing.clear()
+    with pytest.raises(TopicNotExist):
+        await servers.ask(call, 1.0, doubted=True)
+
+
 class AddressServer:
     """Answers every GET with *text*, or with *status* and nothing."""
 

@@ -10,7 +10,7 @@ from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorru
 from ogive.store import GetStatus, MessageStore, NewMessage, PutResult, StoreConfig
 from ogive.wire.message import decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
-from tests.chaos.recorder import MemoryFs, RecorderFs, Sync
+from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync
 from tests.stores import Clock, Driver, crash, message, small
 
 ROOT = Path("/store")
@@ -458,3 +458,25 @@ def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(cal
         MessageStore.open(small(tmp_path), fs=FaultyFs(full))
     assert full.failures == 1
     MessageStore.open(small(tmp_path)).close()
+
+
+class DiesAfterUnlink(RecorderFs):
+    """The process dies once it has removed a file of the log."""
+
+    def record(self, operation: Operation) -> None:
+        super().record(operation)
+        if isinstance(operation, Name) and operation.inode is None and operation.path.parent.name == "commitlog":
+            raise KeyboardInterrupt
+
+
+def test_a_death_while_segments_made_ahead_are_removed_does_not_stop_the_next_start() -> None:
+    fs = MemoryFs()
+    config = small(ROOT, segment_bytes=4096, ahead_bytes=16 * 1024)
+    driver = Driver(config, fs, threaded=False)
+    driver.put(message(b"kept"))
+    crash(driver)
+    dying = DiesAfterUnlink(fs)
+    with pytest.raises(KeyboardInterrupt):
+        MessageStore.open(config, fs=dying)
+    with Driver(config, dying.copy(), threaded=False) as again:
+        assert again.bodies() == [b"kept"]

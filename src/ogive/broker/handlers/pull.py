@@ -119,7 +119,7 @@ class Pull:
             self._refuse(exc)
 
     def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
-        """Go on when it has been read. Raises StoreBusy."""
+        """Go on when it has been read. Raises StoreError."""
         self._tries += 1
         self._ctx.cold_reads.fetch(cold, lambda error: then() if error is None else self._refuse(error))
 

@@ -16,7 +16,7 @@ from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, Pull
 from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
-from ogive.wire.message import encode_properties
+from ogive.wire.message import DamagedMessage, encode_properties
 
 T = TypeVar("T")
 
@@ -164,9 +164,10 @@ class GroupCalls:
 
         With *post_subscription* the request says itself what it wants, else the group's heartbeat has done so.
         Differs from Java: it carries no progress along, see RemoteOffsetStore. A slave's word that an offset is not there is not believed;
-        without a master it raises NoRoute.
+        without a master it raises NoRoute. A DamagedMessage names the broker whose it is.
         """
         timeout_s = suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
+        answering_id = MASTER_ID
         try:
             address, answering_id = self._instance.readable_broker(queue.broker_name, broker_id)
             header = PullMessageRequest(
@@ -186,9 +187,12 @@ class GroupCalls:
             result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
             if result.status is PullStatus.OFFSET_ILLEGAL and answering_id != MASTER_ID:
                 log.warning("%s: slave %d does not hold offset %d: it may be behind, the master decides", queue, answering_id, offset)
-                address = self._instance.broker_address(queue.broker_name)
+                address, answering_id = self._instance.broker_address(queue.broker_name), MASTER_ID
                 result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
             return result
+        except DamagedMessage as exc:
+            exc.broker_id = answering_id
+            raise
         except OgiveError as exc:
             await self._learn(exc, queue.topic)
             raise

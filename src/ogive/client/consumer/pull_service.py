@@ -28,6 +28,7 @@ from ogive.client.consumer.damage import Readings, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated
 from ogive.model import MessageExt, PullResult, PullStatus
 from ogive.wire.bodies import SubscriptionData
@@ -116,7 +117,7 @@ class PullService:
                 await process_queue.changed(look_again_s)
                 continue
             try:
-                await self._pull_once(process_queue)
+                await self._pull_once(process_queue, readings)
             except DamagedMessage as exc:
                 await self._around(process_queue, exc, readings)
             except OgiveError as exc:
@@ -166,7 +167,7 @@ class PullService:
                 self._times_full,
             )
 
-    async def _pull_once(self, process_queue: ProcessQueue) -> None:
+    async def _pull_once(self, process_queue: ProcessQueue, readings: Readings) -> None:
         config, asked_at, offset = self._config, self._loop.time(), process_queue.pull_offset
         queue = process_queue.queue
         process_queue.pulled_at_ms = time.time_ns() // 1_000_000
@@ -174,12 +175,13 @@ class PullService:
             queue,
             offset,
             broker_id=process_queue.suggested_broker_id,
-            max_messages=config.pull_batch_size,
+            max_messages=readings.limit(config.pull_batch_size),
             max_bytes=config.pull_batch_bytes,
             subscription=self._subscriptions[queue.topic],
             post_subscription=self._post_subscription,
             suspend_s=config.pull_suspend_s,
         )
+        readings.was_right()
         if not process_queue.active:
             return
         process_queue.suggested_broker_id = result.suggested_broker_id
@@ -230,19 +232,18 @@ class PullService:
         )
 
     async def _around(self, process_queue: ProcessQueue, damaged: DamagedMessage, readings: Readings) -> None:
-        """Take what stands before the damaged message; read that once more, or pass it over."""
+        """Read it once more, without what stands before it, or pass it over."""
         if not process_queue.active:
             return
-        offset, queue = damaged.queue_offset, process_queue.queue
-        if damaged.intact or offset > process_queue.pull_offset:
-            self._take(process_queue, PullResult(PullStatus.FOUND, offset, 0, 0, damaged.intact))
-        if readings.show_what_is_stored(offset, damaged.read_crc):
-            log.error("%s", passed_over(queue, damaged, self._group.name))
+        asked, queue = process_queue.pull_offset, process_queue.queue
+        next_offset = readings.go_on_at(asked, damaged)
+        if next_offset is not None:
+            log.error("%s", passed_over(queue, asked, damaged, self._group.name))
             self._group.statistics.of(queue.topic).consumed(self._loop.time(), 0.0, calls=0, done=0, failed=1)
-            self._take(process_queue, PullResult(PullStatus.NO_MATCHED_MSG, offset + 1, 0, 0))
+            self._take(process_queue, PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0))
             return
         log.log(logging.WARNING if readings.is_news else logging.DEBUG, "%s: it is read again, from the master", damaged)
-        process_queue.suggested_broker_id = 0
+        process_queue.suggested_broker_id = MASTER_ID
         await asyncio.sleep(self._config.pull_retry_s)
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:

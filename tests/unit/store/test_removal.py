@@ -1,0 +1,244 @@
+"""Old segments are removed, and the process or the power dies meanwhile: no offset is given out twice."""
+
+import errno
+import random
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from ogive.store import MessageStore, StoreConfig, removal
+from ogive.store.fs import Fs
+from ogive.store.writer import Group, GroupWriter, InlineWriter, Job
+from tests.chaos.faults import FailFrom, FaultyFs
+from tests.chaos.recorder import MemoryFs, Operation, RecorderFs
+from tests.stores import Clock, Driver, crash, message, read_queue, run_now, small
+
+ROOT = Path("/store")
+QUIET, BUSY = 3, 16
+SEGMENT, UNTIL = 4096, 8192
+NEVER = 10**9
+
+
+def config(root: Path = ROOT, flush_bytes: int = NEVER) -> StoreConfig:
+    """No queue file and no checkpoint is written unless something asks for it."""
+    return small(root, segment_bytes=SEGMENT, flush_bytes=flush_bytes, checkpoint_bytes=NEVER)
+
+
+class EveryCall(RecorderFs):
+    """Keeps what a process that dies leaves behind, at each change to the files."""
+
+    def __init__(self, base: MemoryFs | None = None) -> None:
+        super().__init__(base)
+        self.armed = base is not None
+        self.first = 0  # operations before it came before arm()
+        self.left: list[MemoryFs] = []
+
+    def arm(self) -> None:
+        self.armed, self.first = True, len(self.operations)
+
+    def record(self, operation: Operation) -> None:
+        super().record(operation)
+        if self.armed:
+            self.left.append(self.copy())
+
+    def after_power_cuts(self, rng: random.Random) -> list[MemoryFs]:
+        disk, found = self.disk(), []
+        for number, operation in enumerate(self.operations):
+            disk.apply(operation)
+            if number >= self.first:
+                found.append(disk.after_power_cut(rng))
+        return found
+
+
+class StepByStep(InlineWriter):
+    """Carries groups out at once; jobs wait for step() while *held*."""
+
+    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+        super().__init__(work)
+        self.held = False
+        self.jobs: deque[Job] = deque()
+
+    def post(self, job: Group | Job) -> None:
+        if self.held and not isinstance(job, Group):
+            self.jobs.append(job)
+        else:
+            super().post(job)
+
+    def step(self) -> None:
+        if self.jobs:
+            super().post(self.jobs.popleft())
+
+    def close(self) -> None:
+        while self.jobs:
+            self.step()
+        super().close()
+
+
+class Run:
+    """A store with a queue that lies wholly in the oldest segments, and a long one; their entries are in memory alone."""
+
+    def __init__(self, fs: Fs, config: StoreConfig) -> None:
+        self.store = MessageStore.open(config, fs=fs, clock_ms=Clock())
+        self.writers: list[StepByStep] = []
+        self.store.start(run_now, writer=self._make)
+        self.writer = self.writers[0]
+
+    def _make(self, work: GroupWriter, most: int) -> StepByStep:
+        self.writers.append(StepByStep(work, most))
+        return self.writers[0]
+
+    def put(self, topic: str, body: bytes) -> None:
+        self.store.put([message(body, topic)], lambda _: None)
+        self.store.submit()
+
+    def fill(self, *, under_way: bool) -> None:
+        """*under_way*: queue files are being written all the time, first from before the quiet queue had anything."""
+        self.writer.held = under_way
+        for n in range(BUSY):
+            self.put("Busy", body_of(n))
+            if n < QUIET:
+                self.put("Quiet", body_of(n))
+        assert len(self.writer.jobs) == under_way
+        assert self.store.full_segments[-1] >= UNTIL
+
+    def expire(self, until: int) -> None:
+        """Where queue files are written all the time, once more when it is settled what goes."""
+        for _ in self.store.expire(until):
+            self.writer.step()
+            if self.writer.held and self.store.stats().commitlog_start:
+                self.put("Other", b"meanwhile")
+                assert len(self.writer.jobs) == 1
+        self.store.close()
+
+
+def body_of(n: int) -> bytes:
+    return b"%d " % n + bytes(500)
+
+
+def keeps_what_was_given_out(image: MemoryFs) -> None:
+    """A second start finds the same: what the first one mended is written down."""
+    for more in range(2):
+        with Driver(config(), image, threaded=False) as driver:
+            store = driver.store
+            assert store.max_offset("Quiet", 0) == QUIET + more
+            assert store.max_offset("Busy", 0) == BUSY
+            low = store.min_offset("Busy", 0)
+            assert [(m.queue_offset, m.body) for m in read_queue(store, "Busy", 0)] == [(n, body_of(n)) for n in range(low, BUSY)]
+            if store.stats().commitlog_start:
+                assert store.stats().commitlog_start == UNTIL
+                assert store.min_offset("Quiet", 0) == QUIET
+            else:
+                assert (low, store.min_offset("Quiet", 0)) == (0, 0)
+            assert driver.put(message("next", "Quiet"))[0].queue_offset == QUIET + more
+            assert store.stats().damaged == 0
+
+
+@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written all the time"])
+def test_a_death_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: bool) -> None:
+    fs = EveryCall()
+    run = Run(fs, config(flush_bytes=100 if under_way else NEVER))
+    run.fill(under_way=under_way)
+    fs.arm()
+    run.expire(UNTIL)
+    assert any(ROOT / "removing" in image.names for image in fs.left)
+    for image in fs.left:
+        keeps_what_was_given_out(image)
+
+
+@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written all the time"])
+def test_a_power_cut_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: bool) -> None:
+    fs = EveryCall()
+    run = Run(fs, config(flush_bytes=100 if under_way else NEVER))
+    run.fill(under_way=under_way)
+    fs.arm()
+    run.expire(UNTIL)
+    for image in fs.after_power_cuts(random.Random(5)):
+        keeps_what_was_given_out(image)
+
+
+def noted_too_early() -> MemoryFs:
+    """As a release left it that wrote the note before the queues were safe."""
+    fs = MemoryFs()
+    run = Run(fs, config())
+    run.fill(under_way=False)
+    image = fs.copy()
+    removal.note(image, ROOT, UNTIL)
+    return image
+
+
+def test_a_removal_waits_until_the_queues_of_what_goes_are_safe() -> None:
+    image = noted_too_early()
+    with Driver(config(), image, threaded=False) as driver:
+        assert driver.store.stats().commitlog_start == UNTIL
+        assert (driver.store.min_offset("Quiet", 0), driver.store.max_offset("Quiet", 0)) == (QUIET, QUIET)
+        assert ROOT / "removing" not in image.names
+    keeps_what_was_given_out(image)
+
+
+def test_a_death_at_any_call_of_a_start_that_removes_gives_no_offset_out_again() -> None:
+    fs = EveryCall(noted_too_early())
+    MessageStore.open(config(), fs=fs)
+    assert any(ROOT / "removing" not in image.names for image in fs.left)
+    for image in (*fs.left, *fs.after_power_cuts(random.Random(6))):
+        keeps_what_was_given_out(image)
+
+
+def test_a_removal_without_a_list_of_queues_reads_the_log_first() -> None:
+    image = noted_too_early()
+    del image.names[ROOT / "queues.json"]
+    keeps_what_was_given_out(image)
+
+
+def test_a_note_behind_the_end_of_the_log_removes_nothing() -> None:
+    """Where the next segment is there already, all zeros."""
+    fs = MemoryFs()
+    with Driver(config(), fs, threaded=False) as driver:
+        driver.put(message("x"))
+    removal.note(fs, ROOT, SEGMENT)
+    assert ROOT / "commitlog" / f"{SEGMENT:020d}" in fs.names
+    for _ in range(2):
+        with Driver(config(), fs, threaded=False) as driver:
+            assert driver.bodies() == [b"x"]
+        assert ROOT / "removing" not in fs.names
+
+
+def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It has no room for another one, and removal is what makes some."""
+    failing = FailFrom("create", "queues.json.tmp", 0, NEVER, errno.ENOSPC)
+    with Driver(config(tmp_path), FaultyFs(failing)) as driver:
+        for n in range(10):
+            driver.put(message(body_of(n), "Quiet"))
+    driver = Driver(config(tmp_path), FaultyFs(failing))
+    for n in range(BUSY):
+        driver.put(message(body_of(n), "Busy"))
+    failing.armed = True
+    for _ in driver.store.expire(UNTIL):
+        pass
+    assert driver.store.stats().commitlog_start == SEGMENT
+    assert "no room for a checkpoint" in caplog.text
+    before = failing.failures
+    for _ in driver.store.expire(UNTIL):
+        pass
+    assert failing.failures > before > 0  # it was tried again
+    assert driver.store.stats().commitlog_start == SEGMENT
+    failing.armed = False
+    for _ in driver.store.expire(UNTIL):
+        pass
+    assert driver.store.stats().commitlog_start == UNTIL
+    crash(driver)
+    with Driver(config(tmp_path)) as driver:
+        assert (driver.store.max_offset("Quiet", 0), driver.store.max_offset("Busy", 0)) == (10, BUSY)
+
+
+def test_a_store_that_fails_meanwhile_removes_nothing(tmp_path: Path) -> None:
+    failing = FailFrom("create", "queues.json.tmp", 0, NEVER)
+    with Driver(config(tmp_path), FaultyFs(failing)) as driver:
+        for n in range(BUSY):
+            driver.put(message(body_of(n)))
+        failing.armed = True
+        for _ in driver.store.expire(UNTIL):
+            pass
+        assert driver.store.failed is not None
+        assert driver.store.stats().commitlog_start == 0
+        assert not (tmp_path / "removing").exists()
