@@ -22,7 +22,7 @@ from ogive.model import MessageQueue
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions
 from ogive.spark.ranges import QueueRange
-from ogive.spark.routes import BrokerAway
+from ogive.spark.routes import DOUBTFUL, USUAL, BrokerAway, Patience
 from ogive.spark.rpc import Cluster
 from ogive.spark.schema import METADATA_COLUMNS, arrow_schema, only
 
@@ -51,10 +51,10 @@ class BatchLog:
         for topic in topics:
             self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
 
-    def begin(self, topic: str, *, batch_id: int = 0, repeated: bool = False) -> Positions:
+    def begin(self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL) -> Positions:
         """Where the messages of the unfinished batch begin in *topic*. Where that is not known: from now on, or, if an attempt before this
         one may have written, as far back as its messages can be."""
-        now = ends(self._cluster, topic)  # first: what another task writes after it has noted its own must not count as before
+        now = ends(self._cluster, topic, patience)  # first: what another task writes after it has noted its own must not count as before
         noted = self._cluster.committed(self.group, now)
         absent = {queue: end for queue, end in now.items() if queue not in noted}
         if absent and repeated:
@@ -65,20 +65,20 @@ class BatchLog:
         return {**absent, **noted}
 
 
-def ends(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:
+def ends(cluster: Cluster, topic: str, patience: Patience = USUAL) -> dict[MessageQueue, int]:
     """Where the queues of *topic* end; nothing for one that its first message will create. Raises BrokerAway where that cannot be told."""
     try:
-        return {queue: span.max_offset for queue, span in cluster.spans((topic,)).items()}
+        return {queue: span.max_offset for queue, span in cluster.spans((topic,), patience).items()}
     except BrokerAway:
         raise
     except NoRoute:
         return {}
 
 
-def stored_keys(cluster: Cluster, topic: str, since: Positions) -> set[str]:
+def stored_keys(cluster: Cluster, topic: str, since: Positions, patience: Patience = USUAL) -> set[str]:
     """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of all messages."""
     try:
-        spans = cluster.spans((topic,))
+        spans = cluster.spans((topic,), DOUBTFUL if since else patience)  # a topic with positions exists, and its broker is away
     except BrokerAway:
         raise
     except NoRoute:

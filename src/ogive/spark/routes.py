@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -40,20 +40,23 @@ class Patience:
 
     *settled*: the name servers have answered before, perhaps another process, so that their silence passes too; else the address is likely
     wrong, which is said at once. For all calls of a process: `Routes.settle`.
+    *doubtful*: a topic without route may be one whose broker is away, although the name servers know others; after the wait it is believed.
     """
 
     window_s: float = RETRY_WINDOW_S
     retries: int | None = None
     pause_s: float | None = None
     settled: bool = False
+    doubtful: bool = False
 
     def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
         if isinstance(failure, NoNameServer):
             return (self.settled or settled) and not isinstance(failure, NotANameServer)
-        return isinstance(failure, PASSING)
+        return isinstance(failure, PASSING) or (self.doubtful and isinstance(failure, NoRoute))
 
 
 USUAL: Final = Patience()
+DOUBTFUL: Final = Patience(doubtful=True)
 
 
 class BrokerAway(NoRoute):
@@ -110,15 +113,34 @@ class Routes:
             self._known[topic] = (known[0], -ROUTE_AGE_S)
 
     async def _ask_name_servers(self, topic: str) -> TopicRouteData:
-        async def ask(address: str) -> TopicRouteData:
+        """Of several name servers all are asked before a topic counts as missing: one that restarts learns of its brokers again in 30 s."""
+
+        async def ask(address: str) -> TopicRouteData | Set[str]:
+            """The route; where there is none, the names of the brokers that are known there."""
             try:
                 return await api.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
             except TopicNotExist:
-                if not (await api.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)).brokers:
-                    raise BrokerAway(f"topic {topic!r} has no route on {address}: no broker is known there") from None
-                raise NoRoute(f"topic {topic!r} has no route on {address}: it does not exist, or its broker is down") from None
+                return (await api.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)).brokers.keys()
 
-        return await self.ask_one(ask)
+        without: list[str] = []
+        brokers: set[str] = set()
+        silent: list[str] = []
+        for address in self.name_servers:
+            try:
+                answer = await ask(address)
+            except TransportError as exc:
+                silent.append(str(exc))
+                continue
+            if isinstance(answer, TopicRouteData):
+                return answer
+            without.append(address)
+            brokers |= answer
+        if not without:
+            raise NoNameServer("; ".join(silent))
+        place = f"topic {topic!r} has no route on {', '.join(without)}"
+        if not brokers:
+            raise BrokerAway(f"{place}: no broker is known there")
+        raise NoRoute(f"{place}: it does not exist, or its broker is down")
 
     async def ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
         """The answer of the first name server that gives one. Raises NoNameServer."""

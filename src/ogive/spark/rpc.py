@@ -83,9 +83,9 @@ class Cluster:
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
-    def spans(self, topics: Iterable[str]) -> dict[MessageQueue, TopicOffset]:
+    def spans(self, topics: Iterable[str], patience: Patience = USUAL) -> dict[MessageQueue, TopicOffset]:
         """First and next offset of every queue of *topics*. Raises NoRoute for a topic that does not exist."""
-        return self._portal.call(self._spans(tuple(topics), USUAL))
+        return self._portal.call(self._spans(tuple(topics), patience))
 
     def selected(self, selection: Selection, patience: Patience = USUAL) -> dict[MessageQueue, TopicOffset]:
         """First and next offset of the queues of *selection*. Raises NoRoute, and InvalidOption where it names what does not exist."""
@@ -198,7 +198,7 @@ class Cluster:
             except NoRoute:
                 template = TopicRouteData(queues=(), brokers=())
             queues = publish_queues(topic, auto_create_route(template, NEW_TOPIC_QUEUES))
-            if not queues:
+            if not queues and not self._routes.settled:
                 raise
         if not queues:
             raise BrokerAway(f"topic {topic!r} has no queue that can be written: its broker is away, or its permission forbids it")

@@ -30,6 +30,7 @@ from ogive.errors import IllegalStateError, InvalidOption, OgiveError
 from ogive.spark.attempts import SEEN, BatchLog, ends, stored_keys
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
+from ogive.spark.routes import DOUBTFUL, USUAL, Patience
 from ogive.spark.rows import Row, form, numbered_keys
 from ogive.spark.rpc import Cluster, cluster
 from ogive.spark.sending import Half, Recall, Sending, end_transactions
@@ -76,10 +77,11 @@ class Attempt:
 
 
 class _Memory:
-    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic."""
+    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic, *patience* how long
+    a topic without route may be one whose broker is away."""
 
-    def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool) -> None:
-        self._cluster, self._begin, self._repeated = cluster, begin, repeated
+    def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool, patience: Patience) -> None:
+        self._cluster, self._begin, self._repeated, self._patience = cluster, begin, repeated, patience
         self._begins: dict[str, Positions] = {}
         self._stored: set[str] = set()
 
@@ -87,7 +89,7 @@ class _Memory:
         for topic in {row.topic for row in rows} - self._begins.keys():
             self._begins[topic] = self._begin(topic)
             if self._repeated:
-                self._stored |= stored_keys(self._cluster, topic, self._begins[topic])
+                self._stored |= stored_keys(self._cluster, topic, self._begins[topic], self._patience)
         return [row for row in rows if row.key not in self._stored]
 
     async def recall(self) -> set[str]:
@@ -98,7 +100,7 @@ async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]
     """The unique keys of what is stored since *begins*. Reading blocks, so it has a thread."""
 
     def look() -> set[str]:
-        return set[str]().union(*(stored_keys(cluster, topic, since) for topic, since in begins.items()))
+        return set[str]().union(*(stored_keys(cluster, topic, since, DOUBTFUL) for topic, since in begins.items()))
 
     return await asyncio.to_thread(look)
 
@@ -177,7 +179,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         attempt, memory = Attempt.current(), None
         if self._begins:
-            memory = _Memory(self._cluster, self._begins.__getitem__, repeated=attempt.number > 0)
+            memory = _Memory(self._cluster, self._begins.__getitem__, repeated=attempt.number > 0, patience=DOUBTFUL)
         return self._send(iterator, attempt, (self._write_id,), memory)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -207,8 +209,12 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated)
-        memory = _Memory(self._cluster, begin, repeated=repeated)
+        again = repeated and (
+            attempt.number > 0 or attempt.batch_id > 0
+        )  # not the start of a query, whose topic its first message may make
+        patience = DOUBTFUL if again else USUAL
+        begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated, patience=patience)
+        memory = _Memory(self._cluster, begin, repeated=repeated, patience=patience)
         return self._send(iterator, attempt, origin, memory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

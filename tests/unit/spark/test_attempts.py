@@ -13,6 +13,7 @@ from ogive.errors import NoRoute
 from ogive.model import MessageQueue
 from ogive.spark.attempts import BatchLog, FirstBatches, stored_keys
 from ogive.spark.ranges import QueueRange
+from ogive.spark.routes import Patience
 from ogive.spark.rpc import Cluster
 from ogive.wire.bodies import TopicOffset
 from ogive.wire.message import StoredMessage, encode_stored
@@ -29,7 +30,7 @@ class OneTopic:
         self.marked: dict[str, int] = {}
         self.done: list[str] = []
 
-    def spans(self, topics: Iterable[str]) -> dict[MessageQueue, TopicOffset]:
+    def spans(self, topics: Iterable[str], _: Patience) -> dict[MessageQueue, TopicOffset]:
         if tuple(topics) != ("Orders",):
             raise NoRoute("no such topic")
         return {queue: TopicOffset(min_offset=0, max_offset=len(keys), last_update_timestamp=0) for queue, keys in self.keys.items()}

@@ -10,9 +10,9 @@ from ogive.client.portal import Portal, portal
 from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicNotExist
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark.access import Access
-from ogive.spark.attempts import ends
+from ogive.spark.attempts import ends, stored_keys
 from ogive.spark.ranges import QueueRange
-from ogive.spark.routes import Patience
+from ogive.spark.routes import DOUBTFUL, Patience
 from ogive.spark.rpc import EVERYTHING, Cluster
 from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
 from ogive.wire.headers import PullMessageRequest
@@ -127,3 +127,25 @@ def test_a_topic_is_not_taken_for_new_while_no_broker_is_known(monkeypatch: pyte
 def test_a_topic_that_brokers_do_not_have_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     away(1, monkeypatch, TopicNotExist(17, "no route"))
     assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {}
+
+
+def test_a_topic_with_positions_is_waited_for_although_other_brokers_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only broker restarts: what a repeated batch has stored there must be found."""
+    asked = away(2, monkeypatch, TopicNotExist(17, "no route"))
+    assert stored_keys(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {QUEUE: 7}) == set()
+    assert asked == ["Orders"] * 3
+
+
+def test_a_later_attempt_believes_that_a_topic_is_missing_only_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    away(2, monkeypatch, TopicNotExist(17, "no route"))
+    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", DOUBTFUL) == {QUEUE: 7}
+    away(99, monkeypatch, TopicNotExist(17, "no route"))
+    patience = Patience(window_s=0.0, doubtful=True)
+    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", patience) == {}
+
+
+async def test_every_name_server_is_asked_before_a_topic_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has just been started, and some brokers have registered there."""
+    away(1, monkeypatch, TopicNotExist(17, "no route"))
+    cluster = Cluster(Access(name_servers=("127.0.0.1:9876", "127.0.0.1:9877")), cast(Portal, None))
+    assert await cluster.writable("Orders") == (QUEUE,)

@@ -93,7 +93,7 @@ class Run:
         self.store.submit()
 
     def fill(self, *, under_way: bool) -> None:
-        """*under_way*: queue files are being written already, from before the quiet queue had anything."""
+        """*under_way*: queue files are being written all the time, first from before the quiet queue had anything."""
         self.writer.held = under_way
         for n in range(BUSY):
             self.put("Busy", body_of(n))
@@ -103,8 +103,12 @@ class Run:
         assert self.store.full_segments[-1] >= UNTIL
 
     def expire(self, until: int) -> None:
+        """Where queue files are written all the time, once more when it is settled what goes."""
         for _ in self.store.expire(until):
             self.writer.step()
+            if self.writer.held and self.store.stats().commitlog_start:
+                self.put("Other", b"meanwhile")
+                assert len(self.writer.jobs) == 1
         self.store.close()
 
 
@@ -130,7 +134,7 @@ def keeps_what_was_given_out(image: MemoryFs) -> None:
             assert store.stats().damaged == 0
 
 
-@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written"])
+@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written all the time"])
 def test_a_death_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: bool) -> None:
     fs = EveryCall()
     run = Run(fs, config(flush_bytes=100 if under_way else NEVER))
@@ -142,7 +146,7 @@ def test_a_death_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: b
         keeps_what_was_given_out(image)
 
 
-@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written"])
+@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written all the time"])
 def test_a_power_cut_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: bool) -> None:
     fs = EveryCall()
     run = Run(fs, config(flush_bytes=100 if under_way else NEVER))
