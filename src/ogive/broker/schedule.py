@@ -58,10 +58,9 @@ def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str
     return SCHEDULE_TOPIC, level - 1
 
 
-def check_delivery(store: MessageStore, message: NewMessage, spare_bytes: int = 0) -> None:
-    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes* more, no record of its own: a name
-    may be longer than that of the topic it waits in, and a segment small."""
-    topic = decode_properties(message.properties).get(PropertyName.REAL_TOPIC, "")
+def check_delivery(store: MessageStore, message: NewMessage, topic: str, spare_bytes: int = 0) -> None:
+    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes* more, no record of *topic*, its own: a
+    name may be longer than that of the topic it waits in, and a segment small."""
     if len(topic) > len(message.topic) or spare_bytes:
         store.check_fits(message._replace(topic=topic), spare_bytes)
 

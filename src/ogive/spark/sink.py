@@ -209,10 +209,8 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        again = repeated and (
-            attempt.number > 0 or attempt.batch_id > 0
-        )  # not the start of a query, whose topic its first message may make
-        patience = DOUBTFUL if again else USUAL
+        begun = attempt.number > 0 or attempt.batch_id > 0  # else the topic may be one that the query's first message makes
+        patience = DOUBTFUL if repeated and begun else USUAL
         begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated, patience=patience)
         memory = _Memory(self._cluster, begin, repeated=repeated, patience=patience)
         return self._send(iterator, attempt, origin, memory)

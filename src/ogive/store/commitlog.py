@@ -242,11 +242,11 @@ class LogReader:
 
     def _undamaged(self, wanted: Sequence[Wanted], chunk: Chunk, queue_id: int, field: bytes) -> Sequence[Wanted]:
         start, data = chunk
-        bad = not_standing(data, start, wanted, queue_id, field, self._crc_from)
+        bad = set(not_standing(data, start, wanted, queue_id, field, self._crc_from))
         if not bad:
             return wanted
         self._runs.forget(start)
-        for offset, size, _ in bad:
+        for offset, size, _ in sorted(bad):
             self.report(offset, size)
         return [entry for entry in wanted if entry not in bad]
 

@@ -151,7 +151,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     )
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic != config.name:
-        _put_elsewhere(ctx, message, done)
+        _put_elsewhere(ctx, message, config.name, done)
     elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
         ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
@@ -159,13 +159,13 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     ctx.sends_waiting += 1
 
 
-def _put_elsewhere(ctx: Context, message: NewMessage, done: PutDone) -> None:
-    """A message that was sent to another topic than the one it is stored in. Raises InvalidOption for one that could not leave it again."""
+def _put_elsewhere(ctx: Context, message: NewMessage, topic: str, done: PutDone) -> None:
+    """A message that was sent to *topic*, not to the one it is stored in. Raises InvalidOption for one that could not leave it again."""
     if message.topic == HALF_TOPIC:
         ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
         return
     if message.topic in _WAITING:
-        check_delivery(ctx.store, message, _WAITING[message.topic])
+        check_delivery(ctx.store, message, topic, _WAITING[message.topic])
     ctx.put((message,), done)
 
 

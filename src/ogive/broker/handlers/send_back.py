@@ -64,7 +64,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         message.born_host, ctx.store_host, message.reconsume_times + 1,
     )  # fmt: skip
     if topic == SCHEDULE_TOPIC:
-        check_delivery(ctx.store, copy)
+        check_delivery(ctx.store, copy, retry.name)
     ctx.put((copy,), ctx.traffic.counted((copy,), partial(_stored, ctx, connection, command, group.name, message.topic)))
 
 
