@@ -2,13 +2,12 @@
 
 import json
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from ogive.errors import ProtocolError
-from ogive.wire.codes import VERSION, Flag, LanguageCode, RequestCode, SerializeType
+from ogive.wire.codes import VERSION, Flag, LanguageCode, SerializeType
 from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from ogive.wire.java_json import holds_half_a_character
 
@@ -189,7 +188,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
         at += 4
         if not 0 <= ext_length <= header_end - at:
             raise ProtocolError(f"extension length {ext_length} does not fit the header")
-        fields = _binary_fields(frame, at, at + ext_length, code)
+        fields = _binary_fields(frame, at, at + ext_length)
     except (struct.error, IndexError):
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
@@ -199,97 +198,15 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)
 
 
-class _Ends(NamedTuple):
-    """Whole entries that headers of one code begin and end with, and what they say."""
+def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
+    """name length u16 | name | value length i32 | value, and so on. A third of what a broker does for a send happens here.
 
-    start: bytes
-    start_fields: dict[str, str]
-    end: bytes
-    end_fields: dict[str, str]
-
-
-_NO_ENDS: Final = _Ends(b"", {}, b"", {})
-
-
-class _Repetition:
-    """What the headers of one code have in common with the ones before: a producer's group and topic, and all that it never uses.
-
-    Entries of the same bytes say the same, so whoever finds them need not take them apart again.
+    One decoding serves all names and values that are ASCII; only the others are decoded on their own.
     """
-
-    __slots__ = ("_misses", "_sample", "ends")
-
-    def __init__(self) -> None:
-        self.ends = _NO_ENDS
-        self._sample = b""
-        self._misses = 0
-
-    def missed(self, entries: bytes) -> None:
-        """A header began in another way. The common parts are looked for again now and then only: clients may take turns."""
-        self._misses += 1
-        if self._misses % _LEARN_EVERY or len(entries) > _MAX_SAMPLE_BYTES:
-            return
-        sample, self._sample = self._sample, entries
-        before, now = _cut(sample), _cut(entries)
-        same_start = _common(before, now)
-        same_end = _common(before[::-1], now[::-1])
-        start, end = b"".join(now[:same_start]), b"".join(now[len(now) - same_end :])
-        self.ends = _Ends(start, _fields_of(start), end, _fields_of(end)) if start else _NO_ENDS
-
-
-_LEARN_EVERY: Final = 64
-_MAX_SAMPLE_BYTES: Final = 1024
-_REPEATED: Final = {
-    int(code): _Repetition()
-    for code in (RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-}
-
-
-def _fields_of(entries: bytes) -> dict[str, str]:
-    return _binary_fields(entries + b"\0", 0, len(entries))  # a byte more: the shortest entry is shorter than what is looked at at once
-
-
-def _cut(entries: bytes) -> list[bytes]:
-    """The single entries."""
-    pieces = []
-    at = 0
-    while at < len(entries):
-        value_at = at + 2 + int.from_bytes(entries[at : at + 2])
-        end = value_at + 4 + int.from_bytes(entries[value_at : value_at + 4])
-        pieces.append(entries[at:end])
-        at = end
-    return pieces
-
-
-def _common(before: Sequence[bytes], now: Sequence[bytes]) -> int:
-    """How many entries both begin with."""
-    count = 0
-    for one, other in zip(before, now, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
-
-
-def _binary_fields(frame: bytes, at: int, end: int, code: int = -1) -> dict[str, str]:
-    """name length u16 | name | value length i32 | value, and so on. A fifth of what a broker does for a send happens here.
-
-    One decoding serves all names and values that are ASCII; only the others are decoded on their own. Of 13 entries of a send, eight are
-    those of the send before: to know them by their bytes saves 2 us.
-    """
-    first, stop = at, end
-    known = _REPEATED.get(code)
-    ends = _NO_ENDS if known is None else known.ends
-    hit = ends is not _NO_ENDS and frame.startswith(ends.start, at, end)
-    fields = ends.start_fields.copy() if hit else {}
-    if hit:
-        at += len(ends.start)
-        tail_at = end - len(ends.end)
-        if tail_at >= at and frame.startswith(ends.end, tail_at):
-            stop = tail_at
+    fields: dict[str, str] = {}
     text = frame[:end].decode("latin-1")  # a character for each byte, so offsets mean the same in both
     short_entry = _SHORT_ENTRY.unpack_from
-    while at < stop:
+    while at < end:
         name_size, value_size = short_entry(frame, at)
         if name_size == 1 and (name := text[at + 2]) < "\x80":  # all names of a send are letters
             at += 7
@@ -301,17 +218,10 @@ def _binary_fields(frame: bytes, at: int, end: int, code: int = -1) -> dict[str,
                 name = frame[at + 2 : name_end].decode()
             at = name_end + 4
         value_end = at + value_size
-        if value_end > stop:
-            if value_end > end:
-                raise ProtocolError("an extension field does not fit the header")
-            stop = end  # what looks like the known end is part of a value
+        if value_end > end:
+            raise ProtocolError("an extension field does not fit the header")
         value = text[at:value_end]
         if name and value:  # Java decodes an empty one to null: absent
             fields[name] = value if value.isascii() else frame[at:value_end].decode()
         at = value_end
-    if known is not None:
-        if stop < end:
-            fields.update(ends.end_fields)
-        if not hit:
-            known.missed(frame[first:end])
     return fields
