@@ -1,11 +1,13 @@
 """Child processes of the tests: started with their output in a file or a pipe, always stopped, never waited for without a limit."""
 
+import contextlib
 import random
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 STOP_S = 60.0
@@ -60,3 +62,22 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+@contextlib.contextmanager
+def broker_process(folder: Path, program: str, *arguments: str) -> Iterator[str]:
+    """A Python *program* that runs a broker and prints its address, which this gives; killed at the end. Its errors go into *folder*."""
+    errors = folder / "broker.log"
+    with errors.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
+        )
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().decode().strip()
+        assert address, errors.read_text()[-2000:]
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

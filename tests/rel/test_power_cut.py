@@ -7,9 +7,8 @@ import asyncio
 import contextlib
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from ogive.errors import ResponseCode, TransportError
 from tests.chaos.lossy import LossyMount
 from tests.chaos.recorder import MemoryFs
 from tests.figures import figures
-from tests.processes import free_port
+from tests.processes import broker_process, free_port
 from tests.raw_client import RawClient, messages
 
 pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -60,21 +59,8 @@ class Book:
     received: int = 0
 
 
-@contextlib.contextmanager
-def broker_on(disk: Path, folder: Path, port: int, kind: str) -> Iterator[str]:
-    """Killed at the end; its address."""
-    with (folder / "broker.log").open("ab") as log:
-        command = [sys.executable, "-c", _BROKER, str(disk / "store"), str(port), kind]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().decode().strip()
-        assert address, (folder / "broker.log").read_text()[-2000:]
-        yield address
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def broker_on(disk: Path, folder: Path, port: int, kind: str) -> AbstractContextManager[str]:
+    return broker_process(folder, _BROKER, str(disk / "store"), str(port), kind)
 
 
 async def produce(address: str, book: Book, number: int) -> None:

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from ogive.errors import ResponseCode, TransportError
 from tests.figures import figures
-from tests.processes import free_port
+from tests.processes import broker_process, free_port
 from tests.raw_client import RawClient, messages
 
 pytestmark = [pytest.mark.rel, pytest.mark.timeout(300)]
@@ -39,21 +37,9 @@ asyncio.run(main())
 """
 
 
-@contextlib.contextmanager
-def running(folder: Path, port: int) -> Iterator[str]:
-    """A broker that keeps messages for a tenth of a second, killed at the end; its address."""
-    with (folder / "broker.log").open("ab") as log:
-        command = [sys.executable, "-c", _BROKER, str(folder / "store"), str(port)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().decode().strip()
-        assert address, (folder / "broker.log").read_text()[-2000:]
-        yield address
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def running(folder: Path, port: int) -> AbstractContextManager[str]:
+    """A broker that keeps messages for a tenth of a second."""
+    return broker_process(folder, _BROKER, str(folder / "store"), str(port))
 
 
 @dataclass(slots=True)
