@@ -78,8 +78,8 @@ class Attempt:
 
 
 class _Memory:
-    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic, *patience* how long
-    a topic without route may be one whose broker is away."""
+    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic, *patience*
+    whether a topic without route may be one whose broker is away."""
 
     def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool, patience: Patience) -> None:
         self._cluster, self._begin, self._repeated, self._patience = cluster, begin, repeated, patience
@@ -212,8 +212,8 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        begun = attempt.number > 0 or attempt.batch_id > 0  # else the topic may be one that the query's first message makes
-        patience = DOUBTFUL if repeated and begun else USUAL
+        first = attempt.batch_id == 0 and attempt.number == 0 and batches.is_first_run(attempt.run_id)
+        patience = DOUBTFUL if repeated and not first else USUAL  # the first may write to a topic that its messages make
         begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated, patience=patience)
         memory = _Memory(self._cluster, begin, repeated=repeated, patience=patience)
         return self._send(iterator, attempt, origin, memory)
