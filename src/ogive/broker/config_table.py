@@ -31,8 +31,12 @@ class ConfigTable(ABC, Generic[C]):
         self.data_version = DataVersion()
 
     def _begin(self, built_in: Mapping[str, C], loaded: Mapping[str, C], version: object) -> None:
-        """What the file held, and what it has to hold in any case."""
+        """What the file held, however much, and what it has to hold in any case."""
         self._configs = {**built_in, **loaded}
+        if len(self._configs) > self._limit:
+            log.warning(
+                "the broker holds %d %ss, its limit is %d: all are kept, new ones are refused", len(self._configs), self._kind, self._limit
+            )
         self.data_version = DataVersion.from_json(version or {})
         if not built_in.keys() <= loaded.keys():
             self.data_version = self.data_version.next(self._now_ms())

@@ -39,12 +39,15 @@ class QueueLocks:
         self._writer = TableWriter("queue locks", table, self._snapshot)
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take up what the file holds. What is no lock there is passed over: it costs its owner a queue, not the broker its start."""
+        """Take up what the file holds, also more than the table takes from clients: each is somebody's queue. What is no lock there is
+        passed over: it costs its owner a queue, not the broker its start."""
         expires_at = self._now() + self._lease_s
         for group, client_id, queue in _stored_locks(stored, self._broker_name):
-            if self._count < self._max:
-                self._groups.setdefault(group, {})[queue] = _Lease(client_id, expires_at)
-                self._count += 1
+            leases = self._groups.setdefault(group, {})
+            self._count += queue not in leases
+            leases[queue] = _Lease(client_id, expires_at)
+        if self._count > self._max:
+            log.warning("the file holds %d queue locks, the limit is %d: all are kept, new ones are refused", self._count, self._max)
 
     async def saved(self) -> None:
         """Return when the file says who holds what. Raises StoreError."""

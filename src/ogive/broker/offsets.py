@@ -1,11 +1,14 @@
 """Where each group stands in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
 from ogive.wire.bodies import DataVersion
+
+log = logging.getLogger(__name__)
 
 _QUEUE_DIGITS: Final = 9
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
@@ -28,16 +31,19 @@ class OffsetTable:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take over a client's progress; it may go back. Raises Rejected when the table is full."""
-        queues = self._queues.get((topic, group))
-        if queues is None or queue_id not in queues:
-            if self._count >= self._max:
-                raise Rejected(
-                    ResponseCode.SYSTEM_BUSY, f"this broker keeps {self._max} offsets already, none for {group} on {topic}/{queue_id}"
-                )
-            self._count += 1
-            queues = self._queues.setdefault((topic, group), {})
-        elif queues[queue_id] == offset:
+        if self._count >= self._max and self.get(group, topic, queue_id) is None:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY, f"this broker keeps {self._count} offsets already, none for {group} on {topic}/{queue_id}"
+            )
+        self.note(group, topic, queue_id, offset)
+
+    def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """commit() for the broker's own progress, and for what its file holds: neither is refused when the table is full."""
+        queues = self._queues.setdefault((topic, group), {})
+        known = queues.get(queue_id)
+        if known == offset:
             return
+        self._count += known is None
         queues[queue_id] = offset
         self.version += 1
 
@@ -121,12 +127,14 @@ class OffsetTable:
         }
 
     def load(self, value: Mapping[str, Any]) -> None:
-        """Take over a file's content; entries that are none are left out."""
+        """Take over a file's content, also of more entries than the table takes from clients; those that are none are left out."""
         for key, queue, offset in _entries(value.get("offsetTable")):
             topic, _, group = key.partition("@")
             if group:
-                self.commit(group, topic, queue, offset)
+                self.note(group, topic, queue, offset)
         self.version = 0
+        if self._count > self._max:
+            log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)
 
 
 def _entries(table: object) -> Iterator[tuple[str, int, int]]:

@@ -34,6 +34,7 @@ BATCH: Final = 64  # messages of one level that are on their way at the same tim
 RETRY_S: Final = 0.1
 _FILLER_SIZE: Final = 0x7FFFFFFF
 _QUEUE_DIGITS: Final = 9  # more fit no record
+_MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 
@@ -75,6 +76,7 @@ class Schedule:
             (SCHEDULE_TOPIC, level - 1): _Level(level, delay, store, put, fetch, store_host, now_ms)
             for level, delay in enumerate(levels.delays_ms, 1)
         }
+        self._others: dict[str, int] = {}  # progress of levels that this broker does not have: another may, with the same store
 
     def start(self) -> None:
         for level in self._levels.values():
@@ -105,16 +107,25 @@ class Schedule:
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """What makes delayOffset.json: level -> next queue offset."""
-        table, version = {str(level.level): level.offset for level in self._levels.values() if level.offset}, self.version
+        table = self._others | {str(level.level): level.offset for level in self._levels.values() if level.offset}
+        version = self.version
         return lambda: {"dataVersion": DataVersion(version).to_json(), "offsetTable": table}
 
     def load(self, value: Mapping[str, Any]) -> None:
         """Take over a file's content; entries that are none are left out."""
         table = value.get("offsetTable")
-        for level in self._levels.values():
-            offset = table.get(str(level.level)) if isinstance(table, dict) else None
-            if isinstance(offset, int) and offset > 0:
+        for text, offset in table.items() if isinstance(table, dict) else ():
+            if not _is_level(text) or not isinstance(offset, int) or not 0 < offset <= _MAX_OFFSET:
+                continue
+            level = self._levels.get((SCHEDULE_TOPIC, int(text) - 1))
+            if level is not None:
                 level.offset = offset
+            else:
+                self._others[text] = offset
+
+
+def _is_level(text: object) -> bool:
+    return isinstance(text, str) and text.isdecimal() and len(text) <= _QUEUE_DIGITS
 
 
 class _Level:

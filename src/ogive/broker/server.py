@@ -21,7 +21,6 @@ from ogive.broker.metrics import metrics
 from ogive.broker.opening import Machine, Opened, now_ms, open_all
 from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
 from ogive.broker.registration import Dial, Registration
-from ogive.broker.replies import Rejected
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.scrubbing import Scrubbing
@@ -236,7 +235,7 @@ class Broker:
             await ctx.groups.saved()
             await ctx.locks.saved()
             await ctx.retention.save()
-        except (StoreError, Rejected) as exc:
+        except StoreError as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
         ctx.store.close()
 
@@ -296,11 +295,9 @@ def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[Qu
 
 
 async def _save_offsets(ctx: Context, progress: Progress) -> None:
-    """The broker's own progress, where there is room for it, and that of all groups."""
-    try:
-        ctx.transactions.note_progress(ctx.offsets)
-    finally:
-        await progress.save()
+    """The broker's own progress, and that of all groups."""
+    ctx.transactions.note_progress(ctx.offsets)
+    await progress.save()
 
 
 async def _expire(ctx: Context) -> None:

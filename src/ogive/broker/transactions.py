@@ -138,13 +138,13 @@ class Transactions:
     # --- progress ----------------------------------------------------------------------------------------------------
 
     def note_progress(self, offsets: OffsetTable) -> None:
-        """Write down from where the next start has to read. Raises Rejected when the table is full."""
+        """Write down from where the next start has to read."""
         half = next(iter(self._places), self._half_end)
         while self._marks and self._marks[0][1] < half:
             self._op_progress = self._marks.popleft()[0]
         if half:
-            offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half)
-            offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self._op_progress)
+            offsets.note(TRANSACTION_GROUP, HALF_TOPIC, 0, half)
+            offsets.note(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self._op_progress)
 
     def _note_marks(self, marks: Iterable[PutResult], places: Sequence[int]) -> None:
         for mark in marks:
@@ -369,7 +369,7 @@ class Transactions:
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def recover(self, offsets: OffsetTable) -> None:
-        """Read the two topics from the group's progress on. Blocking. Raises StoreError; Rejected where no progress can be kept."""
+        """Read the two topics from the group's progress on. Blocking. Raises StoreError."""
         marked = self._read_marks(offsets)
         newest: dict[bytes, Transaction] = {}
         first = max(offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0, self._store.min_offset(HALF_TOPIC, 0))

@@ -73,7 +73,7 @@ def mirror(options: argparse.Namespace) -> int:
         lambda spark, stop: pipelines.mirror(
             spark, source=here["name_server"], security=here["security"], target=target, target_security=target_security,
             topics=options.topics, state=Path(options.state), prefix=options.prefix, group=options.group, follow=options.follow,
-            max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop,
+            idempotent=options.idempotent, max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop,
             say=_say,
         ),
     )  # fmt: skip

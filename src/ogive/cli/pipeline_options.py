@@ -94,6 +94,11 @@ def _mirror(names: Commands) -> argparse.ArgumentParser:
     one.add_argument("--state", required=True, metavar="DIR", help="keeps the progress, so that a restart goes on")
     one.add_argument("--group", metavar="GROUP", help="a consumer group at the source that shows the progress (ogive lag)")
     one.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
+    one.add_argument(
+        "--idempotent",
+        action="store_true",
+        help="copy nothing twice after a crash, too; the target then keeps the progress, in the topic SPARK_SINK_BATCHES",
+    )
     one.add_argument("--max-rows", type=_above_zero, default=100_000, metavar="N", help="messages of one batch (default: 100000)")
     one.add_argument("--allow-loss", action="store_true", help="go on where messages were deleted before they were copied")
     return one

@@ -49,10 +49,13 @@ def run(job: Job, *, master: str, memory: str, say: Say) -> Summary:
         spark.stop()
 
 
-def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callable[[int, Mapping[str, Any]], None]) -> int:
+def watch(
+    spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callable[[int, Mapping[str, Any]], None], *, at_once: bool = False
+) -> int:
     """Wait until *query* ends or *stop* is asked; the rows that its batches read. *report* gets rows so far and Spark's latest progress.
 
-    The query's batch function must call ``stop.check()`` before it writes. Raises what the query failed with.
+    The query's batch function must call ``stop.check()`` before it writes; *at_once* is for sinks that a half-written batch does not harm.
+    Raises what the query failed with.
     """
     batches: dict[int, int] = {}
     ended = False
@@ -70,7 +73,7 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callab
             report(sum(batches.values()), progress[-1])
         if stop.asked and not ended:
             spark.sparkContext.setLogLevel("OFF")  # Spark would log our Stopped as a failure, with three screens of stack
-            if not query.status["isTriggerActive"]:
+            if at_once or not query.status["isTriggerActive"]:
                 query.stop()
                 ended = True
     if stop.asked:

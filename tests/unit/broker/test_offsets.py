@@ -44,6 +44,13 @@ def test_a_full_table_takes_changes_and_nothing_new() -> None:
     assert len(table) == 0
 
 
+def test_the_brokers_own_progress_needs_no_room() -> None:
+    table = OffsetTable(1)
+    table.commit("G", "T", 0, 1)
+    table.note("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 7)
+    assert (table.get("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0), len(table)) == (7, 2)
+
+
 def test_the_file_is_apaches_and_a_snapshot_is_of_its_moment() -> None:
     table = OffsetTable(10)
     table.commit("G", "%RETRY%G", 0, 5)

@@ -14,6 +14,7 @@ from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.writer import InlineWriter
+from ogive.wire.java_json import FrozenObject
 from ogive.wire.message import decode_messages, encode_properties
 from tests.unit.broker.cold_disk import ColdDisk
 
@@ -227,9 +228,16 @@ async def test_a_message_that_does_not_say_where_it_belongs_is_passed_over(bench
     assert await bench.at(1_010_000) == [b"a"]
 
 
-@pytest.mark.parametrize("content", [{}, {"offsetTable": None}, {"offsetTable": {"1": "x", "9": 1}}, {"offsetTable": {"1": -5}}])
-async def test_entries_of_a_file_that_are_no_progress_are_left_out(bench: Bench, content: dict[str, object]) -> None:
-    bench.schedule.load(content)
+async def test_progress_of_levels_that_only_another_broker_has_is_kept(bench: Bench) -> None:
+    bench.schedule.load({"offsetTable": {"1": 4, "19": 7}})
+    assert bench.schedule.snapshot()()["offsetTable"] == {"1": 4, "19": 7}
+
+
+@pytest.mark.parametrize(
+    "table", [{}, None, {"1": "x", "9": "x"}, {"1": -5, "9": -5}, {"x": 5}, {"1": 10**30, "9" * 5000: 5}, {FrozenObject({"a": 1}): 5}]
+)
+async def test_entries_of_a_file_that_are_no_progress_are_left_out(bench: Bench, table: object) -> None:
+    bench.schedule.load({} if table == {} else {"offsetTable": table})
     assert bench.schedule.snapshot()()["offsetTable"] == {}
 
 

@@ -1,6 +1,7 @@
 """A broker's life: start, stop, restart, failure."""
 
 import asyncio
+import json
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -48,6 +49,48 @@ async def test_progress_beyond_the_end_of_a_queue_is_cut_before_the_queue_grows_
     assert server.context.offsets.queues_of("G", "T") == {0: 1, 7: 0}
     assert '"T@G":{"0":1,"7":0}' in (folder / "consumerOffset.json").read_text()
     assert '"1":0' in (folder / "delayOffset.json").read_text()
+
+
+async def test_tables_that_hold_more_than_the_limits_cost_nothing_and_no_start(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's broker knows no such limits: what it wrote is kept, all of it, and only what is new is refused."""
+    server = await start_broker()
+    folder = server.config.data / "config"
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"kept")
+        await client.heartbeat("c1", "G", "T")
+    await server.stop()
+    names = [f"N{number}" for number in range(30)]
+    rows = {
+        "topics.json": ("topicConfigTable", {name: {"topicName": name} for name in names}),
+        "subscriptionGroup.json": ("subscriptionGroupTable", {name: {"groupName": name} for name in names}),
+        "consumerOffset.json": ("offsetTable", {f"T@{name}": {"0": 1} for name in names}),
+        "queueLocks.json": ("lockTable", {name: {"c": [["T", 0]]} for name in names}),
+    }
+    for file, (table, entries) in rows.items():
+        path = folder / file
+        written = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(written | {table: written.get(table, {}) | entries}))
+    limits = {"max_topics": 5, "max_groups": 5, "max_offsets": 5, "max_locks": 5}
+    for _ in range(2):
+        caplog.clear()
+        server = await start_broker(**limits)
+        ctx = server.context
+        assert all(ctx.topics.get(name) and ctx.groups.get(name) and ctx.offsets.get(name, "T", 0) == 1 for name in names)
+        queue = MessageQueue("T", server.config.name, 0)
+        assert not any(ctx.locks.lock(name, "another", [queue]) for name in names)
+        assert len([line for line in caplog.messages if "new ones are refused" in line]) == len(rows)
+        async with await RawClient.open(server.address) as client:
+            assert messages(await client.pull("N7", "T", 0))[0].body == b"kept"
+            assert (await client.start_send("New", b"")).code != ResponseCode.SUCCESS
+            with pytest.raises(AssertionError, match="group New: the broker holds"):
+                await client.heartbeat("c1", "New", "T")
+            position = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=1)).code == ResponseCode.SYSTEM_BUSY
+            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **(position | {"consumerGroup": "N1"}), commitOffset=0)
+            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **(position | {"consumerGroup": "N1"}), commitOffset=1)
+        await server.stop()
 
 
 async def test_stopping_answers_what_is_in_flight_and_stores_it(start_broker: StartBroker) -> None:

@@ -221,6 +221,23 @@ async def test_more_open_transactions_than_allowed_are_refused(start_broker: Sta
         assert (await client.start_send("T", b"paid", again)).code == ResponseCode.SYSTEM_BUSY
 
 
+async def test_progress_needs_no_room_in_a_full_table_of_offsets(start_broker: StartBroker) -> None:
+    """What has ended is not read again at every start, and a broker with a full table starts."""
+    server = await start_broker(max_offsets=1)
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"x")
+        await client.heartbeat("c", "G", "T")
+        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=0)
+        await end(client, await send_half(client))
+        await marks(client, 1)
+    await server.stop()
+    server = await start_broker(max_offsets=1)
+    assert server.context.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 1
+    await server.stop()
+    server = await start_broker(max_offsets=1)
+    assert (len(server.context.transactions), len(server.context.offsets)) == (0, 3)
+
+
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
