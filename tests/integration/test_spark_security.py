@@ -1,11 +1,18 @@
 """Listeners, tables and pipelines on Spark at a broker that asks for credentials and speaks TLS only."""
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 import trustme
 
@@ -174,3 +181,37 @@ def test_dry_runs_and_topics_of_a_mirror_at_guarded_clusters(guarded: Guarded, o
     with ogive.Admin(client=other.root()) as admin:
         assert len(admin.offsets(f"COPY_{topic}")) == 2
     assert reach(guarded.broker.name_server, guarded.security).spans([topic])
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_no_process_of_a_pipeline_shows_a_secret(guarded: Guarded, other: Guarded, topic: str, tmp_path: Path) -> None:
+    """Neither in its arguments, which everybody sees, nor in what it writes."""
+    fill(guarded, topic, 10)
+    guarded.allow(f"Topic:{topic} Sub,Get", "Group:TOOLS_CONSUMER Sub")
+    command = [
+        sys.executable, "-m", "ogive", "pipeline", "mirror", "-n", guarded.broker.name_server, "--cafile", str(guarded.folder / "ca.pem"),
+        "--target", other.broker.name_server, "--target-credentials", str(other.folder / "copier.yml"), "--target-cafile",
+        str(other.folder / "ca.pem"), "--topic", topic, "--state", str(tmp_path / "state"), "--follow", "--memory", "512m", "--json",
+        "--master", "local[2]",
+    ]  # fmt: skip
+    environment = os.environ | {"OGIVE_CREDENTIALS": str(guarded.folder / "job.yml")}
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 120
+            while b"messages copied" not in (tmp_path / "said").read_bytes():
+                assert process.poll() is None, (tmp_path / "said").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            shown = [(one.cmdline(), one.environ()) for one in everyone]
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(60) == 0, (tmp_path / "said").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert len(shown) > 2  # the JVM and a Python worker at least
+    assert SECRET not in str(shown)
+    assert SECRET not in (tmp_path / "said").read_text()
+    assert json.loads((tmp_path / "said").read_text().splitlines()[-1])["written"] == 10
