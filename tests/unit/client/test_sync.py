@@ -27,6 +27,7 @@ from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNam
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
+from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PAIRS = [
@@ -42,22 +43,8 @@ OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: ea
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """A scripted broker on a loop and thread of its own."""
-    ready, done = threading.Event(), threading.Event()
-    made: list[FakeBroker] = []
-
-    async def serve() -> None:
-        async with FakeBroker({"Orders": 1}) as fake:
-            made.append(fake)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(WAIT_S)
-    yield made[0]
-    done.set()
-    thread.join(WAIT_S)
+    with on_a_thread() as fake:
+        yield fake
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
