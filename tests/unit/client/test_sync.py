@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -167,6 +168,25 @@ def test_errors_arrive_where_they_are_caused(broker: FakeBroker) -> None:
             producer.send("Orders", b"", properties={"long": "x" * 40_000})
         future = producer.submit("Ordres", b"")
         assert isinstance(future.exception(WAIT_S), OgiveError)
+
+
+def test_the_error_of_a_blocking_send_is_gone_when_its_catcher_is_done() -> None:
+    """And does not wait for the garbage collector, with all that its frames hold."""
+    outcome = portals.Outcome[None]()
+    outcome.set_exception(OgiveError("refused"))
+    assert outcome.done()
+    errors: list[weakref.ref[OgiveError]] = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        try:
+            outcome.result()
+        except OgiveError as exc:
+            errors.append(weakref.ref(exc))
+        assert [error() for error in errors] == [None]
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
