@@ -294,7 +294,9 @@ def _redirect(
         topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
         queue_id = 0
         properties[PropertyName.DELAY] = "-1"
-    key = properties.setdefault(PropertyName.UNIQ_KEY, secrets.token_hex(16).upper())
+    if PropertyName.UNIQ_KEY not in properties:
+        properties[PropertyName.UNIQ_KEY] = secrets.token_hex(16).upper()
+    key = properties[PropertyName.UNIQ_KEY]
     for entry in ctx.own_properties.split("\x02"):
         properties.pop(entry.partition("\x01")[0], None)
     if _is_transactional(properties, topic, reconsume_times):
