@@ -1,13 +1,14 @@
 """ogive's Spark source and sink beside Spark's own Kafka source and sink: one session, the same rows, both brokers on this machine.
 
-    python -m bench.spark             # ours on our broker and on Apache's, Kafka's; 100 B and 1 KiB; under 15 minutes
+    python -m bench.spark             # ours on our broker and on Apache's, Kafka's; 100 B and 1 KiB; at most 12 minutes
     python -m bench.spark --quick     # a tenth of the rows: to see that it runs
     python -m bench.spark --only ogive
     python -m bench.spark --write     # and the table into docs/performance.md
 
 Figures are medians of three, after a warm-up. "Same columns" are those of Kafka's source: key, body, topic, queue, offset, timestamp.
-Each figure is printed when it is there. One that takes too long ends the run, as does --minutes: the table of what was measured is printed,
-and the exit status is 1. What Spark says is in a file, whose end is shown when something fails.
+Each figure is printed when it is there. One that fails, or takes too long, is left out of the table and named below it, and the others go
+on; when --minutes are over the rest is left out. The exit status is 1 then. What Spark says is in a file, whose end is shown when something
+fails.
 """
 
 import argparse
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
 SIZES: Final = {"100 B": (100, 1_000_000), "1 KiB": (1024, 300_000)}
 SAME: Final = "keys string, body binary, topic string, queueId int, queueOffset bigint, storeTimestamp timestamp"
 REPEATS: Final = 3
-PEERS: Final = ("ogive", "apache", "kafka")
+PEERS: Final = ("ogive", "kafka", "apache")  # in the order of what the run is for
 MOST_S: Final = 120.0  # one run of one measurement
-ENOUGH_S: Final = 30.0  # after so long a figure is the median of the runs that it has
+ENOUGH_S: Final = 20.0  # after so long a figure is the median of the runs that it has
 LATENCY: Final = "a batch of a stream, 1,000 messages/s (ms)"
 LATENCY_S: Final = 15.0
 DOCS: Final = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -60,14 +61,20 @@ Figures = dict[str, float]
 
 
 class Stuck(Exception):
-    """A measurement took too long, or the time of the whole run is over."""
+    """A measurement took too long."""
+
+
+class Over(Exception):
+    """The time of the whole run is over."""
 
 
 class Book:
-    """What was measured so far, of each peer, and how long the run may still take."""
+    """What was measured so far, of each peer, what was not and why, and how long the run may still take."""
 
     def __init__(self, minutes: float) -> None:
         self.figures: dict[str, Figures] = {}
+        self.faults: list[str] = []
+        self.stuck = False  # whether something that was left alone may still run
         self._began = time.monotonic()
         self._deadline = self._began + 60 * minutes
         self._peer = ""
@@ -85,8 +92,30 @@ class Book:
         self.figures[self._peer][name] = value
         self.say(f"{name}: {value:,.0f}{'' if name.endswith(')') else ' rows/s'}")
 
+    def fail(self, name: str, fault: BaseException) -> None:
+        self.stuck |= isinstance(fault, Stuck | Over)
+        said = " ".join(str(fault).split("\n")[:2]).strip()[:200]  # the first line may be Py4J's alone
+        self.faults.append(f"{self._peer}, {name}: {said or type(fault).__name__}")
+        self.say(f"{name}: FAILED")
+        print("".join(traceback.format_exception(fault)), file=sys.stderr, flush=True)
+
+    def tried(self, name: str, measure: Callable[[], object]) -> bool:
+        """Whether *measure* came to its end; its failure is noted, and is not the end of the run. Raises Over."""
+        try:
+            measure()
+        except Over:
+            raise
+        except (Exception, SystemExit) as exc:  # noqa: BLE001  # Spark's, a broker's, Maven's or ours: the others do not depend on it
+            self.fail(name, exc)
+            return False
+        return True
+
+    def row(self, name: str, measure: Callable[[], float]) -> bool:
+        """Note what *measure* gives; whether it came to its end. Raises Over."""
+        return self.tried(name, lambda: self.note(name, measure()))
+
     def timed(self, name: str, work: Callable[[], object]) -> float:
-        """The seconds that *work* took, in a thread of its own: one that hangs is left alone. Raises Stuck, or what *work* raises."""
+        """The seconds that *work* took, in a thread of its own: one that hangs is left alone. Raises Stuck, Over, or what *work* raises."""
         left = min(MOST_S, self._deadline - time.monotonic())
         raised: list[BaseException] = []
 
@@ -101,7 +130,9 @@ class Book:
         thread.start()
         thread.join(max(left, 0.0))
         if thread.is_alive():
-            raise Stuck(f"{name}: not done after {max(left, 0.0):.0f} s" + ("" if left == MOST_S else ", and the time of the run is over"))
+            if left < MOST_S:
+                raise Over(f"{name}: the time of the run is over")
+            raise Stuck(f"{name}: not done after {MOST_S:.0f} s")
         if raised:
             raise raised[0]
         return time.perf_counter() - started
@@ -121,46 +152,51 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     parser.add_argument("--only", choices=PEERS, help="one peer only")
-    parser.add_argument("--minutes", type=float, default=14.0, help="of the whole run; default 14")
-    parser.add_argument("--write", action="store_true", help="the table into docs/performance.md, if it is whole")
+    parser.add_argument("--minutes", type=float, default=12.0, help="of the whole run; default 12")
+    parser.add_argument("--write", action="store_true", help="the table into docs/performance.md, and what is missing in it")
     options = parser.parse_args()
     if options.write and (options.quick or options.only):
         parser.error("--write needs the whole run")
     book = Book(options.minutes)
     directory = Path(tempfile.mkdtemp(prefix="ogive-bench-"))
     log = directory / "spark.log"
-    fault = ""
     try:
         run(book, [options.only] if options.only else PEERS, 10 if options.quick else 1, directory, log)
     except Exception as exc:  # noqa: BLE001  # whatever it was: what is measured is not lost
-        fault = str(exc) if isinstance(exc, Stuck) else traceback.format_exc()
-        print(f"\n{tail(log)}\n\n{fault}", file=sys.stderr)
+        book.fail("the rest", exc)
     finally:
+        if book.faults:
+            print(f"\n{tail(log)}", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
-    text = table(book.figures)
-    print(f"\n{text}")
-    if options.write and not fault:
+    text = report(book)
+    print(f"\n{text}", flush=True)
+    if options.write and any(book.figures.values()):
         write(text)
-    return 1 if fault else 0
+    return 1 if book.faults else 0
 
 
 def run(book: Book, peers: "tuple[str, ...] | list[str]", divisor: int, directory: Path, log: Path) -> None:
     book.say("starting Spark")
     spark = start_spark("kafka" in peers, log)
-    stopping = False
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a session that this process has started has one
+    ended = False
     try:
         for peer in peers:
             book.begin(peer)
-            with _peer(peer, directory / peer) as address:
-                for size, (body_bytes, rows) in SIZES.items():
-                    measure(book, spark, address, size, body_bytes, rows // divisor, directory)
-        stopping = True
+            book.tried("everything else", partial(of_peer, book, spark, peer, divisor, directory))
+        ended = not book.stuck
     finally:
-        jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a session that this process has started has one
-        if stopping:
+        if ended:
             spark.stop()
         else:
             os.kill(jvm, signal.SIGKILL)  # it may hang; its Python processes end with it
+
+
+def of_peer(book: Book, spark: "SparkSession", peer: str, divisor: int, directory: Path) -> None:
+    """Everything on one broker."""
+    with _peer(peer, directory / peer) as address:
+        for size, (body_bytes, rows) in SIZES.items():
+            measure(book, spark, address, size, body_bytes, rows // divisor, directory)
 
 
 def start_spark(with_kafka: bool, log: Path) -> "SparkSession":
@@ -177,6 +213,7 @@ def start_spark(with_kafka: bool, log: Path) -> "SparkSession":
             os.dup2(ours, 2)
             os.close(ours)
     spark.sparkContext.setLogLevel("ERROR")
+    ogive.spark.register(spark)  # on a busy machine Spark's own search, which has 10 s and is made once, may find nothing
     return spark
 
 
@@ -202,19 +239,38 @@ def measure(
         sinks, readers, streams = _of_kafka(spark, frame, address, topic)
     else:
         sinks, readers, streams = _of_ogive(spark, frame, address, topic)
-    for name, send in sinks.items():
-        book.note(f"{size}: {name}", rows / book.timed(name, send))
-    for name, load in readers.items():
-        book.note(f"{size}: {name}", rows / book.repeated(name, partial(count, load)))
-    for name, load in streams.items():
-        book.note(f"{size}: {name}", rows / book.repeated(name, partial(drain, load, directory)))
+    filled = [spark_row(book, spark, f"{size}: {name}", partial(rate, rows, book.timed, name, send)) for name, send in sinks.items()]
+    if not all(filled):
+        return  # the other figures count rows that are not all there
+    for kind, loads in ((count, readers), (partial(drain, directory), streams)):
+        for name, load in loads.items():
+            spark_row(book, spark, f"{size}: {name}", partial(rate, rows, book.repeated, name, partial(kind, load)))
     if not isinstance(address, str):
-        note_ceiling(book, address.name_server, topic, size)
+        book.tried(f"{size}: alone", partial(note_ceiling, book, address.name_server, topic, size))
     if body_bytes == 100:
         sending = _kafka_sender(spark, address, topic) if isinstance(address, str) else _ogive_sender(address, topic)
-        found: list[float] = []
-        book.timed(LATENCY, lambda: found.append(latency_ms(next(iter(streams.values())), sending, directory)))
-        book.note(LATENCY, found[0])
+        spark_row(book, spark, LATENCY, partial(timed_latency_ms, book, next(iter(streams.values())), sending, directory))
+
+
+def rate(rows: int, clock: Callable[[str, Callable[[], object]], float], name: str, work: Callable[[], object]) -> float:
+    return rows / clock(name, work)
+
+
+def spark_row(book: Book, spark: "SparkSession", name: str, measure: Callable[[], float]) -> bool:
+    """As Book.row. What Spark may still do for a measurement that hangs is ended, so that it does not slow the next. Raises Over."""
+    if book.row(name, measure):
+        return True
+
+    def end() -> None:
+        for query in spark.streams.active:
+            query.stop()
+        spark.sparkContext.cancelAllJobs()
+
+    try:
+        book.timed("ending it", end)
+    except Stuck as exc:
+        raise Over(f"{name}: Spark does not answer any more") from exc
+    return False
 
 
 Loads = dict[str, Callable[[], "DataFrame"]]
@@ -264,7 +320,7 @@ def count(load: Callable[[], "DataFrame"]) -> None:
     load().write.format("noop").mode("overwrite").save()
 
 
-def drain(load: Callable[[], "DataFrame"], directory: Path) -> None:
+def drain(directory: Path, load: Callable[[], "DataFrame"]) -> None:
     """A stream to its end, into nothing."""
     checkpoint = tempfile.mkdtemp(dir=directory)
     query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
@@ -292,6 +348,12 @@ def latency_ms(load: Callable[[], "DataFrame"], sending: Callable[[threading.Eve
     if not progress:
         raise Stuck(f"{LATENCY}: no batch came to its end in {LATENCY_S * 2 / 3:.0f} s")
     return statistics.median(float(one["durationMs"]["triggerExecution"]) for one in progress)
+
+
+def timed_latency_ms(book: Book, load: Callable[[], "DataFrame"], sending: Callable[[threading.Event], None], directory: Path) -> float:
+    found: list[float] = []
+    book.timed(LATENCY, lambda: found.append(latency_ms(load, sending, directory)))
+    return found[0]
 
 
 def _steadily(send: Callable[[], object], ended: threading.Event) -> None:
@@ -358,6 +420,12 @@ def table(figures: dict[str, Figures]) -> str:
         ratio = f"{ours / theirs:.2f}" if ours and theirs else ""
         lines.append(f"| {name} | {' | '.join(cells)} | {ratio} |")
     return "\n".join(lines)
+
+
+def report(book: Book) -> str:
+    """The table, and what is not in it."""
+    missing = "".join(f"\n- {fault}" for fault in book.faults)
+    return table(book.figures) + (f"\n\nNot measured:\n{missing}" if missing else "")
 
 
 def write(text: str) -> None:

@@ -200,6 +200,10 @@ def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
     planned = ogive("group", "reset", "movers", "Moved", "--to", "earliest", "--dry-run", "--json", *server)
     assert json.loads(planned.stdout) == {"topic": "Moved", "broker": "broker-a", "queue": 0, "before": None, "after": 0, "dry_run": True}
     assert ogive("check", "lag", "movers", "--max", "2", *server).returncode == 1  # a dry run moved nothing
+    put = json.loads(ogive("group", "reset", "movers", "Moved", "--queue", "0", "--to", "2", "--json", *server).stdout)
+    assert (put["queue"], put["before"], put["after"]) == (0, None, 2)
+    beyond = ogive("group", "reset", "movers", "Moved", "--queue", "0", "--broker", "broker-a", "--to", "4", *server)
+    assert (beyond.returncode, b"holds the offsets 0 to 3: it cannot go on at 4" in beyond.stderr) == (1, True)
     assert ogive("group", "reset", "movers", "Moved", "--to", "earliest", *server).returncode == 0
     over, within = (ogive("check", "lag", "movers", "--max", limit, *server) for limit in ("2", "3"))
     assert (over.returncode, over.stdout) == (3, b"over: group movers is 3 messages behind, 2 are allowed\n")

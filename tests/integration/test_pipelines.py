@@ -19,7 +19,7 @@ from ogive.errors import InvalidOption, NoRoute
 from ogive.model import dlq_topic
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.pipelines.archive import SCHEMA, compact, recover
-from ogive.pipelines.running import positions
+from ogive.pipelines.running import last_batch, positions
 from tests.peers import RunningBroker, our_broker
 from tests.topics import wait_until_shown
 
@@ -332,6 +332,58 @@ def test_a_mirror_keeps_everything_and_reconcile_agrees(
         assert (same.figures["same"], same.figures["keys"]["equal"], same.read) == (True, 100, 200)
     with pytest.raises(InvalidOption, match="one cluster"):
         mirror(spark, **{**options, "target": broker.name_server})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("idempotent", "twice"), [(False, 20), (True, 0)])
+def test_of_a_batch_that_spark_repeats_an_idempotent_mirror_copies_what_is_missing(
+    idempotent: bool, twice: int, spark: SparkSession, broker: RunningBroker, topic: str, send: Any, tmp_path: Path
+) -> None:
+    """As after a crash between the last message of a batch and Spark's note that it is done."""
+    with our_broker(tmp_path / "other") as other:
+        state, stop = tmp_path / "state", Stop()
+
+        def copy() -> Any:
+            return mirror(
+                spark, source=broker.name_server, target=other.name_server, topics=[topic], state=state, stop=stop, say=lambda _: None,
+                idempotent=idempotent,
+            )  # fmt: skip
+
+        send(60)
+        assert copy().written == 60
+        send(20, 60)
+        assert copy().written == 20
+        (state / "commits" / str(last_batch(state))).unlink()
+        send(5, 80)
+        copy()
+        copied = content(table(spark, other, topic))
+        assert sum(copied.values()) == 85 + twice
+        assert copied.keys() == content(table(spark, broker, topic)).keys()
+
+
+@pytest.mark.nightly
+def test_an_idempotent_mirror_that_was_stopped_in_a_batch_goes_on(
+    spark: SparkSession, broker: RunningBroker, topic: str, send: Any, tmp_path: Path
+) -> None:
+    send(2000)
+    with our_broker(tmp_path / "other") as other:
+        runs = 0
+        while True:
+            stop = Stop()
+
+            def ask(_: str, stop: Stop = stop) -> None:
+                stop.ask()
+
+            summary = mirror(
+                spark, source=broker.name_server, target=other.name_server, topics=[topic], state=tmp_path / "state", stop=stop, say=ask,
+                idempotent=True, max_rows=400,
+            )  # fmt: skip
+            runs += 1
+            if not summary.figures["lag"]:
+                break
+        assert runs > 1
+        assert content(table(spark, other, topic)) == content(table(spark, broker, topic))
+        assert all(numbers == sorted(numbers) for numbers in order(table(spark, other, topic)).values())
 
 
 def test_reconcile_finds_what_is_missing_extra_and_different(

@@ -121,6 +121,16 @@ SHOWN = {
     "dead_letters": [
         "Cancellations from EWR: 5 without a tail number (0 12 16 4 8)",
     ],
+    "flights_pipelines": [
+        "archive: 2,000 read, 2,000 written",
+        "reconcile: 4,000 read, 0 written",
+        "replay: 1,224 read, 1,224 written",
+        "1,224 keys equal, 0 keys missing, 0 keys extra, 0 keys different",
+        "redrive: 3 read, 3 would be written",
+        "redrive: 3 read, 3 written",
+        "mirror: 2,003 read, 2,003 written",
+        "cancellations · FLIGHTS: 3 calls, 3 failed",
+    ],
 }
 
 
@@ -137,7 +147,14 @@ def test_every_example_is_here() -> None:
     assert {path.stem for path in (ROOT / "examples" / "spark").glob("*.py")} == SHOWN.keys()
 
 
-@pytest.mark.parametrize("name", SHOWN)
+def test_the_page_of_pipelines_shows_what_its_example_prints() -> None:
+    assert "\n".join(["```text", *SHOWN["flights_pipelines"], "```"]) in (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+
+
+NIGHTLY = {"flights_pipelines"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] if name in NIGHTLY else []) for name in SHOWN])
 def test_an_example_shows_what_it_says(
     name: str, spark: SparkSession, name_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

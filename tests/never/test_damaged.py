@@ -1,4 +1,7 @@
-"""A message whose body does not match its checksum: no listener gets it, the log names it, and its queue does not stop for ever."""
+"""A message whose body does not match its checksum: no listener gets it, the log names it, and its queue does not stop for ever.
+
+Bytes from which no message can be cut: the queue waits in front of them, and the log names the place and the way out.
+"""
 
 import itertools
 import logging
@@ -14,10 +17,12 @@ from ogive.client.consumer.damage import READINGS
 from ogive.client.instance import ClientInstance
 from ogive.testing.fake_broker import ok
 from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_stored
-from tests.never.scene import GROUP, PULL, QUICK, ROUTE, TOPIC, Scene, until
+from ogive.wire.running_info import ConsumerRunningInfo
+from tests.never.scene import GROUP, PULL, QUICK, ROUTE, TOPIC, Scene, moved, until
 
 BAD = 3
 BODY_AT = 88  # of a record with IPv4 addresses
@@ -153,3 +158,53 @@ async def test_a_slave_s_damage_passes_nothing_over(scene: Scene, caplog: pytest
         await until(lambda: scene.progress() == 10, "the end of the queue")
     scene.check()
     assert errors(caplog) == []
+
+
+# --- bytes that are no message ---------------------------------------------------------------------------------------
+
+
+def too_long(record: bytearray) -> None:
+    record[0] = 0x7F
+
+
+def too_short(record: bytearray) -> None:
+    record[0:4] = (92).to_bytes(4)
+
+
+async def told(scene: Scene, client_id: str) -> str | None:
+    """What mqadmin and dashboards see of queues that cannot be read."""
+    request = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": GROUP, "clientId": client_id})
+    info = ConsumerRunningInfo.decode((await scene.broker.ask(GROUP, client_id, request)).body)
+    return info.properties.get("unreadableQueues")
+
+
+@pytest.mark.parametrize(("orderly", "damage"), [(False, too_long), (True, too_short)], ids=["concurrent", "orderly"])
+async def test_a_queue_waits_in_front_of_what_is_no_message(
+    scene: Scene, caplog: pytest.LogCaptureFixture, orderly: bool, damage: Damage
+) -> None:
+    """Nobody can tell how many messages it is, so it is for the operator to say where the group goes on."""
+    bodies = scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, damage))
+    async with scene.consumer(scene.listener(orderly=orderly)) as consumer:
+        await until(lambda: scene.pulls().count(BAD) >= 5 and scene.progress() == BAD, "what stands before it, and many readings")
+        assert [delivery.body for delivery in scene.ledger.deliveries] == bodies[:BAD]
+        assert max(scene.pulls()) == BAD
+        (said,) = errors(caplog)
+        assert f"{scene.broker.address} answered a pull of {TOPIC}/broker-a/0 at {BAD} with bytes that are no message: " in said
+        assert f"`ogive group reset {GROUP} {TOPIC} --broker broker-a --queue 0 --to {BAD + 1}`" in said
+        assert await told(scene, consumer.client_id) == f"{TOPIC}/broker-a/0 from {BAD} on"
+        scene.broker.script(PULL, moved(BAD + 1, 0, 10))  # as a broker answers after a reset
+        await until(lambda: scene.progress() == 10, "the end of the queue")
+    assert [delivery.body for delivery in scene.ledger.deliveries] == bodies[:BAD] + bodies[BAD + 1 :]
+
+
+async def test_nothing_is_lost_once_the_bytes_are_messages_again(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.put(10)
+    scene.broker.on(PULL, damaged_at(scene, BAD, too_long))
+    async with scene.consumer() as consumer:
+        await until(lambda: scene.pulls().count(BAD) >= 3, "some readings")
+        scene.broker.on(PULL, None)
+        await until(lambda: scene.progress() == 10, "the end of the queue")
+        assert await told(scene, consumer.client_id) is None
+    scene.check()
+    assert scene.ledger.duplicates == 0

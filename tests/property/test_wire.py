@@ -53,6 +53,58 @@ def test_command_round_trip_in_both_codecs(command: RemotingCommand) -> None:
     assert decode_command(encode_command(command)[4:]) == command
 
 
+def entry(name: bytes, value: bytes) -> bytes:
+    return len(name).to_bytes(2) + name + len(value).to_bytes(4) + value
+
+
+def fields_one_by_one(raw: bytes) -> dict[str, str]:
+    """What stands in a binary header, without a short cut."""
+    fields = {}
+    while raw:
+        name_end = 2 + int.from_bytes(raw[:2])
+        value_end = name_end + 4 + int.from_bytes(raw[name_end : name_end + 4])
+        if len(raw) < name_end + 4 or len(raw) < value_end:
+            raise ProtocolError("cut")
+        name, value = raw[2:name_end].decode(), raw[name_end + 4 : value_end].decode()
+        if name and value:
+            fields[name] = value
+        raw = raw[value_end:]
+    return fields
+
+
+letters = st.sampled_from([letter.encode() for letter in "abcdefghijklmn"])
+entries = st.lists(st.builds(entry, letters | names.map(str.encode), st.binary(max_size=9)), max_size=5).map(b"".join)
+born_times = st.sampled_from([entry(b"g", b"1795351903927"), entry(b"g", b"179535190392\xff"), entry(b"g", b"0")])
+flags = st.sampled_from([entry(b"h", b"0"), entry(b"h", b"7"), b""])
+property_texts = st.sampled_from([b"UNIQ_KEY\x01A\x02", entry(b"i", b"x")]) | text.map(str.encode)
+LIKE_A_SEND = b"\0\1g\0\0\0\r1795351903927\0\1h\0\0\0\x010\0\1i\0\0\0\x01x"
+
+
+@given(entries, born_times, flags, property_texts, entries, st.none() | st.tuples(st.integers(0, 500), st.integers(0, 255)))
+@example(entry(b"a", b"1"), entry(b"g", b"1795351903927"), entry(b"h", b"0"), b"y", entry(b"h", b"1"), None)
+@example(b"", entry(b"a", LIKE_A_SEND), b"", b"y", b"", None)
+@example(b"", entry(b"g", b"1795351903927"), entry(b"h", b"0"), b"y", b"\0\1", None)
+@example(b"", entry(b"g", b"1795351903927"), entry(b"h", b"0"), b"y", b"", (34, 3))
+def test_a_send_in_binary_says_what_its_fields_say_one_by_one(
+    before: bytes, born: bytes, flag: bytes, said: bytes, behind: bytes, spoiled: tuple[int, int] | None
+) -> None:
+    """Such headers have a short cut, also where they only look like one."""
+    raw = bytearray(before + born + flag + entry(b"i", said) + behind)
+    if spoiled is not None and raw:
+        raw[spoiled[0] % len(raw)] = spoiled[1]
+    header = (310).to_bytes(2) + bytes([0]) + (500).to_bytes(2) + bytes(12) + len(raw).to_bytes(4) + raw
+    frame = (1 << 24 | len(header)).to_bytes(4) + header + b"body"
+    try:
+        expected = fields_one_by_one(bytes(raw))
+    except (ProtocolError, UnicodeDecodeError):
+        with pytest.raises(ProtocolError):
+            decode_command(frame)
+        return
+    for _ in range(2):  # the second time parts of it are known
+        command = decode_command(frame)
+        assert (command.ext_fields, command.body) == (expected, b"body")
+
+
 @given(st.lists(commands, max_size=5), st.data())
 def test_any_chunking_gives_the_same_frames(sent: list[RemotingCommand], data: st.DataObject) -> None:
     stream = b"".join(encode_command(command) for command in sent)

@@ -59,7 +59,7 @@ class Context:
     """None: nobody is asked for credentials."""
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
-    send_answer: str
+    send_answer: bytes
     """The header of a send's answer, see handlers/send.py."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     sends_waiting: int = 0
@@ -73,7 +73,7 @@ class Context:
 
         *done* is called when they are safe: with the topics they are in, so a topic made a moment ago is waited for.
         """
-        self.put_now(messages, self.once_saved(done))
+        self.put_now(messages, partial(self._once_saved, done) if self.topics.unsaved else done)
 
     def once_saved(self, done: PutDone) -> PutDone:
         """*done*, called no sooner than the topics that there are now are safe."""

@@ -113,7 +113,7 @@ class Broker:
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
-        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host, ctx.loop.call_later)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
         self._jobs = [
             *(self._job(period_s, save, name) for period_s, save, name in saves),
@@ -231,6 +231,8 @@ class Broker:
         await ctx.finish_tasks()
         await asyncio.to_thread(ctx.cold_reads.close)
         try:
+            ctx.transactions.write_marks()
+            await ctx.synced()
             for save in self._saves:
                 await save()
             await ctx.topics.saved()

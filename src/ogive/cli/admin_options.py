@@ -44,14 +44,19 @@ def group(commands: Commands) -> None:
         groups,
         "reset",
         "groups:reset_group",
-        "put a group elsewhere in a topic: to its start, its end, or a time",
+        "put a group elsewhere in a topic: to its start, its end, a time, or an offset of one queue",
         "Members may be online: they go on at the new place within seconds. --dry-run shows what would change.",
     )
     command.add_argument("group")
     command.add_argument("topic")
     command.add_argument(
-        "--to", required=True, metavar="PLACE", help="earliest, latest, or a time such as 2026-11-01T08:00 (local, unless it names a zone)"
+        "--to",
+        required=True,
+        metavar="PLACE",
+        help="earliest, latest, or a time such as 2026-11-01T08:00 (local, unless it names a zone); with --queue an offset",
     )
+    command.add_argument("--queue", type=int, metavar="N", help="only this queue of the topic, to the offset that --to gives")
+    command.add_argument("--broker", metavar="NAME", help="whose queue, where the topic lives on several brokers")
     command.add_argument("--dry-run", action="store_true", help="only show what would change")
     add_cluster(command)
     add_json(command)

@@ -35,8 +35,12 @@ async def _find(admin: aio.Admin, options: argparse.Namespace) -> list[MessageEx
         return [await admin.message(options.id, topic=options.topic)]
     if options.key is not None:
         return await admin.messages(options.topic, key=options.key)
+    return [await admin.message_at(await named_queue(admin, options), options.offset)]
+
+
+async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQueue:
+    """The one that *options* name by topic, queue and perhaps broker."""
     brokers = [row.broker for row in (await admin.topic(options.topic)).brokers]
-    broker = options.broker or brokers[0]
     if len(brokers) > 1 and options.broker is None:
         raise InvalidOption(f"{options.topic} lives on several brokers: say which with --broker ({', '.join(brokers)})")
-    return [await admin.message_at(MessageQueue(options.topic, broker, options.queue), options.offset)]
+    return MessageQueue(options.topic, options.broker or brokers[0], options.queue)

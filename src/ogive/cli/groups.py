@@ -7,6 +7,7 @@ from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
+from ogive.cli.find import named_queue
 from ogive.cli.output import confirm, print_json, print_table
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
@@ -84,15 +85,24 @@ async def delete_group(options: argparse.Namespace) -> int:
 
 
 async def reset_group(options: argparse.Namespace) -> int:
-    return await _reset(options, place(options.to))
+    if options.queue is None:
+        if options.broker is not None:
+            raise InvalidOption("--broker says whose --queue: add --queue")
+        return await _reset(options, place(options.to))
+    if not options.to.isascii() or not options.to.isdigit():
+        raise InvalidOption(f"--to {options.to}: with --queue it is an offset, such as 1234")
+    return await _reset(options, int(options.to))
 
 
 async def skip_backlog(options: argparse.Namespace) -> int:
     return await _reset(options, "latest")
 
 
-async def _reset(options: argparse.Namespace, target: ResetTarget) -> int:
+async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
+    """*target*: a number is an offset in the queue that the options name."""
     async with aio.Admin(client=client_config(options)) as admin:
+        if isinstance(target, int):
+            target = {await named_queue(admin, options): target}
         plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
     if options.json:
         for row in plan:
@@ -118,7 +128,7 @@ def place(text: str) -> ResetTarget:
     ends: dict[str, ResetTarget] = {"earliest": "earliest", "latest": "latest"}
     if text in ends:
         return ends[text]
-    return instant("--to", text, "earliest, latest, or a time such as 2026-11-01T08:00 is expected")
+    return instant("--to", text, "earliest, latest, or a time such as 2026-11-01T08:00 is expected; an offset needs --queue")
 
 
 def instant(option: str, text: str, expected: str = "a time such as 2026-11-01T08:00 is expected") -> datetime:

@@ -20,7 +20,8 @@ EXIT_INTERRUPTED: Final = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
-    parser = build_parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(arguments)
     options = parse(parser, arguments)
     if not hasattr(options, "module"):
         getattr(options, "group_parser", parser).print_help()

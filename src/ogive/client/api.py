@@ -44,7 +44,7 @@ from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header, decode_header, encode_header
-from ogive.wire.message import DamagedMessage, decode_messages
+from ogive.wire.message import DamagedMessage, NoRecord, decode_messages
 from ogive.wire.running_info import ConsumerRunningInfo
 
 R = TypeVar("R", bound=Header)
@@ -379,13 +379,17 @@ async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequ
 async def pull_message(
     pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, broker_name: str, timeout_s: float = PULL_TIMEOUT_S
 ) -> PullResult:
-    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage, too."""
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage and NoRecord, too."""
     raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
     try:
         messages = tuple(decode_messages(raw.body, broker_name)) if raw.status is PullStatus.FOUND else ()
     except DamagedMessage as exc:
         exc.next_offset = raw.next_offset
         raise
+    except NoRecord as exc:
+        place = f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at {header.queue_offset}"
+        behind = f"{len(exc.intact)} messages and then bytes" if exc.intact else "bytes"
+        raise NoRecord(f"{place} with {behind} that are no message: {exc}", exc.intact) from None
     return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages, raw.suggested_broker_id)
 
 

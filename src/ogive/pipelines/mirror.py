@@ -1,7 +1,8 @@
 """Topics of one cluster copied to another, and kept up to date: keys, tags, properties, sharding keys and order stay.
 
 Messages of one source queue go to one queue of the target, in their order; those with a sharding key to the queue of that key. What was
-copied is in the checkpoint under *state*: a stop and a restart copy nothing twice, a crash at most one batch.
+copied is in the checkpoint under *state*: a stop and a restart copy nothing twice, a crash at most one batch, and nothing if *idempotent*:
+then Spark's own stream writes, whose sink looks what of a repeated batch the target has (see ogive.spark.attempts).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +23,14 @@ from ogive.spark.stopping import Stop
 
 def mirror(
     spark: SparkSession, *, source: str, target: str, topics: Sequence[str], state: Path, stop: Stop, say: Say, prefix: str = "",
-    security: Security = OPEN, target_security: Security = OPEN, group: str | None = None, follow: bool = False, max_rows: int = 100_000,
-    allow_loss: bool = False, dry_run: bool = False,
+    security: Security = OPEN, target_security: Security = OPEN, group: str | None = None, follow: bool = False, idempotent: bool = False,
+    max_rows: int = 100_000, allow_loss: bool = False, dry_run: bool = False,
 ) -> Summary:  # fmt: skip
     """Copy from the name server *source* to *target*; with *follow* until stopped. *prefix* stands before the topics' names there.
 
     *group* shows the progress and the lag at the source. A topic that the target has not is made with as many queues.
     """
-    if source == target and not prefix:
-        raise InvalidOption("source and target are one cluster: give the copies another name with a prefix")
+    refuse_itself(source, target, prefix)
     summary = Summary("mirror", dry_run=dry_run)
     if dry_run:
         left = waiting(source, security, topics, positions(state))
@@ -50,30 +50,40 @@ def mirror(
         **({"consumerGroup": group} if group else {}),
     )
 
+    copies = stream.load().select(
+        f.concat(f.lit(prefix), "topic").alias("topic"),
+        "body",
+        "keys",
+        "tags",
+        "properties",
+        f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", "brokerName", "queueId")).alias("shardingKey"),
+        # its own id, so that mirrors of two clusters into one share no keys; its place, because a source may hold an id twice
+        f.concat_ws("/", f.col("properties")[PropertyName.UNIQ_KEY], "topic", "brokerName", "queueId", "queueOffset").alias("uniqueKey"),
+    )
+
     def write(rows: DataFrame, _: int) -> None:
         stop.check()
-        copy = rows.select(
-            f.concat(f.lit(prefix), "topic").alias("topic"),
-            "body",
-            "keys",
-            "tags",
-            "properties",
-            f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", "brokerName", "queueId")).alias("shardingKey"),
-        )
-        copy.write.format("rocketmq").options(**there).mode("append").save()
+        rows.write.format("rocketmq").options(**there).mode("append").save()
 
-    writer = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(state))
+    writer = copies.writeStream.option("checkpointLocation", str(state))
+    writer = writer.format("rocketmq").options(**there, delivery="idempotent") if idempotent else writer.foreachBatch(write)
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second, {lag(progress):,} behind")
+        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second{lag(progress)}")
 
-    summary.read = summary.written = watch(spark, query, stop, report)
+    summary.read = summary.written = watch(spark, query, stop, report, at_once=idempotent)
     summary.stopped = stop.asked and not follow
     behind = sum(waiting(source, security, topics, positions(state)).values())
     summary.figures["lag"] = behind
     summary.notes.append(f"{behind:,} behind the source")
     return summary
+
+
+def refuse_itself(source: str, target: str, prefix: str) -> None:
+    """Raises InvalidOption where a topic would be copied into itself."""
+    if source == target and not prefix:
+        raise InvalidOption("source and target are one cluster: give the copies other names with --prefix")
 
 
 def prepare(source: Security, topic: str, target: Security, name: str) -> None:

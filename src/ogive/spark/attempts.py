@@ -10,10 +10,14 @@ Behaviour
   last hour of it for a query's first batch, which may be the first attempt at it or not.
 - The first batch of a query that a process sees may be a repeated one, and so is every attempt of a task but the first. All others cost
   nothing.
+- A topic without route may be one whose only broker is away. It is taken for one that its first message will make only where nobody can
+  have written to it: by the first attempt at a query's first batch, in the first run of the query. Which run that is, the group's offset in
+  SPARK_SINK_RUNS tells. Everybody else waits, and then refuses.
 """
 
 import logging
 import time
+import zlib
 from collections import OrderedDict
 from typing import Final
 
@@ -25,13 +29,19 @@ from ogive.spark.ranges import QueueRange
 from ogive.spark.routes import DOUBTFUL, USUAL, BrokerAway, Patience
 from ogive.spark.rpc import Cluster
 from ogive.spark.schema import METADATA_COLUMNS, arrow_schema, only
+from ogive.wire.bodies import TopicOffset
 
 log = logging.getLogger(__name__)
 
 MARK_TOPIC: Final = "SPARK_SINK_BATCHES"
+RUN_TOPIC: Final = "SPARK_SINK_RUNS"
 GROUP_PREFIX: Final = "SPARK_SINK_"
 FIRST_BATCH_MS: Final = 3_600_000
 _MAX_QUERIES: Final = 1000
+
+
+class TopicInDoubt(NoRoute):
+    """A topic has no route, and earlier attempts may have written to it."""
 
 
 class BatchLog:
@@ -44,6 +54,14 @@ class BatchLog:
     def next_batch(self) -> int:
         """The first batch that is not known to be finished. A broker that cannot be asked counts as one that knows of none."""
         return max(self._cluster.marks(self.group, MARK_TOPIC).values(), default=0)
+
+    def is_first_run(self, run_id: str) -> bool:
+        """Whether no run before *run_id* has begun the query's first batch; the brokers note the first that asks."""
+        mine = zlib.crc32(run_id.encode())
+        begun = set(self._cluster.marks(self.group, RUN_TOPIC).values())
+        if not begun:
+            self._cluster.mark(self.group, RUN_TOPIC, mine)
+        return begun <= {mine}
 
     def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
         """*batch_id* is stored whole. Raises OgiveError where no broker can be told."""
@@ -66,23 +84,28 @@ class BatchLog:
 
 
 def ends(cluster: Cluster, topic: str, patience: Patience = USUAL) -> dict[MessageQueue, int]:
-    """Where the queues of *topic* end; nothing for one that its first message will create. Raises BrokerAway where that cannot be told."""
+    """Where the queues of *topic* end; nothing for one that its first message will create. Raises BrokerAway where that cannot be told, and
+    TopicInDoubt after a wait with *patience* for doubtful ones."""
+    return {queue: span.max_offset for queue, span in _spans(cluster, topic, patience).items()}
+
+
+def _spans(cluster: Cluster, topic: str, patience: Patience) -> dict[MessageQueue, TopicOffset]:
     try:
-        return {queue: span.max_offset for queue, span in cluster.spans((topic,), patience).items()}
+        return cluster.spans((topic,), patience)
     except BrokerAway:
         raise
-    except NoRoute:
-        return {}
+    except NoRoute as exc:
+        if not patience.doubtful:
+            return {}
+        raise TopicInDoubt(
+            f"{exc}. An attempt before this one may have written to it, so it is not taken for a new topic: "
+            "start its broker, or create the topic if there is none"
+        ) from exc
 
 
 def stored_keys(cluster: Cluster, topic: str, since: Positions, patience: Patience = USUAL) -> set[str]:
     """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of all messages."""
-    try:
-        spans = cluster.spans((topic,), DOUBTFUL if since else patience)  # a topic with positions exists, and its broker is away
-    except BrokerAway:
-        raise
-    except NoRoute:
-        return set()
+    spans = _spans(cluster, topic, DOUBTFUL if since else patience)  # a topic with positions exists
     ranges = [
         QueueRange(queue, max(span.min_offset, min(since.get(queue, 0), span.max_offset)), span.max_offset) for queue, span in spans.items()
     ]

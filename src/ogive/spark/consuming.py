@@ -8,7 +8,7 @@ Behaviour
   the queue locked waits; a worker that was killed holds it until its lease at the broker ends (60 s).
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
 - A message whose body does not match its checksum is passed over once that is how the master has it, see ``client/consumer/damage.py``.
-  Until that is known it is waited for like a broker that is away.
+  Until that is known it is waited for like a broker that is away; and so are bytes that are no message at all, which nothing passes over.
 
 Differs from a push consumer
 - The queues are given by the batch: there is no rebalance, and no heartbeat.
@@ -25,7 +25,7 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.damage import Readings, passed_over
+from ogive.client.consumer.damage import Readings, Stuck, no_way_on, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.offset_store import RemoteOffsetStore
@@ -43,7 +43,7 @@ from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_
 from ogive.spark.ranges import QueueRange
 from ogive.transport.tasks import every
 from ogive.wire.bodies import SubscriptionData
-from ogive.wire.message import DamagedMessage
+from ogive.wire.message import DamagedMessage, NoRecord
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,8 @@ class Consuming:
     async def _read(self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings) -> PullResult:
         """The answer to one pull; none of its messages but a place behind them, where the next one is stored damaged."""
         queue, at, config = wanted.queue, process_queue.pull_offset, self._config
-        deadline: float | None = None
+        deadline = float("inf")
+        stuck = Stuck(config.pull_retry_s)
         while True:
             pull = functools.partial(
                 self._calls.pull, queue, at, broker_id=MASTER_ID, max_messages=readings.limit(min(config.pull_batch_size, wanted.end - at)),
@@ -215,15 +216,28 @@ class Consuming:
                     log.error("%s", passed_over(queue, at, exc, self._group.name))
                     self._tally.passed_over.append(queue)
                     return PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0)
-                deadline = self._loop.time() + AWAY_S if deadline is None else deadline
-                if self._loop.time() > deadline:
-                    raise
+                deadline = self._wait_until(deadline, exc)
                 log.log(logging.WARNING if readings.is_news else logging.DEBUG, "%s: it is read again, from the master", exc)
                 await asyncio.sleep(config.pull_retry_s)
+                self._check(process_queue)
+            except NoRecord as exc:
+                way_on = no_way_on(queue, at, self._group)
+                deadline = self._wait_until(deadline, NoRecord(f"{exc}; {way_on}"))
+                level = stuck.again(at, self._loop.time())
+                log.log(level, "%s; %s", exc, way_on if level == logging.ERROR else "it is read again")
+                readings.only(len(exc.intact))
+                await asyncio.sleep(stuck.pause_s)
                 self._check(process_queue)
             else:
                 readings.was_right()
                 return result
+
+    def _wait_until(self, deadline: float, exc: OgiveError) -> float:
+        """*deadline*, which the first failure sets. Raises *exc* behind it."""
+        now = self._loop.time()
+        if now > deadline:
+            raise exc
+        return min(deadline, now + AWAY_S)
 
     def _deliver(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
         by_topic: dict[str, list[MessageExt]] = {}
@@ -303,7 +317,7 @@ class Consuming:
         while True:
             try:
                 return await call()
-            except DamagedMessage:
+            except (DamagedMessage, NoRecord):
                 raise
             except OgiveError as exc:
                 passing = not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route

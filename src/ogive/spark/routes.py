@@ -40,7 +40,7 @@ class Patience:
 
     *settled*: the name servers have answered before, perhaps another process, so that their silence passes too; else the address is likely
     wrong, which is said at once. For all calls of a process: `Routes.settle`.
-    *doubtful*: a topic without route may be one whose broker is away, although the name servers know others; after the wait it is believed.
+    *doubtful*: a topic without route may be one whose broker is away, although the name servers know others.
     """
 
     window_s: float = RETRY_WINDOW_S

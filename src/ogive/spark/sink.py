@@ -7,6 +7,7 @@ Behaviour
 - `idempotent`: what an earlier attempt has stored is not sent again; see attempts.py.
 - `transactional`: rows are half messages until the batch is committed; what a failed attempt had sent is never delivered. The
   keys tell which rows were delivered before a crash inside the commit.
+- What has been written has had the right addresses: from then on every process, perhaps a new one, waits where no name server answers.
 - An error says which row it was about, counted from 0 in its partition, or between which rows.
 """
 
@@ -77,8 +78,8 @@ class Attempt:
 
 
 class _Memory:
-    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic, *patience* how long
-    a topic without route may be one whose broker is away."""
+    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic, *patience*
+    whether a topic without route may be one whose broker is away."""
 
     def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool, patience: Patience) -> None:
         self._cluster, self._begin, self._repeated, self._patience = cluster, begin, repeated, patience
@@ -183,6 +184,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         return self._send(iterator, attempt, (self._write_id,), memory)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._cluster.settle()
         self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, self._begins))
         log.info("%d messages are sent", _total(messages))
 
@@ -199,7 +201,8 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         if attempt.query_id is None:
             raise IllegalStateError("Spark does not say which query writes: its local property sql.streaming.queryId is missing")
         origin = attempt.query_id, attempt.batch_id
-        self._settle(attempt.batch_id)
+        if attempt.batch_id > 0:
+            self._cluster.settle()
         if self._options.delivery == "atLeastOnce":
             return self._send(iterator, attempt, origin, None)
         batches = BatchLog(self._cluster, attempt.query_id)
@@ -209,15 +212,16 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        begun = attempt.number > 0 or attempt.batch_id > 0  # else the topic may be one that the query's first message makes
-        patience = DOUBTFUL if repeated and begun else USUAL
+        first = attempt.batch_id == 0 and attempt.number == 0 and batches.is_first_run(attempt.run_id)
+        patience = DOUBTFUL if repeated and not first else USUAL  # the first may write to a topic that its messages make
         begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated, patience=patience)
         memory = _Memory(self._cluster, begin, repeated=repeated, patience=patience)
         return self._send(iterator, attempt, origin, memory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self._settle(batchId)
         sent = [message for message in messages if isinstance(message, Sent)]
+        if sent:
+            self._cluster.settle()
         query_id = next((message.query_id for message in sent), None)
         if self._options.delivery != "atLeastOnce" and query_id is not None:
             batches = BatchLog(self._cluster, query_id)
@@ -227,11 +231,6 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                 self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, begins))
             batches.finish(batchId, topics)
         log.info("batch %d: %d messages are sent", batchId, _total(messages))
-
-    def _settle(self, batch_id: int) -> None:
-        """A query that has written a batch has the right addresses: this process, perhaps a new one, waits where nobody answers."""
-        if batch_id > 0:
-            self._cluster.settle()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._roll_back(messages)

@@ -15,9 +15,6 @@ Differs from Java: at most MAX_CHARACTERS, MAX_DEPTH and MAX_NODES, so that one 
 each node at most once, so MAX_NODES also limits its steps.
 """
 
-from ogive.sql92.compiler import Expression, Properties, compile_expression
-from ogive.sql92.lexer import MAX_CHARACTERS
-from ogive.sql92.tree import MAX_DEPTH, MAX_NODES
-from ogive.sql92.values import EvaluationError
+from ogive.sql92.expression import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, EvaluationError, Expression, Properties, compile_expression
 
 __all__ = ["MAX_CHARACTERS", "MAX_DEPTH", "MAX_NODES", "EvaluationError", "Expression", "Properties", "compile_expression"]

@@ -1,10 +1,11 @@
 """A tree to closures. What Java finds out from the classes of two values is known here before the first message, but for null."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ogive.sql92.expression import Properties, Test
 from ogive.sql92.parser import parse
 from ogive.sql92.tree import (
     Between,
@@ -24,36 +25,15 @@ from ogive.sql92.tree import (
     TextTested,
     Truth,
 )
-from ogive.sql92.values import EvaluationError, Type, compare_as_doubles, comparison
+from ogive.sql92.values import Type, compare_as_doubles, comparison
 
-Properties = Mapping[str, str]
 Value = Callable[[Properties], Any]
 """None for null. Raises EvaluationError."""
-Test = Callable[[Properties], bool | None]
-"""None for unknown. Raises EvaluationError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """A compiled filter. Calling it gives true, false or None for unknown, and raises EvaluationError where Java's throws."""
-
-    text: str
-    evaluate: Test
-
-    def __call__(self, properties: Properties) -> bool | None:
-        return self.evaluate(properties)
-
-    def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties passes: true and nothing else."""
-        try:
-            return self.evaluate(properties) is True
-        except EvaluationError:
-            return False
-
-
-def compile_expression(text: str) -> Expression:
-    """Raises InvalidExpression, which says what is wrong and where."""
-    return Expression(text, _test(parse(text)))
+def test_of(text: str) -> Test:
+    """Raises InvalidExpression."""
+    return _test(parse(text))
 
 
 @dataclass(frozen=True, slots=True)

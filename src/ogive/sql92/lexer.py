@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ogive.errors import InvalidExpression
-
-MAX_CHARACTERS: Final = 4096
+from ogive.sql92.expression import MAX_CHARACTERS
 
 
 class Kind(enum.Enum):

@@ -12,10 +12,9 @@ import math
 from typing import Final, Literal, TypeVar, cast
 
 from ogive.errors import InvalidExpression
+from ogive.sql92.expression import MAX_DEPTH, MAX_NODES
 from ogive.sql92.lexer import Kind, Token, tokens
 from ogive.sql92.tree import (
-    MAX_DEPTH,
-    MAX_NODES,
     Between,
     Cast,
     Compared,

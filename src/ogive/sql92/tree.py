@@ -1,10 +1,7 @@
 """What an expression says. Parentheses and a plus sign leave no trace, as in Java."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
-
-MAX_DEPTH: Final = 64
-MAX_NODES: Final = 256
+from typing import Literal
 
 Operator = Literal["=", "<>", ">", ">=", "<", "<="]
 TextTest = Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]

@@ -9,9 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-
-class EvaluationError(ValueError):
-    """A value that the expression cannot be put to, as a word beside a number. Java throws there, and the message does not match."""
+from ogive.sql92.expression import EvaluationError
 
 
 class Type(enum.Enum):

@@ -26,6 +26,8 @@ class SteadyClock:
         """Milliseconds since 1970."""
         wall_ms, before_ms = self._wall(), self._wall_ms
         self._wall_ms = wall_ms
+        if wall_ms >= before_ms and not self._ahead_ms:
+            return wall_ms
         if wall_ms < before_ms:
             self._ahead_ms += before_ms - wall_ms
             self._at_s = self._monotonic()

@@ -103,7 +103,7 @@ def build_record(
 
 
 def crc_property(crc: int) -> bytes:
-    return b"%b%b\x02" % (_CRC_NAME, (b"%010d" % crc)[::-1])
+    return (b"\x02%010d\x01#23CRC__" % crc)[::-1]  # the digits stand backwards: so does the rest here
 
 
 def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) -> Record | None:

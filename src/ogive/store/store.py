@@ -513,7 +513,10 @@ class MessageStore:
         self._visible_end = groups[-1].end
         for group in groups:
             for done, results in group.waiters:
-                _call(done, results)
+                try:
+                    done(results)
+                except Exception:  # see _call(): a call for each message would be felt
+                    log.exception("a put callback failed")
         if self.on_arrival is not None and touched:
             self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
         if self._flusher.due(touched.values(), self._visible_end):

@@ -1,7 +1,9 @@
 """RemotingCommand and its two header encodings. Source: RemotingCommand.java, RemotingSerializable.java, RocketMQSerializable.java."""
 
+import functools
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Final, NoReturn
@@ -14,9 +16,14 @@ from ogive.wire.java_json import holds_half_a_character
 MAX_EXT_FIELDS = 256
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
+_BINARY_PLAIN: Final = struct.Struct(">4xhBhiiii")  # a frame's word; the same; the length of the fields, which comes next without a remark
+_LEAST_BINARY: Final = _BINARY_PLAIN.size - 4
 _I32: Final = struct.Struct(">i")
 _U32: Final = struct.Struct(">I")
 _SHORT_ENTRY: Final = struct.Struct(">HxI")  # name length, a name of one letter, value length
+_BORN: Final = b"\0\1g\0\0\0\r"  # 13 digits follow
+_NO_FLAG: Final = b"\0\1h\0\0\0\0010\0\1i"  # flag 0, and then properties
+_MAX_RUN: Final = 256  # bytes; with 4,096 of them kept
 _LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
 _JSON: Final = int(SerializeType.JSON)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
@@ -177,18 +184,21 @@ def _encode_binary(command: RemotingCommand) -> bytes:
 
 
 def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
+    if header_end < 4 + _LEAST_BINARY:
+        raise ProtocolError(f"a binary header of {header_end - 4} bytes is too short")
+    code, language, version, opaque, flag, remark_length, ext_length = _BINARY_PLAIN.unpack_from(frame)
+    remark, at = None, 4 + _LEAST_BINARY
     try:
-        code, language, version, opaque, flag, remark_length = _BINARY_FIXED.unpack_from(frame, 4)
-        at = 4 + _BINARY_FIXED.size
-        if header_end < 25 or not 0 <= remark_length <= header_end - at - 4:
-            raise ProtocolError(f"remark length {remark_length} does not fit the header")
-        remark = frame[at : at + remark_length].decode() if remark_length else None
-        at += remark_length
-        (ext_length,) = _I32.unpack_from(frame, at)
-        at += 4
+        if remark_length:
+            if not 0 < remark_length <= header_end - at:
+                raise ProtocolError(f"remark length {remark_length} does not fit the header")
+            remark = frame[at - 4 : at - 4 + remark_length].decode()
+            at += remark_length
+            (ext_length,) = _I32.unpack_from(frame, at - 4)
         if not 0 <= ext_length <= header_end - at:
             raise ProtocolError(f"extension length {ext_length} does not fit the header")
-        fields = _binary_fields(frame, at, at + ext_length)
+        end = at + ext_length
+        fields = _send_fields(frame, at, end) or _binary_fields(frame, at, end)
     except (struct.error, IndexError):
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
@@ -196,6 +206,33 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     if len(fields) > MAX_EXT_FIELDS:
         raise ProtocolError(f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}")
     return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)
+
+
+def _send_fields(frame: bytes, at: int, end: int) -> dict[str, str] | None:
+    """_binary_fields() of a send as Java's clients write it: 2 us instead of 6. None for any other header.
+
+    From send to send only three of its fields change: born time (g), flag (h) and properties (i), which stand together. What stands before
+    and behind them is known by its bytes.
+    """
+    born_at = frame.find(_BORN, at, end)
+    if born_at < 0 or not frame.startswith(_NO_FLAG, born_at + 20):
+        return None
+    (size,) = _U32.unpack_from(frame, born_at + 31)
+    text_at = born_at + 35
+    text_end = text_at + size
+    if not size or text_end > end or born_at - at > _MAX_RUN or end - text_end > _MAX_RUN:
+        return None
+    try:
+        before, behind = _run(frame[at:born_at]), _run(frame[text_end:end])
+        return {**before, "g": frame[born_at + 7 : born_at + 20].decode(), "h": "0", "i": frame[text_at:text_end].decode(), **behind}
+    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError):  # it only looked so
+        return None
+
+
+@functools.lru_cache(4096)
+def _run(part: bytes) -> Mapping[str, str]:
+    """Whole fields that follow each other. For reading only."""
+    return _binary_fields(part, 0, len(part))
 
 
 def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:

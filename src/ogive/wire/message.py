@@ -183,6 +183,14 @@ class DamagedMessage(ProtocolError):
         self.next_offset = self.broker_id = -1  # where the broker goes on behind its answer, and which it was: for who asked to fill in
 
 
+class NoRecord(ProtocolError):
+    """Bytes of a pull answer from which no record can be cut; *intact* is what stands before them in the same answer."""
+
+    def __init__(self, message: str, intact: Sequence[MessageExt] = ()) -> None:
+        super().__init__(message)
+        self.intact = tuple(intact)
+
+
 @dataclass(slots=True)
 class StoredMessage:
     """One record of the commit log, every field as stored (the body perhaps compressed, hosts as 8 or 20 bytes)."""
@@ -309,13 +317,18 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
 
 
 def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
-    """A pull answer's body: records back to back, bodies inflated. Raises ProtocolError where one is no record, DamagedMessage."""
+    """A pull answer's body: records back to back, bodies inflated. Raises NoRecord where there is none, DamagedMessage."""
     messages: list[MessageExt] = []
     at, end = 0, len(buffer)
-    while at < end:
-        message = _decode_common(buffer, at, end, broker_name, check_crc) or _decode_any(buffer, at, broker_name, check_crc, messages)
-        messages.append(message)
-        at += message.stored_bytes
+    try:
+        while at < end:
+            message = _decode_common(buffer, at, end, broker_name, check_crc) or _decode_any(buffer, at, broker_name, check_crc, messages)
+            messages.append(message)
+            at += message.stored_bytes
+    except DamagedMessage:
+        raise
+    except ProtocolError as exc:
+        raise NoRecord(str(exc), messages) from None
     return messages
 
 

@@ -144,21 +144,3 @@ class ConsumeDirectlyResult:
                 "spentTimeMills": self.spent_ms,
             }
         )
-
-
-def consumer_status_dumps(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Answer of GET_CONSUMER_STATUS_FROM_CLIENT. Source: GetConsumerStatusBody.java."""
-    table = queue_map_dumps((queue, str(offset)) for queue, offset in sorted(offsets.items()))
-    return f'{{"consumerTable":{{}},"messageQueueTable":{table}}}'.encode()
-
-
-def consumer_status_loads(body: bytes) -> dict[MessageQueue, int]:
-    """Offsets by queue. Raises ProtocolError."""
-    table = _table(loads_object(body), "messageQueueTable")
-    return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): _offset(at) for key, at in table.items()}
-
-
-def _offset(value: object) -> int:
-    if type(value) is not int:
-        raise ProtocolError("messageQueueTable holds something that is no offset")
-    return value

@@ -1,6 +1,5 @@
 """Requests that make no sense: each gets exactly one answer, and the broker goes on."""
 
-import dataclasses
 import random
 
 import pytest
@@ -10,6 +9,7 @@ from ogive.broker.routes import ROUTES, Route
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.headers import ConsumerSendMsgBackRequest, Header, PullMessageRequest, SendMessageRequest
+from ogive.wire.headers.codec import fields_of
 from tests.raw_client import RawClient
 
 VALUES = [
@@ -34,8 +34,7 @@ def field_names(code: int) -> list[str]:
     if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         return list("abcdefghijklmn")
     header: type[Header] = route.header if isinstance(route, Route) else NAMES.get(RequestCode(code), ConsumerSendMsgBackRequest)
-    fields = dataclasses.fields(header)  # type: ignore[arg-type]
-    return [f.metadata.get("wire") or "".join([w.capitalize() if i else w for i, w in enumerate(f.name.split("_"))]) for f in fields]
+    return [field.wire for field in fields_of(header)]
 
 
 @pytest.mark.parametrize("code", sorted(ROUTES))

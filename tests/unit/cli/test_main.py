@@ -88,6 +88,17 @@ def test_every_address_is_refused_without_the_one_that_clients_use() -> None:
     check_host("0.0.0.0", insecure_listen=True, advertised_host="192.0.2.1")
 
 
+def test_a_command_is_read_as_if_there_were_no_other() -> None:
+    arguments = ["topic", "create", "Orders", "--queues", "3"]
+    one, every = build_parser(arguments), build_parser()
+    assert "dead-letter" not in one.format_help()
+    assert "dead-letter" in every.format_help()
+    names = ["topic", "queues", "module", "function"]
+    assert {name: vars(one.parse_args(arguments))[name] for name in names} == {
+        name: vars(every.parse_args(arguments))[name] for name in names
+    }
+
+
 def test_options_reach_the_broker() -> None:
     options = build_parser().parse_args(
         [

@@ -88,6 +88,9 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["dead-letter", "send", "g", "ID", "--all"], "or --all"),
         (["check", "lag", "g", "--max", "-1"], "0 or more"),
         (["group", "reset", "g", "T", "--to", "noon"], "--to noon"),
+        (["group", "reset", "g", "T", "--to", "12"], "an offset needs --queue"),
+        (["group", "reset", "g", "T", "--to", "earliest", "--queue", "0"], "with --queue it is an offset"),
+        (["group", "reset", "g", "T", "--to", "12", "--broker", "b"], "add --queue"),
         (["errors", "0x11"], "no response code"),
     ],
 )

@@ -94,13 +94,13 @@ async def test_a_doubted_route_is_not_lost_to_a_server_that_cannot_say(doubtful:
 
 
 async def test_no_name_server_says_where_how_long_and_why() -> None:
+    """How often it tried, too, unless the time was up in the middle of a try."""
     gone = FakeBroker()
     await gone.start()
     await gone.stop()
+    said = rf"no name server answered at {gone.address} within 0\.[2-9] s(; tried \d times, at last)?: no conn.*refused"
     async with client_of(gone, request_timeout_s=0.25) as client:
-        with pytest.raises(
-            NoNameServer, match=rf"no name server answered at {gone.address} within 0\.[2-9] s; tried \d times, at last: no conn.*refused"
-        ):
+        with pytest.raises(NoNameServer, match=said):
             await client.route("Orders")
 
 

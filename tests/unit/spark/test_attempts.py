@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import NoRoute
 from ogive.model import MessageQueue
-from ogive.spark.attempts import BatchLog, FirstBatches, stored_keys
+from ogive.spark.attempts import RUN_TOPIC, BatchLog, FirstBatches, stored_keys
 from ogive.spark.ranges import QueueRange
 from ogive.spark.routes import Patience
 from ogive.spark.rpc import Cluster
@@ -28,6 +28,7 @@ class OneTopic:
         self.keys: dict[MessageQueue, list[str]] = {A: [], B: []}
         self.of_group: dict[MessageQueue, int] = {}
         self.marked: dict[str, int] = {}
+        self.runs: dict[str, int] = {}
         self.done: list[str] = []
 
     def spans(self, topics: Iterable[str], _: Patience) -> dict[MessageQueue, TopicOffset]:
@@ -48,11 +49,11 @@ class OneTopic:
     def search(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         return {queue: 0 if time_ms == 0 else 1 for queue, time_ms in times.items()}
 
-    def marks(self, *_: Any) -> dict[str, int]:
-        return self.marked
+    def marks(self, _: str, topic: str) -> dict[str, int]:
+        return self.runs if topic == RUN_TOPIC else self.marked
 
-    def mark(self, _: str, __: str, number: int) -> None:
-        self.marked["broker-a"] = number
+    def mark(self, group: str, topic: str, number: int) -> None:
+        self.marks(group, topic)["broker-a"] = number
         self.done.append("mark")
 
     def read(self, ranges: Iterable[QueueRange], **_: Any) -> Iterator[tuple[QueueRange, bytes]]:
@@ -103,6 +104,17 @@ def test_the_broker_that_knows_most_tells_which_batch_is_next() -> None:
     assert batches.next_batch() == 0
     topic.marked = {"broker-a": 3, "broker-b": 5}
     assert batches.next_batch() == 5
+
+
+def test_only_the_run_that_began_a_query_is_its_first() -> None:
+    topic = OneTopic()
+    batches = BatchLog(cast(Cluster, topic), "7f")
+    assert batches.is_first_run("run 1")
+    assert batches.is_first_run("run 1")  # another task of it
+    assert not batches.is_first_run("run 2")
+    assert batches.is_first_run("run 1")
+    topic.runs = {"broker-b": 7, **topic.runs}  # another run could not reach broker-a
+    assert not batches.is_first_run("run 1")
 
 
 def test_a_topic_that_does_not_exist_yet_holds_nothing() -> None:

@@ -1,4 +1,5 @@
-"""What a task of a listener job does with a message whose body does not match its checksum; without a Spark session."""
+"""What a task of a listener job does with a message whose body does not match its checksum, and with bytes that are no message; without
+a Spark session."""
 
 import asyncio
 import logging
@@ -12,7 +13,7 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.damage import READINGS
 from ogive.client.instance import ClientInstance
-from ogive.errors import OgiveError
+from ogive.errors import OgiveError, ProtocolError
 from ogive.model import MessageQueue, retry_topic
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
 from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
@@ -135,3 +136,34 @@ async def test_what_is_damaged_on_a_slave_fails_the_task_when_no_master_comes_ba
                 await work
     assert sorted(bodies) == [b"%d" % i for i in range(BAD)]
     assert errors(caplog) == []
+
+
+async def test_a_task_fails_with_the_way_out_where_no_message_can_be_read(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before is delivered, and nothing passed over. The next attempt goes on where the operator has put the group."""
+    monkeypatch.setattr(consuming, "AWAY_S", 0.2)
+    bodies: list[bytes] = []
+
+    @ogive.listener("Orders", group="billing")
+    async def take(message: ogive.MessageExt) -> None:
+        bodies.append(message.body)
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        at, rows = int(request.ext_fields["queueOffset"]), broker.stored["Orders", 0]
+        end = min(at + int(request.ext_fields["maxMsgNums"]), len(rows))
+        records = [encode_stored(row) if row.queue_offset != BAD else bytes(100) for row in rows[at:end]]
+        return ok(PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)), b"".join(records))
+
+    async with filled() as broker:
+        broker.on(RequestCode.PULL_MESSAGE, answer)
+        client, ranges = ClientConfig(name_server=broker.address), [QueueRange(QUEUE, 0, COUNT)]
+        with pytest.raises(ProtocolError, match=rf"no message: .*; Orders/broker-a/0 stands still .* --queue 0 --to {BAD + 1}`"):
+            await consume(client, [take], ranges, QUICK)
+        assert sorted(bodies) == [b"%d" % i for i in range(BAD)]
+        assert broker.offsets.get(("billing", "Orders", 0), 0) <= BAD
+        assert len(errors(caplog)) == 1
+        broker.offsets["billing", "Orders", 0] = BAD + 1
+        (done,) = await consume(client, [take], ranges, QUICK)
+    assert sorted(bodies) == [b"%d" % i for i in range(COUNT) if i != BAD]
+    assert (done.begun, done.failed) == (BAD + 1, 0)

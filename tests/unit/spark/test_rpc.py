@@ -10,7 +10,7 @@ from ogive.client.portal import Portal, portal
 from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicNotExist
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark.access import Access
-from ogive.spark.attempts import ends, stored_keys
+from ogive.spark.attempts import TopicInDoubt, ends, stored_keys
 from ogive.spark.ranges import QueueRange
 from ogive.spark.routes import DOUBTFUL, Patience
 from ogive.spark.rpc import EVERYTHING, Cluster
@@ -136,12 +136,16 @@ def test_a_topic_with_positions_is_waited_for_although_other_brokers_are_known(m
     assert asked == ["Orders"] * 3
 
 
-def test_a_later_attempt_believes_that_a_topic_is_missing_only_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_attempt_waits_for_a_topic_and_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never takes the topic for a new one: what an earlier attempt stored there would be stored again on another broker."""
     away(2, monkeypatch, TopicNotExist(17, "no route"))
     assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", DOUBTFUL) == {QUEUE: 7}
     away(99, monkeypatch, TopicNotExist(17, "no route"))
     patience = Patience(window_s=0.0, doubtful=True)
-    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", patience) == {}
+    with pytest.raises(TopicInDoubt, match=r"'Orders' has no route.*is not taken for a new topic"):
+        ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", patience)
+    with pytest.raises(TopicInDoubt):
+        stored_keys(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {}, patience)
 
 
 async def test_every_name_server_is_asked_before_a_topic_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

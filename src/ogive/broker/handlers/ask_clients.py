@@ -21,7 +21,7 @@ from ogive.broker.replies import Rejected, success
 from ogive.errors import OgiveError, RequestTimeout, ResponseCode, TransportError
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import ProducerInfo, group_status_dumps, producer_table_dumps
+from ogive.wire.bodies import ProducerInfo, consumer_status_loads, group_status_dumps, producer_table_dumps
 from ogive.wire.codes import LanguageCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
@@ -33,7 +33,6 @@ from ogive.wire.headers import (
     encode_header,
 )
 from ogive.wire.message import parse_offset_message_id
-from ogive.wire.running_info import consumer_status_loads
 
 CLIENT_ANSWER_S: Final = 10.0
 STATUS_ANSWER_S: Final = 5.0

@@ -22,6 +22,7 @@ Differs from Java
 import json
 import random
 import secrets
+import struct
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -47,11 +48,14 @@ _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _PREPARED: Final = SysFlag.TRANSACTION_PREPARED
 _CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_OTHER_FLAGS: Final = ~_CLIENT_FLAGS
 _MAX_INT: Final = 0x7FFFFFFF
 _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """What a message that waits in one of these topics may grow by when it is delivered."""
+_LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
+_UNIQ_KEY_CHARS: Final = len(_UNIQ_KEY)
 
 
 class _Names(NamedTuple):
@@ -83,9 +87,9 @@ def own_properties(region: str, cluster: str) -> str:
     return f"{PropertyName.MSG_REGION}\x01{region}\x02{PropertyName.TRACE_ON}\x01true\x02{PropertyName.CLUSTER}\x01{cluster}\x02"
 
 
-def answer_template(region: str, store_host: bytes) -> str:
+def answer_template(region: str, store_host: bytes) -> bytes:
     """The header of a send's answer; to fill in: queue id, unique key (JSON text), commit-log offset, queue offset, opaque."""
-    return (
+    text = (
         '{"code":0,"extFields":{"queueId":"%d","transactionId":%s,"msgId":"'
         + store_host.hex().upper()
         + '%016X","TRACE_ON":"true","MSG_REGION":'
@@ -93,6 +97,7 @@ def answer_template(region: str, store_host: bytes) -> str:
         + ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
         + f"{VERSION}}}"
     )
+    return text.encode()
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
@@ -101,30 +106,31 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
     ext = command.ext_fields
     names = _LONG if command.code == _SEND_MESSAGE else _SHORT
+    topic_name, queue_id_name, sys_flag_name, born_name, flag_name, text_name, times_name, *_ = names  # half of what seven attributes cost
     try:
-        topic = ext[names.topic]
-        queue_id = int(ext[names.queue_id])
-        sys_flag = int(ext.get(names.sys_flag, "0"))
-        born_ms = int(ext[names.born_timestamp])
-        flag = int(ext.get(names.flag, "0"))
-        reconsume_times = int(ext.get(names.reconsume_times, "0"))
+        topic = ext[topic_name]
+        queue_id = int(ext[queue_id_name])
+        sys_flag = int(ext.get(sys_flag_name, "0"))
+        born_ms = int(ext[born_name])
+        flag = int(ext.get(flag_name, "0"))
+        reconsume_times = int(ext.get(times_name, "0"))
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
+    text = ext.get(text_name, "")
     fits = 0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT
-    if sys_flag & ~_CLIENT_FLAGS or not fits:
-        sys_flag = _without_prepared(sys_flag, fits, ext.get(names.properties, ""))
+    if sys_flag & _OTHER_FLAGS or not fits:
+        sys_flag = _without_prepared(sys_flag, fits, text)
     config = ctx.topics.get(topic)
     if config is None or topic in NO_SEND_TOPICS:
         config = _make_topic(ctx, topic, ext, names)
     if not 0 <= queue_id < config.write_queues:
         queue_id = check_queue(queue_id, config)
     if config.filter_type == "MULTI_TAG" or config.attributes:
-        sys_flag |= _checked_by_topic(config, ext.get(names.properties, ""), reconsume_times)
+        sys_flag |= _checked_by_topic(config, text, reconsume_times)
     if len(command.body) > ctx.config.max_message_bytes:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(command.body)} bytes is over the limit of {ctx.config.max_message_bytes}"
         )
-    text = ext.get(names.properties, "")
     if command.code == _BATCH or ext.get(names.batch) in ("true", "1"):
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         _put_batch(ctx, connection, command, draft, text)
@@ -143,9 +149,10 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     ):
         topic, queue_id, text, key, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
     else:
-        key_at += len(_UNIQ_KEY)
-        key = text[key_at : text.find("\x02", key_at)] if "\x02" in text[key_at:] else text[key_at:]
-        text = f"{text}{'' if text[-1] == chr(2) else chr(2)}{ctx.own_properties}"
+        key_at += _UNIQ_KEY_CHARS
+        key_end = text.find("\x02", key_at)
+        key = text[key_at:key_end] if key_end >= 0 else text[key_at:]
+        text += ctx.own_properties if text[-1] == "\x02" else f"\x02{ctx.own_properties}"
     message = NewMessage(
         topic, queue_id, command.body, encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
     )
@@ -185,10 +192,9 @@ def _stored(
     if recall is not None:
         _reply_in_full(ctx, connection, command, queue_id, key, result, recall)
         return
-    json_key = f'"{key}"' if key.isalnum() else json.dumps(key)
-    head = (ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)).encode()
-    size = len(head)
-    connection.reply(b"%b%b%b" % ((size + 4).to_bytes(4), size.to_bytes(4), head))
+    json_key = b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
+    head = ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)
+    connection.reply(_LENGTHS.pack(len(head) + 4, len(head)) + head)
 
 
 def _placed(
@@ -288,7 +294,9 @@ def _redirect(
         topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
         queue_id = 0
         properties[PropertyName.DELAY] = "-1"
-    key = properties.setdefault(PropertyName.UNIQ_KEY, secrets.token_hex(16).upper())
+    if PropertyName.UNIQ_KEY not in properties:
+        properties[PropertyName.UNIQ_KEY] = secrets.token_hex(16).upper()
+    key = properties[PropertyName.UNIQ_KEY]
     for entry in ctx.own_properties.split("\x02"):
         properties.pop(entry.partition("\x01")[0], None)
     if _is_transactional(properties, topic, reconsume_times):

@@ -1,6 +1,6 @@
-"""A pulled message whose body does not match its checksum.
+"""A pulled message whose body does not match its checksum, and bytes that are no message at all.
 
-Behaviour
+Behaviour of a message with a wrong body
 - It is given to nobody, and put into no other topic either: a copy there would get a checksum of its own, and look whole.
 - What stands before it is read once more, without it, and delivered. Then it is read by itself, again and again: damage on the way does not
   come twice alike.
@@ -10,15 +10,25 @@ Behaviour
 - Only the master's readings count: what a slave has on a bad disk may be whole on the master, whose route may be gone for a while.
 - No field of a damaged record says where the queue goes on: no checksum covers its offset. A reading that counts asked for one message and
   brought this one alone, and what the broker says about where to go on comes from its consume queue.
+
+Behaviour of bytes from which no record can be cut
+- What stands before them is read once more, without them, and delivered.
+- They are never passed over: how many messages they are nobody can tell. The queue waits in front of them and asks the master again, after
+  twice the time each time, up to PAUSE_LIMIT_S. (Java's client ends its list there without a word, and goes on behind the whole answer.)
+- From the second time on the log says so at the level ERROR, once a minute, with the way out; the member's running info names the queue.
 """
 
+import logging
 from typing import Final
 
+from ogive.client.consumer.group import Group
 from ogive.client.routes import MASTER_ID
-from ogive.model import MessageQueue
+from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.wire.message import DamagedMessage
 
 READINGS: Final = 5
+PAUSE_LIMIT_S: Final = 30.0
+REPORT_EVERY_S: Final = 60.0
 
 
 class Readings:
@@ -35,6 +45,10 @@ class Readings:
         """Of how many messages the next pull is."""
         return max_messages if self._most is None else min(self._most, max_messages)
 
+    def only(self, intact: int) -> None:
+        """The next pull asks for the *intact* messages that stand in front, or else for the first one alone."""
+        self._most = max(1, intact)
+
     def was_right(self) -> None:
         """A pull brought nothing damaged."""
         self._most, self._count, self._last = None, 0, ()
@@ -44,7 +58,8 @@ class Readings:
         record = (damaged.queue_offset, damaged.commitlog_offset)
         self.is_news = record != self._record
         self._record = record
-        asked_for_one, self._most = self._most == 1, max(1, len(damaged.intact))
+        asked_for_one = self._most == 1
+        self.only(len(damaged.intact))
         if not (asked_for_one and damaged.alone) or damaged.broker_id != MASTER_ID or damaged.next_offset <= asked:
             return None
         reading = (asked, damaged.next_offset, *record, damaged.read_crc)
@@ -54,6 +69,46 @@ class Readings:
             return None
         self.was_right()
         return damaged.next_offset
+
+
+class Stuck:
+    """Where one queue waits in front of bytes that are no message, for how long, and when the log hears of it."""
+
+    def __init__(self, retry_s: float) -> None:
+        self.at: int | None = None
+        self.pause_s = retry_s
+        self._retry_s = retry_s
+        self._say_at = 0.0
+
+    def again(self, at: int, now: float) -> int:
+        """Note that a pull at *at* brought such bytes; the level for the log."""
+        if at != self.at:
+            self.at, self.pause_s, self._say_at = at, self._retry_s, now
+            return logging.WARNING
+        self.pause_s = min(2 * self.pause_s, max(self._retry_s, PAUSE_LIMIT_S))
+        if now < self._say_at:
+            return logging.DEBUG
+        self._say_at = now + REPORT_EVERY_S
+        return logging.ERROR
+
+    def was_right(self) -> None:
+        """A pull brought messages only, or none."""
+        self.at = None
+
+
+def no_way_on(queue: MessageQueue, at: int, group: Group) -> str:
+    """What an operator is told."""
+    if group.name == TOOLS_GROUP:
+        way = f"seek to {at + 1}, or further on"
+    elif group.broadcast:
+        way = "stop the member, and put a higher offset into its file of offsets"
+    else:
+        place = f"--broker {queue.broker_name} --queue {queue.queue_id} --to {at + 1}"
+        way = f"`ogive group reset {group.name} {queue.topic} {place}`, or further on (mqadmin: resetOffsetByTime with -q and -o)"
+    return (
+        f"{queue} stands still for {group.name} in front of offset {at}, and is read again until its broker answers with messages. Look at "
+        f"that broker's disk and log (`ogive store verify` where its data is). To give up what cannot be read: {way}"
+    )
 
 
 def passed_over(queue: MessageQueue, asked: int, damaged: DamagedMessage, group: str) -> str:

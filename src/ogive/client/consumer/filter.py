@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageExt, PropertyName, parse_tags
+from ogive.sql92 import compile_expression
 from ogive.wire.bodies import SQL92, SubscriptionData
 
 
@@ -40,8 +41,6 @@ def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Se
 
 @functools.lru_cache(256)
 def _compiled(sql: str) -> Callable[[MessageExt], bool]:
-    from ogive.sql92 import compile_expression  # here: whoever filters by tags does not pay for it
-
     matches = compile_expression(sql).matches
     return lambda message: matches(message.properties)
 

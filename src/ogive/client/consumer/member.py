@@ -20,7 +20,7 @@ from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
-from ogive.client.consumer.report import properties, queue_info
+from ogive.client.consumer.report import properties, queue_info, stuck
 from ogive.client.consumer.requests import answer_requests
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.statistics import Statistics
@@ -242,7 +242,8 @@ class Member:
                 self._context.instance.config,
                 from_where=self.consumer_data().consume_from_where,
                 started_ms=self._started_ms,
-            ),
+            )
+            | stuck(self._context.held.values()),
             subscriptions=tuple(self._subscriptions.values()),
             queues={
                 queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=now, now_ms=now_ms)

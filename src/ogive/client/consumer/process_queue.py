@@ -51,6 +51,7 @@ class ProcessQueue:
         "pulled_at_ms",
         "queue",
         "state",
+        "stuck_at",
         "suggested_broker_id",
         "taken",
     )
@@ -64,6 +65,7 @@ class ProcessQueue:
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.paused = False  # neither pulled nor handed out until ``resume``
         self.suggested_broker_id = 0
+        self.stuck_at: int | None = None  # its next pulls bring bytes that are no message, see ``damage.py``
         self.taken: Sequence[MessageExt] = ()  # orderly: what a worker has now, behind what was consumed and not committed
         self.failed_unlocks = 0  # how often it could not be given up because a call was running
         self.pulled_at_ms = self.consumed_at_ms = time.time_ns() // 1_000_000  # last pull asked, last message finished

@@ -38,7 +38,7 @@ from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer, difference
-from ogive.client.consumer.report import queue_info
+from ogive.client.consumer.report import queue_info, stuck
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
@@ -350,6 +350,7 @@ class PullMember:
             "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
             "consumerGroup": self.group,
+            **stuck(self._group.held.values()),
         }
         statistics = self._group.statistics
         topics = {topic: statistics.of(topic).status(now) for topic in self._subscriptions}

@@ -8,7 +8,7 @@ Behaviour
 - After an error the queue is pulled again a second later; its loop ends only with the queue.
 - An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
 - A message whose body does not match its checksum reaches nobody: it is read again, and passed over once that is how it is stored; see
-  ``damage.py``.
+  ``damage.py``. Bytes that are no message at all are never passed over: the queue waits in front of them.
 
 Differs from Java
 - A pull carries no progress along: see RemoteOffsetStore.
@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.damage import Readings, passed_over
+from ogive.client.consumer.damage import Readings, Stuck, no_way_on, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
@@ -32,7 +32,7 @@ from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated
 from ogive.model import MessageExt, PullResult, PullStatus
 from ogive.wire.bodies import SubscriptionData
-from ogive.wire.message import DamagedMessage
+from ogive.wire.message import DamagedMessage, NoRecord
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class PullService:
     # --- one queue ---------------------------------------------------------------------------------------------------
 
     async def _pull_while_held(self, process_queue: ProcessQueue) -> None:
-        failing, readings = False, Readings()
+        failing, readings, stuck = False, Readings(), Stuck(self._config.pull_retry_s)
         while process_queue.active:
             await self._may_pull.wait()
             look_again_s = self._full(process_queue)
@@ -120,6 +120,8 @@ class PullService:
                 await self._pull_once(process_queue, readings)
             except DamagedMessage as exc:
                 await self._around(process_queue, exc, readings)
+            except NoRecord as exc:
+                await self._in_front(process_queue, exc, readings, stuck)
             except OgiveError as exc:
                 log.log(logging.DEBUG if failing else logging.WARNING, "pull of %s failed, trying again: %s", process_queue.queue, exc)
                 failing = True
@@ -128,6 +130,8 @@ class PullService:
                 if failing:
                     log.info("pull of %s works again", process_queue.queue)
                 failing = False
+                stuck.was_right()
+                process_queue.stuck_at = None
 
     def _full(self, process_queue: ProcessQueue) -> float | None:
         """None if the queue may be pulled; else after how many seconds to look again at the latest."""
@@ -245,6 +249,18 @@ class PullService:
         log.log(logging.WARNING if readings.is_news else logging.DEBUG, "%s: it is read again, from the master", damaged)
         process_queue.suggested_broker_id = MASTER_ID
         await asyncio.sleep(self._config.pull_retry_s)
+
+    async def _in_front(self, process_queue: ProcessQueue, broken: NoRecord, readings: Readings, stuck: Stuck) -> None:
+        """Read what stands before it, or wait."""
+        if not process_queue.active:
+            return
+        at, queue = process_queue.pull_offset, process_queue.queue
+        level = stuck.again(at, self._loop.time())
+        log.log(level, "%s; %s", broken, no_way_on(queue, at, self._group) if level == logging.ERROR else "it is read again")
+        readings.only(len(broken.intact))
+        process_queue.stuck_at = at
+        process_queue.suggested_broker_id = MASTER_ID
+        await asyncio.sleep(stuck.pause_s)
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
         log.warning(

@@ -10,6 +10,7 @@ from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import ListenerConfig
 from ogive.wire.running_info import ProcessQueueInfo
 
+STUCK_SHOWN: Final = 16
 CLIENT_VERSION: Final = f"ogive {ogive.__version__}"
 
 
@@ -37,6 +38,13 @@ def queue_info(
         last_pull_ms=process_queue.pulled_at_ms,
         last_consume_ms=process_queue.consumed_at_ms,
     )
+
+
+def stuck(held: Iterable[ProcessQueue]) -> dict[str, str]:
+    """A line for whoever looks why nothing comes; without such a queue none."""
+    places = [f"{one.queue} from {one.stuck_at} on" for one in held if one.stuck_at is not None]
+    more = f" and {len(places) - STUCK_SHOWN} more" if len(places) > STUCK_SHOWN else ""
+    return {"unreadableQueues": ", ".join(sorted(places)[:STUCK_SHOWN]) + more} if places else {}
 
 
 def properties(

@@ -18,12 +18,12 @@ from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import offset_table_loads
+from ogive.wire.bodies import consumer_status_dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import ConsumeMessageDirectlyRequest, GetConsumerStatusRequest, ResetConsumerOffsetRequest, decode_header
 from ogive.wire.message import decode_messages
-from ogive.wire.running_info import ConsumeDirectlyResult, consumer_status_dumps
+from ogive.wire.running_info import ConsumeDirectlyResult
 
 
 @runtime_checkable

@@ -169,8 +169,8 @@ def consume_tps_loads(body: bytes) -> float:
     return float(value)
 
 
-def _queue_table(body: bytes, row: Callable[[Any], T]) -> dict[MessageQueue, T]:
-    table = get_field(loads_object(body), "offsetTable", dict, {})
+def _queue_table(body: bytes, row: Callable[[Any], T], name: str = "offsetTable") -> dict[MessageQueue, T]:
+    table = get_field(loads_object(body), name, dict, {})
     return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}
 
 
@@ -186,6 +186,23 @@ def offset_table_loads(body: bytes) -> dict[MessageQueue, int]:
 def _queue_offset(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ProtocolError("offsetTable holds something that is no offset")
+    return value
+
+
+def consumer_status_dumps(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Answer of GET_CONSUMER_STATUS_FROM_CLIENT. Source: GetConsumerStatusBody.java."""
+    table = queue_map_dumps((queue, str(offset)) for queue, offset in sorted(offsets.items()))
+    return f'{{"consumerTable":{{}},"messageQueueTable":{table}}}'.encode()
+
+
+def consumer_status_loads(body: bytes) -> dict[MessageQueue, int]:
+    """Offsets by queue. Raises ProtocolError."""
+    return _queue_table(body, _position, "messageQueueTable")
+
+
+def _position(value: Any) -> int:
+    if type(value) is not int:
+        raise ProtocolError("messageQueueTable holds something that is no offset")
     return value
 
 

@@ -3,13 +3,10 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateUserRequest(Header):
     """AUTH_CREATE_USER (3001); the user is the body."""
 
@@ -17,7 +14,6 @@ class CreateUserRequest(Header):
     username: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateUserRequest(Header):
     """AUTH_UPDATE_USER (3002); what changes is the body."""
 
@@ -25,7 +21,6 @@ class UpdateUserRequest(Header):
     username: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteUserRequest(Header):
     """AUTH_DELETE_USER (3003)."""
 
@@ -33,7 +28,6 @@ class DeleteUserRequest(Header):
     username: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetUserRequest(Header):
     """AUTH_GET_USER (3004)."""
 
@@ -41,7 +35,6 @@ class GetUserRequest(Header):
     username: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListUsersRequest(Header):
     """AUTH_LIST_USER (3005); *filter* is a part of the name."""
 
@@ -49,7 +42,6 @@ class ListUsersRequest(Header):
     filter: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAclRequest(Header):
     """AUTH_CREATE_ACL (3006); the policies are the body."""
 
@@ -57,7 +49,6 @@ class CreateAclRequest(Header):
     subject: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateAclRequest(Header):
     """AUTH_UPDATE_ACL (3007); the policies are the body."""
 
@@ -65,7 +56,6 @@ class UpdateAclRequest(Header):
     subject: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclRequest(Header):
     """AUTH_DELETE_ACL (3008): all of a subject's, or those of one type, or on one resource."""
 
@@ -75,7 +65,6 @@ class DeleteAclRequest(Header):
     resource: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAclRequest(Header):
     """AUTH_GET_ACL (3009)."""
 
@@ -83,7 +72,6 @@ class GetAclRequest(Header):
     subject: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListAclsRequest(Header):
     """AUTH_LIST_ACL (3010); filters are parts of the names."""
 

@@ -3,27 +3,22 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicListRequest(Header):
     """UPDATE_AND_CREATE_TOPIC_LIST (18); the topics' settings are the body."""
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateGroupListRequest(Header):
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225); the groups' settings are the body."""
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InvokeGetConsumerStatusRequest(Header):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): *client_addr*, if given, is the id of the only client that is asked."""
 
@@ -33,7 +28,6 @@ class InvokeGetConsumerStatusRequest(Header):
     client_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeTimeSpanRequest(Header):
     """QUERY_CONSUME_TIME_SPAN (303)."""
 
@@ -42,21 +36,18 @@ class QueryConsumeTimeSpanRequest(Header):
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanExpiredQueuesRequest(Header):
     """CLEAN_EXPIRED_CONSUMEQUEUE (306)."""
 
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteExpiredLogRequest(Header):
     """DELETE_EXPIRED_COMMITLOG (329)."""
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewBrokerStatsRequest(Header):
     """VIEW_BROKER_STATS_DATA (315)."""
 
@@ -65,14 +56,12 @@ class ViewBrokerStatsRequest(Header):
     stats_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanUnusedTopicRequest(Header):
     """CLEAN_UNUSED_TOPIC (316)."""
 
     code = RequestCode.CLEAN_UNUSED_TOPIC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerConsumeStatsRequest(Header):
     """GET_BROKER_CONSUME_STATS (317)."""
 
@@ -80,7 +69,6 @@ class GetBrokerConsumeStatsRequest(Header):
     is_order: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeQueueRequest(Header):
     """QUERY_CONSUME_QUEUE (321): *count* entries from *index* on."""
 
@@ -92,14 +80,12 @@ class QueryConsumeQueueRequest(Header):
     consumer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllProducerInfoRequest(Header):
     """GET_ALL_PRODUCER_INFO (328)."""
 
     code = RequestCode.GET_ALL_PRODUCER_INFO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTopicsByConsumerRequest(Header):
     """QUERY_TOPICS_BY_CONSUMER (343)."""
 
@@ -107,7 +93,6 @@ class QueryTopicsByConsumerRequest(Header):
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySubscriptionByConsumerRequest(Header):
     """QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
 
@@ -116,14 +101,12 @@ class QuerySubscriptionByConsumerRequest(Header):
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAssignmentRequest(Header):
     """QUERY_ASSIGNMENT (400); who asks for what is the body."""
 
     code = RequestCode.QUERY_ASSIGNMENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetMessageRequestModeRequest(Header):
     """SET_MESSAGE_REQUEST_MODE (401); topic, group and mode are the body."""
 

@@ -3,20 +3,16 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest(Header):
     """HEART_BEAT (34); the content is the body."""
 
     code = RequestCode.HEART_BEAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse(Header):
     """5.x answers that it knows heartbeats without subscriptions."""
 
@@ -24,7 +20,6 @@ class HeartbeatResponse(Header):
     subscription_changed: bool | None = wire("IS_SUB_CHANGE", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterClientRequest(Header):
     """UNREGISTER_CLIENT (35)."""
 
@@ -34,7 +29,6 @@ class UnregisterClientRequest(Header):
     consumer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerListRequest(Header):
     """GET_CONSUMER_LIST_BY_GROUP (38)."""
 
@@ -42,7 +36,6 @@ class GetConsumerListRequest(Header):
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConsumerIdsChangedRequest(Header):
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client, one-way."""
 
@@ -50,28 +43,24 @@ class NotifyConsumerIdsChangedRequest(Header):
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LockBatchRequest(Header):
     """LOCK_BATCH_MQ (41); the queues are in the body."""
 
     code = RequestCode.LOCK_BATCH_MQ
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnlockBatchRequest(Header):
     """UNLOCK_BATCH_MQ (42); the queues are in the body."""
 
     code = RequestCode.UNLOCK_BATCH_MQ
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckClientConfigRequest(Header):
     """CHECK_CLIENT_CONFIG (46); the subscription is in the body."""
 
     code = RequestCode.CHECK_CLIENT_CONFIG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerConnectionListRequest(Header):
     """GET_CONSUMER_CONNECTION_LIST (203)."""
 
@@ -79,7 +68,6 @@ class GetConsumerConnectionListRequest(Header):
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetProducerConnectionListRequest(Header):
     """GET_PRODUCER_CONNECTION_LIST (204)."""
 
@@ -87,7 +75,6 @@ class GetProducerConnectionListRequest(Header):
     producer_group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumeStatsRequest(Header):
     """GET_CONSUME_STATS (208)."""
 
@@ -97,7 +84,6 @@ class GetConsumeStatsRequest(Header):
     topic_list: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerRunningInfoRequest(Header):
     """GET_CONSUMER_RUNNING_INFO (307)."""
 
@@ -107,7 +93,6 @@ class GetConsumerRunningInfoRequest(Header):
     jstack_enable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeMessageDirectlyRequest(Header):
     """CONSUME_MESSAGE_DIRECTLY (309); the message is the body. Source: ConsumeMessageDirectlyResultRequestHeader.java, 5.3."""
 
@@ -119,7 +104,6 @@ class ConsumeMessageDirectlyRequest(Header):
     topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetConsumerOffsetRequest(Header):
     """RESET_CONSUMER_CLIENT_OFFSET (220), broker to consumer; the offsets are the body. Source: ResetOffsetRequestHeader.java, 5.3."""
 
@@ -128,7 +112,6 @@ class ResetConsumerOffsetRequest(Header):
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerStatusRequest(Header):
     """GET_CONSUMER_STATUS_FROM_CLIENT (221). Source: GetConsumerStatusRequestHeader.java, 5.3."""
 

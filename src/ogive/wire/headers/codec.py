@@ -4,22 +4,16 @@ A field's name on the wire is its Python name in camelCase, unless metadata says
 """
 
 import dataclasses
+import threading
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from ogive.errors import ProtocolError
 
 H = TypeVar("H", bound="Header")
-
-
-class Header:
-    """Base of all headers; *code* is set on requests only."""
-
-    __slots__ = ()
-    code: ClassVar[int]
 
 
 def wire(name: str, **options: Any) -> Any:
@@ -27,8 +21,42 @@ def wire(name: str, **options: Any) -> Any:
     return field(metadata={"wire": name}, **options)
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire,))
+class Header:
+    """Base of all headers; *code* is set on requests only. What derives from it is a frozen dataclass with keyword-only fields.
+
+    It becomes one when the first header of its class is made: that takes half a millisecond, there are over a hundred classes, and a
+    process needs a few of them.
+    """
+
+    code: ClassVar[int]
+
+    def __init_subclass__(cls) -> None:
+        if Header not in cls.__bases__ and cls.__annotations__:
+            raise TypeError(f"{cls.__name__}: a header that derives from another has its constructor, and so no fields of its own")
+
+    def __init__(self, **values: Any) -> None:
+        """Until the class has its own."""
+        _made(type(self))
+        self.__init__(**values)  # type: ignore[misc]  # the class's own, from here on
+
+
+_making: Final = threading.Lock()  # a class must not become a dataclass twice: the second time its fields have lost their metadata
+
+
+def _made(cls: type[H]) -> type[H]:
+    """*cls*; the class that declares its fields is a dataclass now, if it was none."""
+    declaring = next(base for base in cls.__mro__ if Header in base.__bases__)
+    with _making:
+        if "__dataclass_fields__" not in vars(declaring):
+            dataclass(frozen=True, kw_only=True)(declaring)
+    return cls
+
+
 @dataclass(frozen=True, slots=True)
-class _Field:
+class WireField:
+    """A field as the codec sees it: *kind* is int, bool or str."""
+
     name: str
     wire: str
     kind: type
@@ -40,28 +68,29 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-_declared: dict[type[Header], tuple[_Field, ...]] = {}
+_declared: dict[type[Header], tuple[WireField, ...]] = {}
 
 
-def _fields(cls: type[Header]) -> tuple[_Field, ...]:
+def fields_of(cls: type[Header]) -> tuple[WireField, ...]:
+    """What a header of that class may hold, in the order of its declaration."""
     known = _declared.get(cls)
     if known is not None:
         return known
     hints = typing.get_type_hints(cls)
-    found: list[_Field] = []
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]  # every header is a dataclass
+    found: list[WireField] = []
+    for f in dataclasses.fields(_made(cls)):  # type: ignore[arg-type]  # it is a dataclass now
         kind = hints[f.name]
         if isinstance(kind, types.UnionType):
             kind = next(part for part in typing.get_args(kind) if part is not type(None))
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        found.append(_Field(f.name, f.metadata.get("wire") or _camel(f.name), kind, required))
+        found.append(WireField(f.name, f.metadata.get("wire") or _camel(f.name), kind, required))
     return _declared.setdefault(cls, tuple(found))
 
 
 def encode_header(header: Header) -> dict[str, str]:
     """The extension fields: text for every field that is not None, as Java's toString writes it."""
     out: dict[str, str] = {}
-    for f in _fields(type(header)):
+    for f in fields_of(type(header)):
         value = getattr(header, f.name)
         if value is None:
             continue
@@ -72,7 +101,7 @@ def encode_header(header: Header) -> dict[str, str]:
 def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
     """The header in *ext*. Raises ProtocolError that names the field which is missing or no number."""
     values: dict[str, Any] = {}
-    for f in _fields(cls):
+    for f in fields_of(cls):
         text = ext.get(f.wire)
         if text is not None:
             values[f.name] = text if f.kind is str else _PARSE[f.kind](f, text)
@@ -81,7 +110,7 @@ def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
     return cls(**values)
 
 
-def _parse_int(f: _Field, text: str) -> int:
+def _parse_int(f: WireField, text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -91,9 +120,9 @@ def _parse_int(f: _Field, text: str) -> int:
     return value
 
 
-def _parse_bool(_: _Field, text: str) -> bool:
+def _parse_bool(_: WireField, text: str) -> bool:
     """Boolean.parseBoolean; the C++ client writes 1 and 0."""
     return text.lower() == "true" or text == "1"
 
 
-_PARSE: dict[type, Callable[[_Field, str], Any]] = {int: _parse_int, bool: _parse_bool}
+_PARSE: dict[type, Callable[[WireField, str], Any]] = {int: _parse_int, bool: _parse_bool}

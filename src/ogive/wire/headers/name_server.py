@@ -3,13 +3,10 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetRouteInfoRequest(Header):
     """GET_ROUTEINFO_BY_TOPIC (105)."""
 
@@ -18,14 +15,12 @@ class GetRouteInfoRequest(Header):
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerClusterInfoRequest(Header):
     """GET_BROKER_CLUSTER_INFO (106)."""
 
     code = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRequest(Header):
     """REGISTER_BROKER (103). *body_crc32* is the CRC-32 of the body without its sign bit; 0 switches the check off."""
 
@@ -41,7 +36,6 @@ class RegisterBrokerRequest(Header):
     enable_acting_master: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerResponse(Header):
     """Set for slaves only: where their master is."""
 
@@ -49,7 +43,6 @@ class RegisterBrokerResponse(Header):
     master_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRequest(Header):
     """UNREGISTER_BROKER (104)."""
 
@@ -60,7 +53,6 @@ class UnregisterBrokerRequest(Header):
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryDataVersionRequest(Header):
     """QUERY_DATA_VERSION (322); the version is the body. Counts as a sign of life."""
 
@@ -71,14 +63,12 @@ class QueryDataVersionRequest(Header):
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryDataVersionResponse(Header):
     """*changed*: the broker should register its topics again."""
 
     changed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatRequest(Header):
     """BROKER_HEARTBEAT (904)."""
 
@@ -90,7 +80,6 @@ class BrokerHeartbeatRequest(Header):
     heartbeat_timeout_ms: int | None = wire("heartbeatTimeoutMills", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerMemberGroupRequest(Header):
     """GET_BROKER_MEMBER_GROUP (901)."""
 
@@ -99,14 +88,12 @@ class GetBrokerMemberGroupRequest(Header):
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicListRequest(Header):
     """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
 
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicsByClusterRequest(Header):
     """GET_TOPICS_BY_CLUSTER (224)."""
 
@@ -114,7 +101,6 @@ class GetTopicsByClusterRequest(Header):
     cluster: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicInNameServerRequest(Header):
     """DELETE_TOPIC_IN_NAMESRV (216)."""
 
@@ -123,7 +109,6 @@ class DeleteTopicInNameServerRequest(Header):
     cluster_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PutKvConfigRequest(Header):
     """PUT_KV_CONFIG (100)."""
 
@@ -133,7 +118,6 @@ class PutKvConfigRequest(Header):
     value: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetKvConfigRequest(Header):
     """GET_KV_CONFIG (101)."""
 
@@ -142,14 +126,12 @@ class GetKvConfigRequest(Header):
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KvConfigResponse(Header):
     """Answer of 101."""
 
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteKvConfigRequest(Header):
     """DELETE_KV_CONFIG (102)."""
 
@@ -158,7 +140,6 @@ class DeleteKvConfigRequest(Header):
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetKvListRequest(Header):
     """GET_KVLIST_BY_NAMESPACE (219)."""
 
@@ -166,42 +147,36 @@ class GetKvListRequest(Header):
     namespace: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetSystemTopicListRequest(Header):
     """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerSystemTopicListRequest(Header):
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetUnitTopicListRequest(Header):
     """GET_UNIT_TOPIC_LIST (311)."""
 
     code = RequestCode.GET_UNIT_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetUnitSubTopicListRequest(Header):
     """GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetUnitSubUnunitTopicListRequest(Header):
     """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterTopicRequest(Header):
     """REGISTER_TOPIC_IN_NAMESRV (217); the topic's route is the body."""
 
@@ -209,7 +184,6 @@ class RegisterTopicRequest(Header):
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermRequest(Header):
     """WIPE_WRITE_PERM_OF_BROKER (205)."""
 
@@ -217,14 +191,12 @@ class WipeWritePermRequest(Header):
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermResponse(Header):
     """How many topics were closed for writing."""
 
     wipe_topic_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermRequest(Header):
     """ADD_WRITE_PERM_OF_BROKER (327)."""
 
@@ -232,21 +204,18 @@ class AddWritePermRequest(Header):
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermResponse(Header):
     """How many topics were opened for writing."""
 
     add_topic_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateNameServerConfigRequest(Header):
     """UPDATE_NAMESRV_CONFIG (318); the settings are the body, as properties text."""
 
     code = RequestCode.UPDATE_NAMESRV_CONFIG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetNameServerConfigRequest(Header):
     """GET_NAMESRV_CONFIG (319)."""
 

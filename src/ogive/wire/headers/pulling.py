@@ -3,13 +3,10 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PullMessageRequest(Header):
     """PULL_MESSAGE (11). Source: PullMessageRequestHeader.java."""
 
@@ -29,7 +26,6 @@ class PullMessageRequest(Header):
     broker_name: str | None = wire("bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PullMessageResponse(Header):
     """Source: PullMessageResponseHeader.java."""
 
@@ -39,7 +35,6 @@ class PullMessageResponse(Header):
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumerOffsetRequest(Header):
     """QUERY_CONSUMER_OFFSET (14)."""
 
@@ -50,7 +45,6 @@ class QueryConsumerOffsetRequest(Header):
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConsumerOffsetRequest(Header):
     """UPDATE_CONSUMER_OFFSET (15)."""
 
@@ -61,7 +55,6 @@ class UpdateConsumerOffsetRequest(Header):
     commit_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOffsetRequest(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP (29). *boundary_type* is LOWER or UPPER."""
 
@@ -72,7 +65,6 @@ class SearchOffsetRequest(Header):
     boundary_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetMaxOffsetRequest(Header):
     """GET_MAX_OFFSET (30)."""
 
@@ -81,7 +73,6 @@ class GetMaxOffsetRequest(Header):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetMinOffsetRequest(Header):
     """GET_MIN_OFFSET (31)."""
 
@@ -90,7 +81,6 @@ class GetMinOffsetRequest(Header):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetEarliestStoreTimeRequest(Header):
     """GET_EARLIEST_MSG_STORETIME (32)."""
 
@@ -99,21 +89,18 @@ class GetEarliestStoreTimeRequest(Header):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResponse(Header):
     """Answer of 14, 29, 30 and 31."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampResponse(Header):
     """Answer of 32: ms, -1 for an empty queue."""
 
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewMessageRequest(Header):
     """VIEW_MESSAGE_BY_ID (33). *offset* is a commit-log offset."""
 
@@ -122,7 +109,6 @@ class ViewMessageRequest(Header):
     topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMessageRequest(Header):
     """QUERY_MESSAGE (12): by a key, or a unique key, in the index. Times in ms.
 
@@ -139,7 +125,6 @@ class QueryMessageRequest(Header):
     unique_key_query: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMessageResponse(Header):
     """Answer of 12: time and commit-log offset of the newest message that is in the index."""
 
@@ -147,7 +132,6 @@ class QueryMessageResponse(Header):
     index_last_update_phyoffset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetOffsetRequest(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET (222). A *timestamp* (ms) below 0 is the end; *queue_id* and *offset* count only in 5.x, -1 is none."""
 
@@ -160,7 +144,6 @@ class ResetOffsetRequest(Header):
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CloneGroupOffsetRequest(Header):
     """CLONE_GROUP_OFFSET (314). Without a topic, those that *src_group* subscribes to or has progress on."""
 

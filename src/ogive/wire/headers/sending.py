@@ -3,13 +3,10 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequest(Header):
     """SEND_MESSAGE (10). Source: SendMessageRequestHeader.java."""
 
@@ -30,7 +27,6 @@ class SendMessageRequest(Header):
     broker_name: str | None = wire("bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestV2(Header):
     """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same content under one-letter names."""
 
@@ -51,7 +47,6 @@ class SendMessageRequestV2(Header):
     broker_name: str | None = wire("n", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageResponse(Header):
     """*msg_id* is the broker's offset id, a comma list for a batch; *queue_offset* that of the first message."""
 
@@ -64,21 +59,18 @@ class SendMessageResponse(Header):
     recall_handle: str | None = None  # of a timer message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendReplyMessageRequest(SendMessageRequest):
     """SEND_REPLY_MESSAGE (324): a reply on its way to the client that REPLY_TO_CLIENT, one of its properties, names."""
 
     code = RequestCode.SEND_REPLY_MESSAGE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendReplyMessageRequestV2(SendMessageRequestV2):
     """SEND_REPLY_MESSAGE_V2 (325)."""
 
     code = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PushReplyMessageRequest(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client; hosts are ``ip:port``. Source: ReplyMessageRequestHeader.java."""
 
@@ -99,7 +91,6 @@ class PushReplyMessageRequest(Header):
     store_timestamp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSendMsgBackRequest(Header):
     """CONSUMER_SEND_MSG_BACK (36). *offset* is a commit-log offset; *delay_level* below 0 means dead letter, 0 the broker's choice."""
 
@@ -113,7 +104,6 @@ class ConsumerSendMsgBackRequest(Header):
     max_reconsume_times: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessageRequest(Header):
     """RECALL_MESSAGE (370). Source: RecallMessageRequestHeader.java, 5.5."""
 
@@ -124,14 +114,12 @@ class RecallMessageRequest(Header):
     broker_name: str | None = wire("bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessageResponse(Header):
     """*msg_id* is the unique key of what was taken back."""
 
     msg_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionRequest(Header):
     """END_TRANSACTION (37). The offsets are those of the half message: *tran_state_table_offset* counts in its queue.
 
@@ -150,7 +138,6 @@ class EndTransactionRequest(Header):
     broker_name: str | None = wire("bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTransactionStateRequest(Header):
     """CHECK_TRANSACTION_STATE (39), a broker's question; END_TRANSACTION answers it. Body: the half message, under its real topic."""
 

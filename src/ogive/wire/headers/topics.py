@@ -3,13 +3,10 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
-from dataclasses import dataclass
-
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicRequest(Header):
     """UPDATE_AND_CREATE_TOPIC (17). *attributes* is ``+key=value,-key``."""
 
@@ -26,7 +23,6 @@ class CreateTopicRequest(Header):
     force: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicRequest(Header):
     """DELETE_TOPIC_IN_BROKER (215)."""
 
@@ -34,7 +30,6 @@ class DeleteTopicRequest(Header):
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigRequest(Header):
     """GET_ALL_TOPIC_CONFIG (21); since 5.4 by pages, of one *data_version*."""
 
@@ -44,14 +39,12 @@ class GetAllTopicConfigRequest(Header):
     data_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllTopicConfigResponse(Header):
     """How many topics there are in all pages."""
 
     total_topic_num: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicConfigRequest(Header):
     """GET_TOPIC_CONFIG (351)."""
 
@@ -59,14 +52,12 @@ class GetTopicConfigRequest(Header):
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateGroupRequest(Header):
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200); the group's settings are the body."""
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupRequest(Header):
     """DELETE_SUBSCRIPTIONGROUP (207). 4.9 calls *clean_offset* removeOffset."""
 
@@ -76,7 +67,6 @@ class DeleteGroupRequest(Header):
     remove_offset: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllGroupsRequest(Header):
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201); since 5.4 by pages, of one *data_version*."""
 
@@ -86,14 +76,12 @@ class GetAllGroupsRequest(Header):
     data_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllGroupsResponse(Header):
     """How many groups there are in all pages."""
 
     total_group_num: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetGroupConfigRequest(Header):
     """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
 
@@ -101,7 +89,6 @@ class GetGroupConfigRequest(Header):
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicStatsRequest(Header):
     """GET_TOPIC_STATS_INFO (202)."""
 
@@ -109,7 +96,6 @@ class GetTopicStatsRequest(Header):
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTopicConsumeByWhoRequest(Header):
     """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
@@ -117,28 +103,24 @@ class QueryTopicConsumeByWhoRequest(Header):
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerRuntimeInfoRequest(Header):
     """GET_BROKER_RUNTIME_INFO (28)."""
 
     code = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerConfigRequest(Header):
     """GET_BROKER_CONFIG (26)."""
 
     code = RequestCode.GET_BROKER_CONFIG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBrokerConfigRequest(Header):
     """UPDATE_BROKER_CONFIG (25); the settings are the body, as properties text."""
 
     code = RequestCode.UPDATE_BROKER_CONFIG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfigResponse(Header):
     """*version* is the data version as JSON; the settings are the body, as properties text."""
 

@@ -6,10 +6,9 @@ import time
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.wire.bodies import loads_object, queue_from_json
+from ogive.wire.bodies import consumer_status_dumps, loads_object, queue_from_json
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.running_info import consumer_status_dumps
 from tests.raw_client import RawClient
 
 

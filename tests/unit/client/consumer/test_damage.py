@@ -1,7 +1,14 @@
-"""When a damaged message is believed to be stored like that, and where a queue goes on then."""
+"""When a damaged message is believed to be stored like that, and where a queue goes on then; how a queue waits for messages."""
 
-from ogive.client.consumer.damage import READINGS, Readings, passed_over
-from ogive.model import MessageQueue
+import logging
+from typing import Any, cast
+
+import pytest
+
+from ogive.client.consumer.damage import PAUSE_LIMIT_S, READINGS, REPORT_EVERY_S, Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.group import Group
+from ogive.client.consumer.statistics import Statistics
+from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.wire.message import DamagedMessage, StoredMessage, decode_messages, encode_stored
 
 
@@ -80,3 +87,48 @@ def test_the_place_that_an_operator_is_told_is_one_that_was_read() -> None:
     queue = MessageQueue("T", "broker-a", 0)
     assert passed_over(queue, 5, reading(7), "billing").startswith("T/broker-a/0/7 is damaged")  # 5 and 6 are not for us
     assert passed_over(queue, 12, reading(28, next_offset=13), "billing").startswith("T/broker-a/0/12 is damaged")
+
+
+def test_a_queue_that_cannot_be_read_is_asked_for_less_and_less_often() -> None:
+    stuck = Stuck(1.0)
+    pauses = []
+    for _ in range(8):
+        stuck.again(7, 0.0)
+        pauses.append(stuck.pause_s)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, PAUSE_LIMIT_S, PAUSE_LIMIT_S, PAUSE_LIMIT_S]
+    stuck.again(8, 0.0)
+    assert stuck.pause_s == 1.0
+    stuck.was_right()
+    stuck.again(8, 0.0)
+    assert stuck.pause_s == 1.0
+
+
+def test_whoever_waits_longer_for_every_failure_waits_as_long_here() -> None:
+    stuck = Stuck(90.0)
+    for _ in range(3):
+        stuck.again(7, 0.0)
+    assert stuck.pause_s == 90.0
+
+
+def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_minute() -> None:
+    """The first reading may have been damaged on the way."""
+    stuck = Stuck(1.0)
+    minute = REPORT_EVERY_S
+    levels = [stuck.again(7, at) for at in (100.0, 101.0, 103.0, 101.0 + minute - 1, 101.0 + minute, 102.0 + minute, 102.0 + 2 * minute)]
+    assert levels == [logging.WARNING, logging.ERROR, logging.DEBUG, logging.DEBUG, logging.ERROR, logging.DEBUG, logging.ERROR]
+    assert [stuck.again(9, 103.0 + 2 * minute), stuck.again(9, 104.0 + 2 * minute)] == [logging.WARNING, logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("name", "broadcast", "way"),
+    [
+        ("billing", False, "`ogive group reset billing T --broker broker-a --queue 3 --to 8`"),
+        ("billing", True, "put a higher offset into its file of offsets"),
+        (TOOLS_GROUP, False, "seek to 8"),
+    ],
+)
+def test_the_way_out_is_one_that_this_kind_of_consumer_has(name: str, broadcast: bool, way: str) -> None:
+    nobody = cast(Any, None)
+    text = no_way_on(MessageQueue("T", "broker-a", 3), 7, Group(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast))
+    assert text.startswith(f"T/broker-a/3 stands still for {name} in front of offset 7")
+    assert way in text

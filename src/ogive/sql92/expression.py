@@ -1,0 +1,42 @@
+"""What the rest of ogive sees of a filter, and its limits."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+MAX_CHARACTERS: Final = 4096
+MAX_DEPTH: Final = 64
+MAX_NODES: Final = 256
+
+Properties = Mapping[str, str]
+Test = Callable[[Properties], bool | None]
+"""None for unknown. Raises EvaluationError."""
+
+
+class EvaluationError(ValueError):
+    """A value that the expression cannot be put to, as a word beside a number. Java throws there, and the message does not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A compiled filter. Calling it gives true, false or None for unknown, and raises EvaluationError where Java's throws."""
+
+    text: str
+    evaluate: Test
+
+    def __call__(self, properties: Properties) -> bool | None:
+        return self.evaluate(properties)
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message with these properties passes: true and nothing else."""
+        try:
+            return self.evaluate(properties) is True
+        except EvaluationError:
+            return False
+
+
+def compile_expression(text: str) -> Expression:
+    """Raises InvalidExpression, which says what is wrong and where."""
+    from ogive.sql92.compiler import test_of  # here: who filters by tags, as most do, does not pay for loading the compiler
+
+    return Expression(text, test_of(text))

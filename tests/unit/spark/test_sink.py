@@ -1,0 +1,125 @@
+"""A sink whose cluster, or a broker of it, is away at the wrong moment."""
+
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+from ogive.client import api
+from ogive.client.portal import portal
+from ogive.errors import ConnectError, OgiveError, SendFailed, TopicNotExist
+from ogive.model import MessageQueue
+from ogive.spark import sink
+from ogive.spark.access import Access
+from ogive.spark.attempts import RUN_TOPIC, TopicInDoubt
+from ogive.spark.options import SinkOptions
+from ogive.spark.routes import Patience
+from ogive.spark.rpc import Cluster
+from ogive.spark.sending import Half, Recall
+from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
+
+A = MessageQueue("Orders", "broker-a", 0)
+BROKER = BrokerData(cluster="c", broker_name="broker-a", addresses={0: "127.0.0.1:10911"})
+
+
+# --- committing in a process that has not reached the cluster before, while all of it restarts: the tasks have, so it waits -------------
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What groups are told, by topic. No name server answers the first question."""
+    told: list[tuple[str, int]] = []
+    silent = [ConnectError("connection refused")]
+
+    def answer() -> None:
+        if silent:
+            raise silent.pop()
+
+    async def get_cluster_info(*_: object, **__: object) -> ClusterInfo:
+        answer()
+        return ClusterInfo(brokers={"broker-a": BROKER}, clusters={})
+
+    async def get_route(*_: object, **__: object) -> TopicRouteData:
+        answer()
+        return TopicRouteData(queues=(QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),), brokers=(BROKER,))
+
+    async def topic_stats(*_: object, **__: object) -> dict[MessageQueue, TopicOffset]:
+        return {A: TopicOffset(min_offset=0, max_offset=0, last_update_timestamp=0)}
+
+    async def update_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, offset: int, **____: object) -> None:
+        told.append((queue.topic, offset))
+
+    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
+    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(api, "topic_stats", topic_stats)
+    monkeypatch.setattr(api, "update_consumer_offset", update_consumer_offset)
+    here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
+    monkeypatch.setattr(sink, "cluster", lambda _: here)
+    return told
+
+
+def test_the_first_batch_of_a_query(told: list[tuple[str, int]]) -> None:
+    options = SinkOptions.parse({"nameServer": "127.0.0.1:9876", "topic": "Orders", "delivery": "idempotent"})
+    sink.StreamSink(options).commit([sink.Sent(3, ("Orders",), "7f")], 0)
+    assert told == [("SPARK_SINK_BATCHES", 1), ("Orders", 0)]
+
+
+def test_a_batch_write(told: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit looks for what it cannot know after an answer was lost."""
+    recalled: list[set[str]] = []
+
+    async def end_transactions(_: object, __: str, halves: Sequence[Half], ___: object, *, recall: Recall, **____: object) -> None:
+        recalled.append(await recall())
+
+    monkeypatch.setattr(sink, "end_transactions", end_transactions)
+    writer = sink.BatchSink(SinkOptions.parse({"nameServer": "127.0.0.1:9876", "topic": "Orders"}))
+    writer._begins = {"Orders": {A: 0}}
+    writer.commit([sink.Sent(1, ("Orders",), None, (Half("Orders", "broker-a", "key", 0, 0),))])
+    assert recalled == [set()]
+
+
+# --- a query's first batch, and a topic without route in a cluster that has other brokers -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("begun_by", "refusal"),
+    [(None, SendFailed), ("this run", SendFailed), ("another run", TopicInDoubt)],
+    ids=["nobody", "this run", "another run"],
+)
+def test_a_topic_is_new_only_to_the_first_run_of_a_query(
+    begun_by: str | None, refusal: type[OgiveError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another run has stored there, before its broker went away, would be stored again on the brokers that are left."""
+    noted: list[tuple[str, int]] = []
+
+    async def get_cluster_info(*_: object, **__: object) -> ClusterInfo:
+        return ClusterInfo(brokers={"broker-a": BROKER}, clusters={})
+
+    async def get_route(*_: object, **__: object) -> TopicRouteData:
+        raise TopicNotExist(17, "no route")
+
+    async def query_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, **____: object) -> int | None:
+        return zlib.crc32(begun_by.encode()) if begun_by is not None and queue.topic == RUN_TOPIC else None
+
+    async def update_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, offset: int, **____: object) -> None:
+        noted.append((queue.topic, offset))
+
+    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
+    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(api, "query_consumer_offset", query_consumer_offset)
+    monkeypatch.setattr(api, "update_consumer_offset", update_consumer_offset)
+    monkeypatch.setattr(sink, "DOUBTFUL", Patience(window_s=0.0, doubtful=True))
+    here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
+    monkeypatch.setattr(sink, "cluster", lambda _: here)
+    attempt = sink.Attempt(query_id=f"begun by {begun_by}", run_id="this run")
+    monkeypatch.setattr(sink.Attempt, "current", classmethod(lambda _: attempt))
+    options = SinkOptions.parse({"nameServer": "127.0.0.1:9876", "topic": "Orders", "delivery": "idempotent"})
+    with pytest.raises(OgiveError) as refused:
+        sink.StreamSink(options).write(iter([pa.RecordBatch.from_arrays([pa.array(["row"])], ["body"])]))
+    assert type(refused.value) is refusal
+    assert noted == ([(RUN_TOPIC, zlib.crc32(b"this run"))] if begun_by is None else [])
