@@ -114,7 +114,8 @@ class Broker:
         self._schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host, ctx.loop.call_later)
-        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
+        read = partial(ctx.cold_reads.read, ctx.store)
+        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms, read)
         self._jobs = [
             *(self._job(period_s, save, name) for period_s, save, name in saves),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),

@@ -126,10 +126,15 @@ class Transactions:
 
     def half_message(self, transaction: Transaction) -> StoredMessage:
         """Raises StoreError where the log does not have it any more."""
-        record = self._store.record_at(transaction.commitlog_offset)
-        if record is None:
+        half = self.find_half_message(transaction)
+        if half is None:
             raise StoreError(f"the log has no half message at {transaction.commitlog_offset} any more")
-        return decode_stored(record)
+        return half
+
+    def find_half_message(self, transaction: Transaction) -> StoredMessage | None:
+        """None where the log does not have it any more. Raises StoreError where it cannot be read."""
+        record = self._store.record_at(transaction.commitlog_offset)
+        return decode_stored(record) if record is not None else None
 
     def needed_from(self) -> int:
         """The commit-log offset of the oldest open transaction: the log must be kept from there on."""
