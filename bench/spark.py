@@ -94,7 +94,7 @@ class Book:
 
     def fail(self, name: str, fault: BaseException) -> None:
         self.stuck |= isinstance(fault, Stuck | Over)
-        said = str(fault).strip().split("\n")[0][:200]
+        said = " ".join(str(fault).split("\n")[:2]).strip()[:200]  # the first line may be Py4J's alone
         self.faults.append(f"{self._peer}, {name}: {said or type(fault).__name__}")
         self.say(f"{name}: FAILED")
         print("".join(traceback.format_exception(fault)), file=sys.stderr, flush=True)
@@ -213,6 +213,7 @@ def start_spark(with_kafka: bool, log: Path) -> "SparkSession":
             os.dup2(ours, 2)
             os.close(ours)
     spark.sparkContext.setLogLevel("ERROR")
+    ogive.spark.register(spark)  # on a busy machine Spark's own search, which has 10 s and is made once, may find nothing
     return spark
 
 

@@ -6,32 +6,44 @@ Writes DIRECTORY/result.json when it came to its end: for each copy how many row
 """
 
 import json
+import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import ogive.spark
 
 DELIVERIES = ("atLeastOnce", "idempotent", "transactional")
+BATCH = 1000
 
 
 def main(master: str, name_server: str, topic: str, directory: Path) -> None:
-    config = {"spark.task.maxFailures": "4", "spark.executor.memory": "512m"}
+    config = {
+        "spark.task.maxFailures": "4",
+        "spark.executor.memory": "512m",
+        "spark.sql.streaming.noDataProgressEventInterval": "100ms",  # also a query that has nothing to do says soon that it runs
+    }
     spark = ogive.spark.session("kills", master=master, memory="512m", config=config)
     spark.sparkContext.setLogLevel("ERROR")
+    ogive.spark.register(spark)  # on a busy machine Spark's own search, which has 10 s and is made once, may find nothing
     source = spark.readStream.format("rocketmq").options(
-        nameServer=name_server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400"
+        nameServer=name_server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH)
     )
 
     def start(name: str, format_: str, **options: str) -> None:
         rows = source.load().selectExpr("cast(body as string) as body")
-        rows.writeStream.format(format_).options(checkpointLocation=str(directory / f"checkpoint-{name}"), **options).queryName(
-            name
-        ).start()
+        sink = rows.writeStream.format(format_).queryName(name)
+        query = sink.options(checkpointLocation=str(directory / f"checkpoint-{name}"), **options).start()
+        while query.exception() is None and not query.recentProgress:
+            time.sleep(0.05)
 
-    start("files", "json", path=str(directory / "files"))
-    for delivery in DELIVERIES:
-        start(delivery, "rocketmq", nameServer=name_server, topic=f"{topic}_{delivery}", delivery=delivery)
+    starts = [partial(start, "files", "json", path=str(directory / "files"))] + [
+        partial(start, delivery, "rocketmq", nameServer=name_server, topic=f"{topic}_{delivery}", delivery=delivery)
+        for delivery in DELIVERIES
+    ]
+    for one in random.sample(starts, len(starts)):  # one after the other: Spark gives a Python process 10 s to start
+        one()
     while not (directory / "sent").exists():
         for query in spark.streams.active:
             if query.exception() is not None:

@@ -58,7 +58,7 @@ def test_what_is_measured_is_printed_and_written_whatever_happens(
         for peer in bench.PEERS:
             book.begin(peer)
             if peer == broken:
-                book.fail("everything else", RuntimeError("no broker\nat all"))
+                book.fail("everything else", RuntimeError("no broker\nat all\n\tat java.lang.Thread"))
             else:
                 book.note("sink", 5000.0)
         if broken == "Spark":
@@ -72,7 +72,7 @@ def test_what_is_measured_is_printed_and_written_whatever_happens(
     (text,) = written
     assert "| sink | " in text
     assert text.endswith(
-        "- ogive, everything else: no broker" if broken == "ogive" else "- apache, the rest: Spark does not answer any more"
+        "- ogive, everything else: no broker at all" if broken == "ogive" else "- apache, the rest: Spark does not answer any more"
     )
     assert text in capsys.readouterr().out
 
