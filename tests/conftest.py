@@ -23,6 +23,7 @@ OWN_PEERS = (
     "test_timers.py",
     "test_transactions.py",
 )  # each test starts and stops what it talks to
+NIGHTLY_TIMEOUT_S = 1200  # a long size that only computes takes as long as the machine is busy with other things
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
 
 
@@ -51,6 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+    for item in items:
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S))
 
     def cost(item: pytest.Item) -> tuple[bool, bool, bool]:
         slow = item.get_closest_marker("slow") is not None

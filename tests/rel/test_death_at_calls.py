@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,13 +47,20 @@ SCRIPT = """
 """
 
 
+opening = threading.Lock()
+"""Between its fork and its exec a child holds the locks of the stores that are open here: no store is open while one is started."""
+
+
 def die_at(root: Path, call: str, nth: int) -> tuple[bool, list[str]]:
     """(whether it died there, the lines that it had printed)."""
     command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={nth}"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", textwrap.dedent(SCRIPT), str(root)], stdout=subprocess.PIPE, text=True, timeout=60, check=False
-    )
-    return done.returncode != 0, [line for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
+    with opening:
+        script = subprocess.Popen([*command, sys.executable, "-c", textwrap.dedent(SCRIPT), str(root)], stdout=subprocess.PIPE, text=True)
+    try:
+        said, _ = script.communicate(timeout=60)
+    finally:
+        script.kill()
+    return script.returncode != 0, [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def judge(root: Path, lines: list[str]) -> None:
@@ -94,7 +102,8 @@ def test_death_at_every_system_call_keeps_every_answer(tmp_path: Path, caplog: p
                 answers += len(lines)
                 if not died:
                     return nth - 1, answers
-                judge(root, lines)
+                with opening:
+                    judge(root, lines)
                 shutil.rmtree(root)
 
         counts = dict(zip(CALLS, two.map(all_of, CALLS), strict=True))

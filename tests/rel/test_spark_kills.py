@@ -42,7 +42,6 @@ class Job:
         self._command = [sys.executable, "-m", "tests.rel.spark_job", master, name_server, topic, str(directory)]
         self.directory = directory
         self._log = directory / "job.log"
-        self._failures = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -61,29 +60,31 @@ class Job:
 
     def wait_for_batches(self, more: int) -> None:
         """Until so many more batches are done: the queries are in the midst of their work then."""
-        wanted, give_up = self.batches() + more, time.monotonic() + PATIENCE_S
-        while self.batches() < wanted:
-            self._keep_running()
-            assert time.monotonic() < give_up, "no batch is done"
-            time.sleep(0.02)
-
-    def _keep_running(self) -> None:
-        """As a supervisor does: Spark gives its Python processes 10 s to start, which a busy machine does not always keep."""
-        assert self.process is not None
-        if self.process.poll() is not None:
-            self._failures += 1
-            assert self._failures <= 5, self._log.read_text()[-3000:]
-            self.start()
+        wanted = self.batches() + more
+        self._keep_running_until(lambda: self.batches() >= wanted)
 
     def result(self) -> dict[str, dict[str, int]]:
         (self.directory / "sent").touch()
-        give_up = time.monotonic() + PATIENCE_S
-        while not (self.directory / "result.json").exists():
-            self._keep_running()
-            assert time.monotonic() < give_up, self._log.read_text()[-3000:]
-            time.sleep(0.1)
+        self._keep_running_until((self.directory / "result.json").exists)
         found: dict[str, dict[str, int]] = json.loads((self.directory / "result.json").read_text())
         return found
+
+    def _keep_running_until(self, reached: Callable[[], bool]) -> None:
+        """As a supervisor does: Spark gives its Python processes 10 s to start, which a busy machine does not always keep.
+
+        Five starts may fail, and PATIENCE_S may pass, before the next batch is done.
+        """
+        assert self.process is not None
+        done, failures, give_up = self.batches(), 0, time.monotonic() + PATIENCE_S
+        while not reached():
+            if (now := self.batches()) > done:
+                done, failures, give_up = now, 0, time.monotonic() + PATIENCE_S
+            if self.process.poll() is not None:
+                failures += 1
+                assert failures <= 5, self._log.read_text()[-3000:]
+                self.start()
+            assert time.monotonic() < give_up, self._log.read_text()[-3000:]
+            time.sleep(0.05)
 
 
 class Writer(threading.Thread):

@@ -4,10 +4,11 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -65,16 +66,27 @@ class Bench:
         self.transactions = Transactions(self.store, Clock(), 10_000)
         self.transactions.recover(self.offsets)
         self.store.start(run_now, writer=InlineWriter)
-        self.transactions.start(self.store.put, HOST)
+        self.due: list[Callable[[], None]] = []
+        self.transactions.start(self.store.put, HOST, self.call_later)
         self.settle()
 
+    def call_later(self, _seconds: float, call: Callable[[], None]) -> None:
+        self.due.append(call)
+
+    def mark(self) -> None:
+        """What the broker does some time after commits."""
+        due, self.due = self.due, []
+        for call in due:
+            call()
+
     def settle(self) -> None:
-        """Store what was put, and what was put because of that."""
+        """Store what was put, and what was put because of that; time passes."""
         for _ in range(8):
+            self.mark()
             self.store.submit()
 
-    def open(self, body: bytes, done: PutDone) -> None:
-        properties = {"UNIQ_KEY": body.partition(b":")[0].decode(), "TRAN_MSG": "true", "PGROUP": "shop"}
+    def open(self, body: bytes, done: PutDone, own: Mapping[str, str] = MappingProxyType({})) -> None:
+        properties = {"UNIQ_KEY": body.partition(b":")[0].decode(), "TRAN_MSG": "true", "PGROUP": "shop", **own}
         topic, queue_id = redirect_half(properties, TOPIC, len(body) % 3)
         message = NewMessage(topic, queue_id, body, encode_properties(properties), born_timestamp_ms=1, born_host=HOST, store_host=HOST)
         self.store.put([message], self.transactions.accept(message, done))
@@ -135,6 +147,8 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int) -> Ledger:
             bench.save()
             bench.store.close()
             bench = Bench(fs, flush)
+        if rng.random() < 0.1:
+            bench.mark()
         if rng.random() < 0.5:
             bench.store.submit()
     bench.settle()
@@ -211,21 +225,21 @@ class Together(Transactions):
     def _end(self, transaction: Transaction, decision: Decision) -> None:
         if decision is Decision.COMMIT:
             places = list(transaction.places)
-            messages = [committed(self.half_message(transaction), HOST), *(self._mark(place) for place in places)]
+            messages = [committed(self.half_message(transaction), HOST), *self._mark_messages(places)]
             self._put(messages, partial(self._both_stored, transaction, places))
             transaction.decision = decision
         else:
             super()._end(transaction, decision)
 
     def _both_stored(self, transaction: Transaction, places: list[int], result: Any) -> None:
-        self._marked(transaction, places, result[1:])
+        self._marked([(transaction, places)], result[1:])
 
 
 class LeavesEarly(Transactions):
     """Planted fault: the old place is marked before the new one is safe."""
 
     def move(self, transaction: Transaction, message: NewMessage, moved: Any) -> None:
-        self._put([self._mark(place) for place in transaction.places], lambda _: None)
+        self._put(self._mark_messages(transaction.places), lambda _: None)
         super().move(transaction, message, moved)
 
 

@@ -49,7 +49,7 @@ class TransactionChecks:
 
     async def run(self) -> None:
         """One round. Raises StoreError."""
-        self._transactions.mark_again()
+        self._transactions.write_marks()
         due = [transaction for transaction in self._transactions.idle() if self._is_due(transaction)]
         room = self._config.max_checks_per_round
         for start in range(0, len(due), AT_A_TIME):

@@ -12,7 +12,12 @@ Behaviour
 Differs from Java
 - A transaction is recognised by its unique key, producer group, topic, time of birth and body, so that a copy of its half message, or
   one that a client sent twice, does not make it two. Java commits each copy that is ended, also twice.
-- Each half message is marked at once, in the form of 4.9; Java collects marks for up to 3 s.
+- Commits are marked together after MARK_AFTER_S, Java's after 3 s; a rollback is answered when its mark is safe, in Java before.
+
+What it costs
+- One mark for many: 45 us a transaction less, and a third of the writes and syncs, under a load of 32 producers.
+- What a commit stores is made from the half message when that comes, and kept in memory up to MAX_READY_BYTES. Reading the half message
+  back from the log, twice, and taking it apart cost 40 us.
 """
 
 import hashlib
@@ -35,17 +40,25 @@ from ogive.wire.message import StoredMessage, decode_properties, decode_stored, 
 
 log = logging.getLogger(__name__)
 
-MARK_TAG: Final = b"d"
+_MARK_PROPERTIES: Final = b"TAGS\x01d\x02"
 MAX_SETTLED: Final = 10_000  # outcomes remembered, for whoever asks again
 MAX_MARKS: Final = 10_000  # marks whose places are remembered one by one; with more, progress in their topic is coarser
 UNMARKED_MS: Final = 10_000  # a commit without its mark is no older, compared with the newest message of its queue: Apache marks every 3 s
+MARK_AFTER_S: Final = 0.1  # commits that are marked together
+MARK_AGAIN_S: Final = 5.0  # after marks could not be stored
+MAX_MARK_BYTES: Final = 4096  # transactionOpMsgMaxSize: offsets of one mark, and what is collected before MARK_AFTER_S has passed
+MAX_READY_BYTES: Final = 16 * 1024 * 1024  # of half messages in memory; those of other transactions are read from the log
 _READ: Final = 256
 _QUEUE_DIGITS: Final = 9  # more fit no record
 _MAX_IMMUNITY_S: Final = 7 * 24 * 3600
+_OBJECT_BYTES: Final = 512  # of a half message in memory beside its bytes, about
+_BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC)  # not in what consumers get
 
 Put = Callable[[Sequence[NewMessage], PutDone], None]
 Ended = Callable[[StoreError | None], None]
 """Called once the end of a transaction is safe, or could not be stored."""
+Later = Callable[[float, Callable[[], None]], object]
+"""Calls something after so many seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +66,7 @@ class Transaction:
     """One that is open. *commitlog_offset* and *stored_ms* are those of its newest half message."""
 
     identity: bytes
+    group: str  # of its producers
     commitlog_offset: int
     stored_ms: int
     immunity_ms: int | None  # the age before which it is not asked about, where the producer chose one
@@ -60,7 +74,6 @@ class Transaction:
     moving: bool = False  # a new half message of it is on its way to the store
     decision: Decision | None = None  # its end is on its way, or waits for the move
     settled: bool = False  # it has ended, only marks are missing
-    marking: bool = False  # they are on their way to the store
     waiting: list[Ended] = field(default_factory=list)
 
     @property
@@ -81,6 +94,12 @@ class Transactions:
         self._marks: deque[tuple[int, int]] = deque()  # (offset in the op topic + 1, highest half offset marked there or before)
         self._op_progress = store.min_offset(OP_HALF_TOPIC, 0)
         self._settled: OrderedDict[bytes, Decision] = OrderedDict()
+        self._unmarked: list[Transaction] = []  # settled, and no mark of theirs is on its way
+        self._unmarked_bytes = 0
+        self._mark_due = False  # `later` is going to call
+        self._later: Later = lambda _seconds, _call: None
+        self._ready: OrderedDict[int, NewMessage] = OrderedDict()  # what commits store, by the place of their half message
+        self._ready_bytes = 0
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -89,6 +108,13 @@ class Transactions:
 
     def get(self, identity: bytes) -> Transaction | None:
         return self._open.get(identity)
+
+    def at(self, place: int, commitlog_offset: int) -> Transaction | None:
+        """The one whose newest half message stands at both these offsets, if what a commit stores is in memory and it has no decision."""
+        found = self._places.get(place)
+        if found is None or found.commitlog_offset != commitlog_offset or found.decision is not None or place not in self._ready:
+            return None
+        return found if found.queue_offset == place else None
 
     def outcome(self, identity: bytes) -> Decision | None:
         """How a transaction ended, as far as that is remembered."""
@@ -120,6 +146,10 @@ class Transactions:
             offsets.note(TRANSACTION_GROUP, HALF_TOPIC, 0, half)
             offsets.note(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self._op_progress)
 
+    def _note_marks(self, marks: Iterable[PutResult], places: Sequence[int]) -> None:
+        for mark in marks:
+            self._note_mark(mark.queue_offset, places)
+
     def _note_mark(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         highest = max(half_offsets, default=-1)
         if self._marks:
@@ -139,27 +169,44 @@ class Transactions:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (max_open_transactions)")
         properties = decode_properties(message.properties)
         identity = identity_of(message.topic, properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
-        return partial(self._accepted, identity, _immunity_ms(properties), done)
+        opened = Transaction(identity, properties.get(PropertyName.PRODUCER_GROUP, ""), -1, -1, _immunity_ms(properties), [])
+        return partial(self._accepted, opened, _for_consumers(message, properties), done)
 
-    def _accepted(self, identity: bytes, immunity_ms: int | None, done: PutDone, result: list[PutResult] | StoreError) -> None:
+    def _accepted(self, opened: Transaction, ready: NewMessage, done: PutDone, result: list[PutResult] | StoreError) -> None:
         if not isinstance(result, StoreError):
             stored = result[0]
             self._half_end = stored.queue_offset + 1
-            known = self._open.get(identity)
+            known = self._open.get(opened.identity)
             if known is not None:
                 self._add_place(known, stored)  # a second try of the same message: still one transaction
             else:
-                transaction = Transaction(identity, stored.commitlog_offset, stored.store_timestamp_ms, immunity_ms, [stored.queue_offset])
-                self._open[identity] = self._places[stored.queue_offset] = transaction
-                transaction.decision = self._settled.get(identity)
-                if transaction.decision is not None:
-                    self._settle(transaction)
+                self._add_place(opened, stored)
+                self._open[opened.identity] = opened
+                opened.decision = self._settled.get(opened.identity)
+                if opened.decision is not None:
+                    self._settle(opened)
+            self._keep(stored.queue_offset, ready._replace(prepared_transaction_offset=stored.commitlog_offset))
         done(result)
 
     def _add_place(self, transaction: Transaction, stored: PutResult) -> None:
         transaction.places.append(stored.queue_offset)
         transaction.commitlog_offset, transaction.stored_ms = stored.commitlog_offset, stored.store_timestamp_ms
         self._places[stored.queue_offset] = transaction
+
+    def _keep(self, place: int, ready: NewMessage) -> None:
+        self._ready[place] = ready
+        self._ready_bytes += _memory(ready)
+        while self._ready_bytes > MAX_READY_BYTES:
+            self._ready_bytes -= _memory(self._ready.popitem(last=False)[1])
+
+    def _leave_places(self, transaction: Transaction, places: Iterable[int]) -> None:
+        """They are marked."""
+        for place in places:
+            del self._places[place]
+            transaction.places.remove(place)
+            ready = self._ready.pop(place, None)
+            if ready is not None:
+                self._ready_bytes -= _memory(ready)
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -176,22 +223,28 @@ class Transactions:
     def drop(self, transaction: Transaction, message: NewMessage | None) -> None:
         """Give up; *message* is a copy for whoever looks into the matter. Raises StoreError."""
         if message is None:
-            self._write_marks(transaction)
+            self.write_marks(transaction)
         else:
             self._put([message], partial(self._delivered, transaction))
         transaction.decision = Decision.ROLLBACK
 
-    def mark_again(self) -> None:
-        """Make good for marks that could not be stored. Raises StoreError."""
-        for transaction in [found for found in self._open.values() if found.settled and not found.marking]:
-            self._write_marks(transaction)
+    def write_marks(self, also: Transaction | None = None) -> None:
+        """Mark what has ended since the last time, and *also* what ends with its mark. Raises StoreError; then nothing has changed."""
+        ended = self._unmarked if also is None else [*self._unmarked, also]
+        if ended:
+            marked = [(transaction, list(transaction.places)) for transaction in ended]
+            self._put(self._mark_messages([place for _, places in marked for place in places]), partial(self._marked, marked))
+            self._unmarked, self._unmarked_bytes = [], 0
 
     def _end(self, transaction: Transaction, decision: Decision) -> None:
         """Raises StoreError; then the transaction stays as it is."""
         if decision is Decision.COMMIT:
-            self._put([committed(self.half_message(transaction), self._store_host)], partial(self._delivered, transaction))
+            ready = self._ready.get(transaction.queue_offset)
+            if ready is None:
+                ready = committed(self.half_message(transaction), self._store_host)
+            self._put([ready], partial(self._delivered, transaction))
         else:
-            self._write_marks(transaction)
+            self.write_marks(transaction)
         transaction.decision = decision
 
     def _delivered(self, transaction: Transaction, result: list[PutResult] | StoreError) -> None:
@@ -204,35 +257,52 @@ class Transactions:
         """Only the marks are missing."""
         transaction.settled = True
         self._answer(transaction, None)
-        self._try_to_mark(transaction)
+        self._mark_soon(transaction)
 
-    def _try_to_mark(self, transaction: Transaction) -> None:
+    def _mark_soon(self, transaction: Transaction) -> None:
+        self._unmarked.append(transaction)
+        self._unmarked_bytes += len(str(transaction.queue_offset)) + 1
+        if self._unmarked_bytes > MAX_MARK_BYTES:
+            self._mark_now()
+        elif not self._mark_due:
+            self._mark_due = True
+            self._later(MARK_AFTER_S, self._mark_in_time)
+
+    def _mark_in_time(self) -> None:
+        self._mark_due = False
+        self._mark_now()
+
+    def _mark_now(self) -> None:
         try:
-            self._write_marks(transaction)
+            self.write_marks()
         except StoreError as exc:
-            log.warning("an ended transaction is marked later: %s", exc)
+            self._mark_again(exc)
 
-    def _write_marks(self, transaction: Transaction) -> None:
-        """Raises StoreError."""
-        places = list(transaction.places)
-        self._put([self._mark(place) for place in places], partial(self._marked, transaction, places))
-        transaction.marking = True
+    def _mark_again(self, error: StoreError) -> None:
+        log.warning("%d ended transactions are marked later: %s", len(self._unmarked), error)
+        self._unmarked_bytes = 0
+        if not self._mark_due:
+            self._mark_due = True
+            self._later(MARK_AGAIN_S, self._mark_in_time)
 
-    def _marked(self, transaction: Transaction, places: list[int], result: list[PutResult] | StoreError) -> None:
-        transaction.marking = False
+    def _marked(self, marked: Sequence[tuple[Transaction, list[int]]], result: list[PutResult] | StoreError) -> None:
         if isinstance(result, StoreError):
-            if transaction.settled:
-                log.warning("an ended transaction is marked later: %s", result)
-            else:
-                self._failed(transaction, result)
+            self._unmarked += [transaction for transaction, _ in marked if transaction.settled]
+            for transaction, _ in marked:
+                if not transaction.settled:
+                    self._failed(transaction, result)
+            if self._unmarked:
+                self._mark_again(result)
             return
-        self._note_marks(transaction, places, result)
-        transaction.settled = True
-        if transaction.places:  # sent once more meanwhile
-            self._try_to_mark(transaction)
-        else:
-            del self._open[transaction.identity]
-            self._answer(transaction, None)
+        self._note_marks(result, [place for _, places in marked for place in places])
+        for transaction, places in marked:
+            self._leave_places(transaction, places)
+            transaction.settled = True
+            if transaction.places:  # sent once more meanwhile
+                self._mark_soon(transaction)
+            else:
+                del self._open[transaction.identity]
+                self._answer(transaction, None)
 
     def _failed(self, transaction: Transaction, error: StoreError) -> None:
         transaction.decision = None
@@ -248,15 +318,18 @@ class Transactions:
         for ended in waiting:
             ended(error)
 
-    def _note_marks(self, transaction: Transaction, places: Sequence[int], marks: Sequence[PutResult]) -> None:
-        for place, mark in zip(places, marks, strict=True):
-            self._note_mark(mark.queue_offset, (place,))
-            del self._places[place]
-            transaction.places.remove(place)
-
-    def _mark(self, place: int) -> NewMessage:
-        properties = b"TAGS\x01%b\x02" % MARK_TAG
-        return NewMessage(OP_HALF_TOPIC, 0, b"%d" % place, properties, 0, 0, self._now_ms(), self._store_host, self._store_host)
+    def _mark_messages(self, places: Sequence[int]) -> list[NewMessage]:
+        """Many places in one body, as Apache's brokers write them since 5.0; they read one without a comma as 4.9 wrote it."""
+        bodies, size = list[list[bytes]]([[]]), 0
+        for place in places:
+            text = b"%d" % place
+            size += len(text) + 1
+            if size > MAX_MARK_BYTES:
+                bodies.append([])
+                size = len(text) + 1
+            bodies[-1].append(text)
+        now, host = self._now_ms(), self._store_host
+        return [NewMessage(OP_HALF_TOPIC, 0, b",".join(body), _MARK_PROPERTIES, 0, 0, now, host, host) for body in bodies]
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -272,7 +345,7 @@ class Transactions:
         self._half_end = result[0].queue_offset + 1
         self._add_place(transaction, result[0])
         try:
-            self._put([self._mark(place) for place in old], partial(self._left, transaction, old, moved))
+            self._put(self._mark_messages(old), partial(self._left, transaction, old, moved))
         except StoreError as exc:
             self._left(transaction, old, moved, exc)
 
@@ -280,7 +353,8 @@ class Transactions:
         if isinstance(result, StoreError):
             log.warning("an old half message is marked together with its copy: %s", result)
         else:
-            self._note_marks(transaction, old, result)
+            self._note_marks(result, old)
+            self._leave_places(transaction, old)
         self._moved(transaction, None, moved)
 
     def _moved(self, transaction: Transaction, error: StoreError | None, moved: Ended) -> None:
@@ -318,12 +392,12 @@ class Transactions:
         if self._open:
             log.info("%d transactions are open", len(self._open))
 
-    def start(self, put: Put, store_host: bytes) -> None:
+    def start(self, put: Put, store_host: bytes, later: Later) -> None:
         """Mark those whose commit a crash left without its mark.
 
-        *put* stores messages, all or none, and calls back in the order of their offsets.
+        *put* stores messages, all or none, and calls back in the order of their offsets; *later* calls on the same thread.
         """
-        self._put, self._store_host = put, store_host
+        self._put, self._store_host, self._later = put, store_host, later
         for transaction in list(self._open.values()):
             if transaction.decision is Decision.COMMIT:
                 self._settle(transaction)
@@ -401,15 +475,23 @@ def identity_of_record(stored: StoredMessage) -> bytes:
 
 def committed(half: StoredMessage, store_host: bytes) -> NewMessage:
     """The message that consumers get. It keeps TRAN_MSG and __transactionId__, as in Java, whose clients look at them."""
-    topic, queue_id = _real_place(half)
-    properties = decode_properties(half.properties)
-    for name in (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC):
-        properties.pop(name, None)
-    sys_flag = half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
-    return NewMessage(
-        topic, queue_id, half.body, encode_properties(properties), sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
+    message = NewMessage(
+        half.topic, half.queue_id, half.body, half.properties, half.sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
         half.reconsume_times, half.commitlog_offset,
     )  # fmt: skip
+    return _for_consumers(message, decode_properties(half.properties))
+
+
+def _for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage:
+    """*half* as it is committed; *properties* are its own."""
+    topic, queue = properties[PropertyName.REAL_TOPIC], properties[PropertyName.REAL_QUEUE_ID]
+    text = encode_properties({name: value for name, value in properties.items() if name not in _BESIDE})
+    sys_flag = half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
+    return half._replace(topic=topic, queue_id=int(queue), properties=text, sys_flag=sys_flag)
+
+
+def _memory(ready: NewMessage) -> int:
+    return _OBJECT_BYTES + len(ready.body) + len(ready.properties)
 
 
 def _real_place(half: StoredMessage) -> tuple[str, int]:
@@ -429,7 +511,8 @@ def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
     if PropertyName.PRODUCER_GROUP not in properties:
         return None
     identity = identity_of(stored.topic, properties, stored.born_timestamp_ms, stored.body_crc)
-    return Transaction(identity, stored.commitlog_offset, stored.store_timestamp_ms, _immunity_ms(properties), [place])
+    group = properties[PropertyName.PRODUCER_GROUP]
+    return Transaction(identity, group, stored.commitlog_offset, stored.store_timestamp_ms, _immunity_ms(properties), [place])
 
 
 def _immunity_ms(properties: Mapping[str, str]) -> int | None:

@@ -32,7 +32,7 @@ from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
 from ogive.broker.schedule import check_delivery, delayed
 from ogive.broker.timers import DELAY_MS, DELAY_SEC, DELIVER_MS, TIMES_BYTES, recall_handle, timed
 from ogive.broker.transactions import redirect_half
-from ogive.errors import ProtocolError, ResponseCode, StoreError
+from ogive.errors import OgiveError, ProtocolError, ResponseCode
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.connection import Connection
@@ -178,10 +178,10 @@ def _put_elsewhere(ctx: Context, message: NewMessage, topic: str, done: PutDone)
 
 def _stored(
     ctx: Context, connection: Connection, command: RemotingCommand, topic: str, queue_id: int, key: str, recall: str | None, started: float,
-    result: list[PutResult] | StoreError,
+    result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
     ctx.sends_waiting -= 1
-    if isinstance(result, StoreError):
+    if isinstance(result, OgiveError):
         ctx.traffic.failed += 1
         refuse(connection, command, result)
         return
@@ -199,7 +199,7 @@ def _stored(
 
 def _placed(
     ctx: Context, connection: Connection, command: RemotingCommand, topic: str, key: str, started: float, queue_id: int,
-    result: list[PutResult] | StoreError,
+    result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
     """_stored() for a message that may have been stored before, perhaps in another queue."""
     _stored(ctx, connection, command, topic, queue_id, key, None, started, result)
@@ -294,7 +294,9 @@ def _redirect(
         topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
         queue_id = 0
         properties[PropertyName.DELAY] = "-1"
-    key = properties.setdefault(PropertyName.UNIQ_KEY, secrets.token_hex(16).upper())
+    if PropertyName.UNIQ_KEY not in properties:
+        properties[PropertyName.UNIQ_KEY] = secrets.token_hex(16).upper()
+    key = properties[PropertyName.UNIQ_KEY]
     for entry in ctx.own_properties.split("\x02"):
         properties.pop(entry.partition("\x01")[0], None)
     if _is_transactional(properties, topic, reconsume_times):
@@ -360,7 +362,7 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
 
 def _placed_batch(
     ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
-    result: list[PutResult] | StoreError,
+    result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
     """_stored_batch() for messages some of which may have been stored before."""
     _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
@@ -376,10 +378,10 @@ def _refuse_special_item(properties: bytes) -> None:
 
 def _stored_batch(
     ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float,
-    result: list[PutResult] | StoreError,
+    result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
     ctx.sends_waiting -= 1
-    if isinstance(result, StoreError):
+    if isinstance(result, OgiveError):
         ctx.traffic.failed += 1
         refuse(connection, command, result)
         return
