@@ -1,6 +1,7 @@
 import errno
 import itertools
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -505,3 +506,19 @@ def test_a_death_while_segments_made_ahead_are_removed_does_not_stop_the_next_st
         MessageStore.open(config, fs=dying)
     with Driver(config, dying.copy(), threaded=False) as again:
         assert again.bodies() == [b"kept"]
+
+
+def test_short_write_of_the_owner_is_answered_inside_submit(tmp_path: Path) -> None:
+    """With flush=async, once the thread has opened the segment and written its zeros: nobody is woken for it."""
+    with Driver(StoreConfig(root=tmp_path, flush="async")) as driver:
+        give_up = time.monotonic() + 60.0
+        while True:
+            answers = driver.post(message())
+            if answers and driver._reports.empty():
+                break
+            driver.wait(answers)
+            driver.settle()
+            assert time.monotonic() < give_up
+        (result,) = answers
+        assert isinstance(result, list)
+        assert driver.store.max_offset("T", 0) == result[0].queue_offset + 1

@@ -53,6 +53,7 @@ _MAX_INT: Final = 0x7FFFFFFF
 _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """What a message that waits in one of these topics may grow by when it is delivered."""
+_new_message: Final = tuple.__new__  # an eighth of what _replace() costs, for each message of a batch
 _LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
 _UNIQ_KEY_CHARS: Final = len(_UNIQ_KEY)
@@ -344,12 +345,13 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
     if not items:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
     messages = []
-    for item in items:
-        if len(item.properties) > MAX_PROPERTIES_BYTES:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(item.properties)} bytes of properties in a batch are over the limit")
-        if b"DELAY\x01" in item.properties or b"TRAN_MSG\x01" in item.properties or b"TIMER_" in item.properties:
-            _refuse_special_item(item.properties)
-        messages.append(draft._replace(flag=item.flag, body=item.body, properties=item.properties))
+    topic, queue_id, _, _, sys_flag, *shared = draft[:5] + draft[6:]
+    for flag, body, properties in items:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(properties)} bytes of properties in a batch are over the limit")
+        if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_" in properties:
+            _refuse_special_item(properties)
+        messages.append(_new_message(NewMessage, (topic, queue_id, body, properties, sys_flag, flag, *shared)))
     if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     key, started = own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
