@@ -44,6 +44,7 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "msgspec": {"client"},  # where a user's own class is one of its structs
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
+    "py4j": {"spark"},
     "pyarrow": {"spark", "demo"},
     "pyspark": {"spark", "demo", "pipelines"},
     "pytest": {"testing"},

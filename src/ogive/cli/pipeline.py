@@ -13,13 +13,17 @@ from ogive.cli.contexts import Context
 from ogive.cli.groups import instant
 from ogive.cli.output import print_json
 from ogive.client.credentials import read_credentials, trusting
-from ogive.errors import InvalidOption, NoRoute
-from ogive.model import dlq_topic, validate_group
+from ogive.errors import InvalidOption, NoNameServer, NoRoute
+from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
 
 EXIT_DIFFERENT: Final = 3
 
 try:
     from ogive import pipelines
+    from ogive.pipelines.mirror import refuse_itself as refuse_mirror
+    from ogive.pipelines.reconcile import ARCHIVE, archived
+    from ogive.pipelines.replay import refuse_itself as refuse_replay
+    from ogive.spark.options import access_of
 except ModuleNotFoundError as exc:
     raise InvalidOption(f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
 
@@ -39,9 +43,12 @@ def replay(options: argparse.Namespace) -> int:
     since, until = (
         None if text is None else instant(name, text) for name, text in (("--since", options.since), ("--until", options.until))
     )
-    _ask(options, _topics_of(options.source))
     here = _source(options)
     target, target_security = _other(options, options.target) if options.target else here.values()
+    refuse_replay(options.source, options.to, here["name_server"], target)
+    _ask(options, _topics_of(options.source))
+    if options.target:
+        _ask_target(target, target_security, options.to or AUTO_CREATE_TOPIC)
     return _run(
         options,
         lambda spark, stop: pipelines.replay(
@@ -67,7 +74,9 @@ def redrive(options: argparse.Namespace) -> int:
 def mirror(options: argparse.Namespace) -> int:
     here = _source(options)
     target, target_security = _other(options, options.target)
+    refuse_mirror(here["name_server"], target, options.prefix)
     _ask(options, options.topics)
+    _ask_target(target, target_security, options.prefix + options.topics[0])
     return _run(
         options,
         lambda spark, stop: pipelines.mirror(
@@ -81,7 +90,13 @@ def mirror(options: argparse.Namespace) -> int:
 
 def trace_report(options: argparse.Namespace) -> int:
     since = None if options.since is None else instant("--since", options.since)
-    _ask(options, [options.trace_topic])
+    try:
+        _ask(options, [options.trace_topic])
+    except NoRoute:
+        raise InvalidOption(
+            f"there are no traces: the topic {options.trace_topic} does not exist. Switch tracing on in producers and consumers "
+            "(trace=True in their settings), or name another topic with --trace-topic"
+        ) from None
     return _run(
         options,
         lambda spark, _: pipelines.trace_report(
@@ -94,7 +109,11 @@ def trace_report(options: argparse.Namespace) -> int:
 def reconcile(options: argparse.Namespace) -> int:
     """3 when the sides differ."""
     _, other_security = _other(options, "")
-    _ask(options, [topic for side in (options.left, options.right) if "@" not in side for topic in _topics_of(side)])
+    for side in (options.left, options.right):
+        topic, _, server = side.partition("@")
+        if server and not side.startswith(ARCHIVE):
+            _ask_other(side, server, other_security, topic)
+    _ask(options, [topic for side in (options.left, options.right) for topic in _topics_of(side) if "@" not in topic])
     return _run(
         options,
         lambda spark, _: pipelines.reconcile(
@@ -122,7 +141,11 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
 
 
 def _topics_of(place: str) -> list[str]:
-    return [] if place.startswith("archive:") else [place]
+    """Raises InvalidOption for an archive that is not there."""
+    if place.startswith(ARCHIVE):
+        archived(place)
+        return []
+    return [place]
 
 
 def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
@@ -130,6 +153,21 @@ def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
     with ogive.Admin(client=client_config(options)) as admin:
         for topic in topics:
             admin.route(topic)
+
+
+def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
+    """Whether the cluster that gets messages answers; *topic* may be a new one there. Raises InvalidOption."""
+    with contextlib.suppress(NoRoute):
+        _ask_other("--target", name_server, security, topic)
+
+
+def _ask_other(option: str, name_server: str, security: dict[str, str], topic: str) -> None:
+    """`_ask` for another cluster, which *option* names. Raises InvalidOption where it does not answer, and NoRoute."""
+    with ogive.Admin(client=access_of({**security, "nameServer": name_server}).client()) as admin:
+        try:
+            admin.route(topic)
+        except NoNameServer as exc:
+            raise InvalidOption(f"{option}: {exc}") from None
 
 
 def _run(options: argparse.Namespace, job: pipelines.Job) -> int:

@@ -1,10 +1,13 @@
 """The options of ``ogive pipeline NAME``; nothing here needs Spark, so that ``--help`` answers at once."""
 
 import argparse
+import math
 from typing import Final
 
 from ogive.cli.options import Commands, add_cluster, add_command, add_group
 
+_TIME: Final = "2026-11-01T08:00 (local, or with Z for UTC)"
+_DAY_S: Final = 86_400
 _COLUMNS: Final = "columns: topic, brokerName, queueId, queueOffset, keys, tags, body, properties, bornTimestamp, storeTimestamp"
 
 
@@ -35,7 +38,7 @@ def _archive(names: Commands) -> argparse.ArgumentParser:
     one.add_argument("--topic", action="append", required=True, dest="topics", metavar="TOPIC", help="may be given several times")
     one.add_argument("--to", required=True, metavar="DIR", help="the archive; its progress is in it")
     one.add_argument("--group", metavar="GROUP", help="a consumer group that shows the progress (ogive lag)")
-    one.add_argument("--every", type=float, metavar="SECONDS", help="go on until Ctrl-C, a round every so many seconds")
+    one.add_argument("--every", type=_seconds, metavar="SECONDS", help="go on until Ctrl-C, a round every so many seconds")
     one.add_argument("--max-rows", type=_above_zero, default=500_000, metavar="N", help="messages of one batch (default: 500000)")
     one.add_argument("--allow-loss", action="store_true", help="go on where messages were deleted before they were archived")
     return one
@@ -54,7 +57,7 @@ def _replay(names: Commands) -> argparse.ArgumentParser:
     one.add_argument("--target", metavar="HOST:PORT", help="the cluster to send to (default: --name-server)")
     _add_other(one, "--target")
     one.add_argument("--state", required=True, metavar="DIR", help="keeps the progress, so that a restart goes on")
-    one.add_argument("--since", metavar="TIME", help="only what was stored since a time such as 2026-11-01T08:00")
+    one.add_argument("--since", metavar="TIME", help=f"only what was stored since a time such as {_TIME}")
     one.add_argument("--until", metavar="TIME", help="only what was stored before that time (default: the start of the first run)")
     one.add_argument(
         "--where", default="true", metavar="SQL", help=f"only messages for which this is true, for example \"tags = 'paid'\"; {_COLUMNS}"
@@ -114,7 +117,7 @@ def _trace_report(names: Commands) -> argparse.ArgumentParser:
     )
     one.add_argument("--to", required=True, metavar="FILE", help="the page")
     one.add_argument("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="default: RMQ_SYS_TRACE_TOPIC")
-    one.add_argument("--since", metavar="TIME", help="only traces stored since a time such as 2026-11-01T08:00")
+    one.add_argument("--since", metavar="TIME", help=f"only traces stored since a time such as {_TIME}")
     one.add_argument("--bucket", default="1 minute", metavar="TIME", help="step of the time axis (default: 1 minute)")
     return one
 
@@ -155,6 +158,16 @@ def _add_other(one: argparse.ArgumentParser, other: str) -> None:
     """No cluster is shown the credentials of another: those of --credentials are not for this one."""
     one.add_argument("--target-credentials", metavar="FILE", help=f"as --credentials, for {other}")
     one.add_argument("--target-cafile", metavar="FILE", help=f"as --cafile, for {other}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _DAY_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, above zero and at most a day")
+    return seconds
 
 
 def _above_zero(text: str) -> int:

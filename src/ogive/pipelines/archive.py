@@ -74,7 +74,7 @@ def archive(
         query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
         def report(rows: int, progress: Mapping[str, Any]) -> None:
-            say(f"{rows:,} messages archived, {lag(progress):,} behind")
+            say(f"{rows:,} messages archived{lag(progress)}")
 
         rows = watch(spark, query, stop, report)
         summary.read += rows

@@ -30,8 +30,7 @@ def mirror(
 
     *group* shows the progress and the lag at the source. A topic that the target has not is made with as many queues.
     """
-    if source == target and not prefix:
-        raise InvalidOption("source and target are one cluster: give the copies another name with a prefix")
+    refuse_itself(source, target, prefix)
     summary = Summary("mirror", dry_run=dry_run)
     if dry_run:
         left = waiting(source, security, topics, positions(state))
@@ -71,7 +70,7 @@ def mirror(
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second, {lag(progress):,} behind")
+        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second{lag(progress)}")
 
     summary.read = summary.written = watch(spark, query, stop, report, at_once=idempotent)
     summary.stopped = stop.asked and not follow
@@ -79,6 +78,12 @@ def mirror(
     summary.figures["lag"] = behind
     summary.notes.append(f"{behind:,} behind the source")
     return summary
+
+
+def refuse_itself(source: str, target: str, prefix: str) -> None:
+    """Raises InvalidOption where a topic would be copied into itself."""
+    if source == target and not prefix:
+        raise InvalidOption("source and target are one cluster: give the copies other names with --prefix")
 
 
 def prepare(source: Security, topic: str, target: Security, name: str) -> None:

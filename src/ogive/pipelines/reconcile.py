@@ -16,21 +16,31 @@ from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 
 EXAMPLES: Final = 5
+ARCHIVE: Final = "archive:"
 
 
 def messages(spark: SparkSession, place: str, *, name_server: str, security: Security = OPEN, other_security: Security = OPEN) -> DataFrame:
     """*place* is ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT`` of another
     cluster, which is reached with *other_security*.
     """
-    if place.startswith("archive:"):
-        folder, _, topic = place.removeprefix("archive:").partition("#")
-        if not any(Path(folder).glob("topic=*")):
-            raise InvalidOption(f"{folder} holds no archive; `ogive pipeline archive` makes one")
+    if place.startswith(ARCHIVE):
+        folder, topic = archived(place)
         rows = spark.read.schema(SCHEMA).parquet(folder)
         return rows.where(f.col("topic") == topic) if topic else rows
     topic, _, server = place.partition("@")
     options = {**other_security, "nameServer": server} if server else {**security, "nameServer": name_server}
     return spark.read.format("rocketmq").options(**options).load(topic)
+
+
+def archived(place: str) -> tuple[str, str]:
+    """Folder and topic ("" for all) of ``archive:FOLDER#TOPIC``. Raises InvalidOption where that is not."""
+    folder, _, topic = place.removeprefix(ARCHIVE).partition("#")
+    topics = sorted(path.name.removeprefix("topic=") for path in Path(folder).glob("topic=*"))
+    if not topics:
+        raise InvalidOption(f"{folder} holds no archive; `ogive pipeline archive` makes one")
+    if topic and topic not in topics:
+        raise InvalidOption(f"the archive {folder} has no topic {topic}, only {', '.join(topics[:10])}")
+    return folder, topic
 
 
 def reconcile(

@@ -37,8 +37,7 @@ def replay(
     """
     summary = Summary("replay", dry_run=dry_run)
     done = _progress(state, source=source, target=target, to=to, where=where, since=since, until=until)
-    if to is None and not source.startswith("archive:") and name_server == target:
-        raise InvalidOption("a topic would be replayed into itself; name another one with --to")
+    refuse_itself(source, to, name_server, target)
     since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))
     rows = messages(spark, source, name_server=name_server, security=security).where(where)
     rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
@@ -82,6 +81,12 @@ def replay(
     summary.skipped += Counter()  # drops the reasons with no message
     rows.unpersist()
     return summary
+
+
+def refuse_itself(source: str, to: str | None, name_server: str, target: str) -> None:
+    """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names it."""
+    if to is None and not source.startswith("archive:") and name_server == target:
+        raise InvalidOption("a topic would be replayed into itself; name another one with --to")
 
 
 def numbered(rows: DataFrame, done: dict[str, int]) -> DataFrame:

@@ -9,17 +9,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ogive.errors import OgiveError
 from ogive.pipelines.summary import Summary
 from ogive.spark import session
-from ogive.spark.failures import reason
+from ogive.spark.failures import ending
 from ogive.spark.offsets import behind
 from ogive.spark.options import access_of
 from ogive.spark.rpc import Cluster, cluster
+from ogive.spark.session import NO_BAR, quiet
 from ogive.spark.stopping import Stop
 
 Say = Callable[[str], None]
@@ -38,15 +38,11 @@ Job = Callable[[SparkSession, Stop], Summary]
 def run(job: Job, *, master: str, memory: str, say: Say) -> Summary:
     """*job* in a Spark session of its own, ended cleanly by Ctrl-C. Raises OgiveError, also for what Spark failed with."""
     say("starting Spark")
-    spark = session("ogive pipeline", master=master, memory=memory)
+    quiet()
+    spark = session("ogive pipeline", master=master, memory=memory, config=NO_BAR)
     spark.sparkContext.setLogLevel("ERROR")
-    try:
-        with Stop() as stop:
-            return job(spark, stop)
-    except PySparkException as exc:
-        raise OgiveError(reason(str(exc))) from exc
-    finally:
-        spark.stop()
+    with ending(spark), Stop() as stop:
+        return job(spark, stop)
 
 
 def watch(
@@ -81,9 +77,11 @@ def watch(
     return sum(batches.values())
 
 
-def lag(progress: Mapping[str, Any]) -> int:
-    """Messages behind the end of the topics, by the progress of a query over one source; 0 where Spark does not know it yet."""
-    return sum(behind(progress["sources"][0]).values())
+def lag(progress: Mapping[str, Any]) -> str:
+    """How far a query over one source is behind the end of its topics, to stand at the end of a line; nothing where Spark does not know it
+    yet: of a batch that an earlier run had begun."""
+    queues = behind(progress["sources"][0])
+    return f", {sum(queues.values()):,} behind" if queues else ""
 
 
 def last_batch(checkpoint: Path) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,8 +26,9 @@ from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
 from ogive.spark import session
 from ogive.spark.access import Access
-from ogive.spark.failures import reason
+from ogive.spark.failures import ending, reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
+from ogive.spark.session import NO_BAR, quiet
 from ogive.spark.stopping import Stop
 from ogive.wire.bodies import TopicConfig
 
@@ -139,18 +140,11 @@ def run_listeners(
     Raises InvalidOption for what only the other engine does, OgiveError for a job that keeps failing.
     """
     access = client if isinstance(client, Access) else Access.of(client)
-    settings = ClientConfig(namespace=access.namespace.name or None) if isinstance(client, Access) else client
-    here = access.client(settings)
-    bare = replace(settings, credentials=None, ssl=False)
-    groups: dict[str, list[AnyListener]] = {}
-    for one in listeners:
-        groups.setdefault(one.config.group, []).append(one)
+    bare = replace(_settings(client), credentials=None, ssl=False)
     spark.dataSource.register(ListenerSource)
     tasks = partitions or spark.sparkContext.defaultParallelism
     jobs: dict[str, GroupJob] = {}
-    for group, ours in groups.items():
-        check(ours)
-        prepare(here, ours)
+    for group, ours in prepared(listeners, client).items():
         jobs[group] = GroupJob(spark, Work(bare, tuple(ours), tasks), access, checkpoint / group, say, once=once)
     for job in jobs.values():
         job.start()
@@ -176,22 +170,35 @@ def serve(
     memory: str = "1g", py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
 ) -> dict[str, Totals]:  # fmt: skip
     """`run_listeners` in a Spark session of its own, until Ctrl-C or SIGTERM."""
+    prepared(listeners, client)  # what cannot work is told at once, not when Spark has started
     say("starting Spark")
     here = str(Path.cwd())  # where the listeners' module was found: Spark's processes look there, too
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
-    spark = session("ogive run", master=master, memory=memory)
+    quiet()
+    spark = session("ogive run", master=master, memory=memory, config=NO_BAR)
     spark.sparkContext.setLogLevel("ERROR")
     for file in py_files:
         spark.sparkContext.addPyFile(file)
-    try:
-        with Stop() as stop:
-            return run_listeners(
-                spark, listeners, client=client, checkpoint=checkpoint.absolute(), stop=stop, say=say, wait_s=wait_s, once=once
-            )
-    except PySparkException as exc:
-        raise OgiveError(reason(str(exc))) from exc
-    finally:
-        spark.stop()
+    with ending(spark), Stop() as stop:
+        return run_listeners(
+            spark, listeners, client=client, checkpoint=checkpoint.absolute(), stop=stop, say=say, wait_s=wait_s, once=once
+        )
+
+
+def prepared(listeners: Sequence[AnyListener], client: ClientConfig | Access) -> dict[str, list[AnyListener]]:
+    """*listeners* by group, all of which can run: see `check` and `prepare`, also for what they raise."""
+    here = client.client(_settings(client)) if isinstance(client, Access) else Access.of(client).client(client)
+    groups: dict[str, list[AnyListener]] = {}
+    for one in listeners:
+        groups.setdefault(one.config.group, []).append(one)
+    for ours in groups.values():
+        check(ours)
+        prepare(here, ours)
+    return groups
+
+
+def _settings(client: ClientConfig | Access) -> ClientConfig:
+    return ClientConfig(namespace=client.namespace.name or None) if isinstance(client, Access) else client
 
 
 def check(listeners: Sequence[AnyListener]) -> None:

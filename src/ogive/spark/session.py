@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ogive.spark.java import find_java
@@ -19,6 +20,9 @@ _SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.session.timeZone": "UTC",
 }
+
+NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}
+"""For a command that says how far it is in lines of its own, which Spark's bar would cut into, also in a log file."""
 
 
 def session(
@@ -49,3 +53,9 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def quiet() -> None:
+    """Before `session`, for a command: Spark's Java process shows errors only, unless the user's Spark has settings of its own."""
+    if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():
+        os.environ.setdefault("LOG4J_CONFIGURATION_FILE", Path(__file__).with_name("log4j2.properties").as_uri())

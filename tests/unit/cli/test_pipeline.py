@@ -10,9 +10,11 @@ import trustme
 
 pytest.importorskip("pyspark")
 
+import ogive
 from ogive import pipelines
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
+from ogive.errors import NoNameServer
 from ogive.pipelines import Stop, Summary
 from ogive.testing.fake_broker import FakeBroker
 
@@ -60,6 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
         monkeypatch.setattr(pipelines, name, job(name))
     monkeypatch.setattr(pipelines, "run", lambda work, **_: work(None, Stop()))
     monkeypatch.setattr("ogive.cli.pipeline._ask", lambda *_: None)
+    monkeypatch.setattr("ogive.cli.pipeline._ask_other", lambda *_: None)
     return calls
 
 
@@ -118,5 +121,55 @@ async def test_a_topic_that_is_not_there_is_told_before_spark_starts(capsys: pyt
         for name in COMMANDS.keys() - {"redrive"}:  # a group without dead letters has no topic of them
             assert await asyncio.to_thread(main, ["pipeline", name, *COMMANDS[name], "-n", broker.address]) == 1
             err = capsys.readouterr().err
-            assert "has no route" in err
+            assert ("trace=True" if name == "trace-report" else "has no route") in err
             assert "starting Spark" not in err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon", "86401"])
+def test_rounds_are_seconds_apart(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["pipeline", "archive", "--topic", "T", "--to", "d", "--every", seconds])
+    assert "above zero and at most a day" in capsys.readouterr().err
+
+
+def test_an_archive_that_is_not_there_is_told_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "replay", "--from", f"archive:{tmp_path}/nothing", "--state", "s", "-n", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == f"ogive: {tmp_path}/nothing holds no archive; `ogive pipeline archive` makes one\n"
+    (tmp_path / "topic=FLIGHTS").mkdir()
+    assert main(["pipeline", "reconcile", f"archive:{tmp_path}#FLIGHT", "T", "-n", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == f"ogive: the archive {tmp_path} has no topic FLIGHT, only FLIGHTS\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "topic"),
+    [
+        (["mirror", "--topic", "T", "--target", "127.0.0.1:1", "--state", "s"], "--target", "T"),
+        (["replay", "--from", "T", "--to", "U", "--target", "127.0.0.1:1", "--state", "s"], "--target", "U"),
+        (["reconcile", "T", "U@127.0.0.1:1"], "U@127.0.0.1:1", "U"),
+    ],
+)
+def test_another_cluster_that_does_not_answer_is_told_before_spark_starts(
+    command: list[str], option: str, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: ogive.Admin, topic: str) -> None:
+        raise NoNameServer(f"nobody has {topic}")
+
+    monkeypatch.setattr("ogive.cli.pipeline._ask", lambda *_: None)
+    monkeypatch.setattr(ogive.Admin, "route", refuse)
+    assert main(["pipeline", *command]) == 1
+    assert capsys.readouterr().err == f"ogive: {option}: nobody has {topic}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["mirror", "--topic", "T", "--target", "here:1", "--state", "s"], "other names with --prefix"),
+        (["replay", "--from", "T", "--state", "s"], "name another one with --to"),
+    ],
+)
+def test_a_topic_that_would_be_copied_into_itself_is_told_before_spark_starts(
+    command: list[str], said: str, asked: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", *command, "-n", "here:1"]) == 1
+    assert said in capsys.readouterr().err
+    assert not asked

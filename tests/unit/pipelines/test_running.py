@@ -32,5 +32,6 @@ def test_lag_is_what_lies_behind_the_last_batch() -> None:
     def progress(**source: Any) -> dict[str, Any]:
         return {"sources": [source]}
 
-    assert lag(progress(latestOffset=offset(10, 5, 3), endOffset=offset(4, 5))) == 9
-    assert lag(progress(latestOffset=None, endOffset=offset(4))) == 0
+    assert lag(progress(latestOffset=offset(10, 5, 3000), endOffset=offset(4, 5))) == ", 3,006 behind"
+    assert lag(progress(latestOffset=offset(4), endOffset=offset(4))) == ", 0 behind"
+    assert lag(progress(latestOffset=None, endOffset=offset(4))) == ""  # not known, which is not none

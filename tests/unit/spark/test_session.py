@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,9 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
 from ogive.spark.java import check_java, find_java, java_version, without_incubator
+from ogive.spark.session import quiet
+
+LOGGING = "LOG4J_CONFIGURATION_FILE"
 
 
 def run(code: str) -> str:
@@ -163,3 +168,19 @@ def test_without_spark_a_session_says_what_to_install() -> None:
     hidden = "import sys, ogive.spark; sys.modules['pyspark'] = None"
     said = run(f"{hidden}\ntry: ogive.spark.session()\nexcept ModuleNotFoundError as exc: print(exc)")
     assert "is not installed: pip install 'ogive[spark]'" in said
+
+
+def test_a_command_keeps_the_start_of_spark_off_the_terminal_unless_spark_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop(LOGGING, None)
+    quiet()
+    settings = Path(urllib.request.url2pathname(urllib.parse.urlsplit(os.environ[LOGGING]).path))
+    assert "rootLogger.level = error" in settings.read_text("utf-8")
+    os.environ[LOGGING] = "mine"
+    quiet()
+    assert os.environ.pop(LOGGING) == "mine"
+    os.environ["SPARK_CONF_DIR"] = "/etc/spark"
+    quiet()
+    assert LOGGING not in os.environ
