@@ -75,6 +75,7 @@ class Book:
         self.figures: dict[str, Figures] = {}
         self.faults: list[str] = []
         self.stuck = False  # whether something that was left alone may still run
+        self.enter: Callable[[], object] = lambda: None  # what each measurement's thread does first
         self._began = time.monotonic()
         self._deadline = self._began + 60 * minutes
         self._peer = ""
@@ -121,6 +122,7 @@ class Book:
 
         def run() -> None:
             try:
+                self.enter()
                 work()
             except BaseException as exc:  # noqa: BLE001  # handed on below
                 raised.append(exc)
@@ -178,6 +180,7 @@ def main() -> int:
 def run(book: Book, peers: "tuple[str, ...] | list[str]", divisor: int, directory: Path, log: Path) -> None:
     book.say("starting Spark")
     spark = start_spark("kafka" in peers, log)
+    book.enter = partial(activate, spark)
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a session that this process has started has one
     ended = False
     try:
@@ -215,6 +218,12 @@ def start_spark(with_kafka: bool, log: Path) -> "SparkSession":
     spark.sparkContext.setLogLevel("ERROR")
     ogive.spark.register(spark)  # on a busy machine Spark's own search, which has 10 s and is made once, may find nothing
     return spark
+
+
+def activate(spark: "SparkSession") -> None:
+    """Spark looks for data sources in Python only in the session that is active in the thread, and a new thread has none."""
+    session: Any = spark
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 @contextmanager

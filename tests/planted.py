@@ -11,7 +11,7 @@ from typing import Final
 from tests.never.mutations import ROOT, Mutation, StaleRow, run
 
 POWER, FAULTS, DAMAGE = "rel/test_store_power_loss.py", "rel/test_store_faults.py", "rel/test_store_damage.py"
-FIRST_ERROR: Final = f"{FAULTS}::test_after_the_first_io_error_nothing_is_acknowledged[fdatasync-commitlog-1]"
+FIRST_ERROR: Final = f"{FAULTS}::test_after_the_first_io_error_nothing_is_acknowledged[quick-fdatasync-commitlog-1]"
 ONE_BIT: Final = f"{DAMAGE}::test_one_flipped_bit_costs_at_most_its_record[False]"
 REFUSE: Final = '            self._fail("writing the commit log", exc, groups)\n            return\n'
 

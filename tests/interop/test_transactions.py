@@ -80,8 +80,11 @@ def load(name_server: str) -> None:
         return list(re.finditer(r"Check: (\d+) .*?UnexpectedCheck: (\d+) .*?DuplicatedCheck: (\d+)", client.printed().other))
 
     with apache.JavaClient("org.apache.rocketmq.example.benchmark.TransactionProducer", *arguments) as client:
-        asked = lambda: any(int(report[1]) > 0 for report in reports(client))  # noqa: E731
-        wait_until(asked, client._process, client._output, "report of checks", 120.0)
+
+        def some_were_asked_about() -> bool:
+            return any(int(report[1]) > 0 for report in reports(client))
+
+        wait_until(some_were_asked_about, client._process, client._output, "report of checks", 120.0)
         for report in reports(client):
             assert (report[2], report[3]) == ("0", "0"), client.printed().other
 

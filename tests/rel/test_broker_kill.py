@@ -19,6 +19,7 @@ from tests.peers import our_broker
 TOPIC = "Ledger"
 PRODUCERS = 4
 PAUSE_S = 0.002
+MAX_BATCH = 8  # of the long size
 
 
 @dataclass(slots=True)
@@ -62,28 +63,38 @@ def make_body(producer: int, number: int) -> bytes:
     return b"%08x" % zlib.crc32(text) + text
 
 
-async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event) -> None:
-    """One message after another with one sharding key; an attempt whose outcome is not success is never sent again."""
-    number = 0
+async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event, max_batch: int) -> None:
+    """One message or batch after another with one sharding key; an attempt whose outcome is not success is never sent again."""
+    key, number, sizes = f"producer-{index}", 0, random.Random(index)
     while not stop.is_set():
-        body = make_body(index, number)
-        ledger.attempted.add(body)
+        bodies = [make_body(index, number + i) for i in range(sizes.randint(1, max_batch))]
+        ledger.attempted.update(bodies)
         try:
-            await producer.send(TOPIC, body, sharding_key=f"producer-{index}", timeout_s=1.0)
-            ledger.acknowledged.add(body)
+            if len(bodies) == 1:
+                await producer.send(TOPIC, bodies[0], sharding_key=key, timeout_s=1.0)
+            else:
+                await producer.send_batch(TOPIC, bodies, sharding_key=key, timeout_s=1.0)
+            ledger.acknowledged.update(bodies)
         except OgiveError:
             await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
-        number += 1
+        number += len(bodies)
         await asyncio.sleep(PAUSE_S)
 
 
 @pytest.mark.rel
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("flush", ["sync", "async"])
-@pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.quick), pytest.param(100, marks=pytest.mark.nightly)])
-async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills: int) -> None:
-    """T1. Four producers, a concurrent and an orderly group of two members each."""
+@pytest.mark.parametrize(
+    ("kills", "each_life", "max_batch"),
+    [
+        pytest.param(10, 20, 1, marks=pytest.mark.quick, id="10"),
+        pytest.param(100, 600, MAX_BATCH, marks=pytest.mark.nightly, id="100"),  # with both ways to flush over 100,000 messages
+    ],
+)
+async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills: int, each_life: int, max_batch: int) -> None:
+    """T1. Four producers, a concurrent and an orderly group of two members each; *each_life* messages are acknowledged between two kills
+    at least."""
     seed = 20130101
     chance = random.Random(seed)
     ledger = Ledger()
@@ -109,9 +120,9 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills
             aio.PushConsumer(*listeners, name_server=server),
         ):
             stop = asyncio.Event()
-            producing = [asyncio.create_task(produce(producer, i, ledger, stop)) for i in range(PRODUCERS)]
+            producing = [asyncio.create_task(produce(producer, i, ledger, stop, max_batch)) for i in range(PRODUCERS)]
             for _ in range(kills):
-                await until_acknowledged(ledger, len(ledger.acknowledged) + 20)
+                await until_acknowledged(ledger, len(ledger.acknowledged) + each_life)
                 await asyncio.sleep(chance.uniform(0.1, 0.9))
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)

@@ -7,7 +7,7 @@ import os
 import random
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -156,16 +156,16 @@ async def test_clients_that_come_beat_and_break_off_leave_nothing(server: Broker
         await until("the descriptors are back", lambda: descriptors() <= before + 5)
 
 
-@contextlib.contextmanager
-def silent(port: int, count: int) -> Iterator[list[socket.socket]]:
-    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-    try:
-        for one in held:
-            one.setblocking(False)
-        yield held
-    finally:
-        for one in held:
-            one.close()
+async def silent(port: int, count: int, until: contextlib.ExitStack) -> list[socket.socket]:
+    """Connected by a thread, for the server is on this loop: it would accept nobody while the loop connects, and its queue is short."""
+
+    def come() -> list[socket.socket]:
+        return [until.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
+
+    held = await asyncio.to_thread(come)
+    for one in held:
+        one.setblocking(False)
+    return held
 
 
 def is_closed(one: socket.socket) -> bool:
@@ -189,8 +189,8 @@ async def test_who_never_finishes_a_frame_is_closed_and_holds_up_nobody(count: i
     server = Server(echo, limits=ServerLimits(first_frame_s=2.0, max_connections_per_address=20_000))
     await server.start()
     asked = 0
-    with figures("T37", nightly=count > 300, attempts=count) as line, silent(server.port, count) as held:
-        left, at = list(held), 0
+    with figures("T37", nightly=count > 300, attempts=count) as line, contextlib.ExitStack() as stack:
+        left, at = await silent(server.port, count, stack), 0
         async with asyncio.timeout(max(DEADLINE_S, count / 8)):
             while left:
                 for one in left[::2]:
@@ -223,7 +223,8 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(tmp_
     pull = encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, fields))
     async with await RawClient.open(broker.address) as client:
         await asyncio.gather(*(client.send("T", os.urandom(1024 * 1024)) for _ in range(6)))
-        with figures("T29", nightly=count > 20, attempts=count) as line, silent(int(broker.address.rpartition(":")[2]), count) as held:
+        with figures("T29", nightly=count > 20, attempts=count) as line, contextlib.ExitStack() as stack:
+            held = await silent(int(broker.address.rpartition(":")[2]), count, stack)
             for one in held:
                 one.setblocking(True)
                 one.sendall(pull * 40)

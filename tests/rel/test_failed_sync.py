@@ -1,5 +1,6 @@
 """A disk that fails to sync: nothing more is acknowledged, and the process says so with its exit code."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -7,21 +8,25 @@ from pathlib import Path
 import pytest
 
 import ogive
+from ogive import aio
 from ogive.cli.up import EXIT_STORE_FAILED
 from ogive.errors import OgiveError
 from ogive.store import MessageStore, StoreConfig
 from ogive.wire.message import decode_messages
+from tests.figures import figures
+from tests.stores import read_queue
 
-# `ogive up` on a disk whose syncs fail from the moment on that the file named first exists
+# `ogive up` on a disk whose syncs fail from the moment on that the file named first exists, as often as it says
 _ON_A_FAILING_DISK = """
 import errno, pathlib, sys
 from ogive.cli.main import main
 from ogive.store.fs import OsFs
 
-broken, real = pathlib.Path(sys.argv[1]), OsFs.fdatasync
+broken, real, failures = pathlib.Path(sys.argv[1]), OsFs.fdatasync, []
 
 def fdatasync(self, fd):
-    if broken.exists():
+    if broken.exists() and len(failures) < int(broken.read_text()):
+        failures.append(fd)
         raise OSError(errno.EIO, "Input/output error")
     return real(self, fd)
 
@@ -41,7 +46,7 @@ def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledg
         name_server = process.stdout.readline().split()[1].partition("=")[2]
         with ogive.Producer(name_server, config=ogive.ProducerConfig(retries=0)) as producer:
             kept = producer.send("Ledger", b"kept")
-            broken.touch()
+            broken.write_text("1000000")
             with pytest.raises(OgiveError):
                 producer.send("Ledger", b"never acknowledged", timeout_s=2.0)
         _, errors = process.communicate(timeout=60)
@@ -54,6 +59,67 @@ def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledg
     assert "Traceback" not in errors
     bodies = read_back(data, kept.queue)
     assert bodies[0] == b"kept"
+
+
+@pytest.mark.rel
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("times", [1, 4, 10**9])
+def test_a_sync_that_fails_under_load_acknowledges_nothing_any_more(tmp_path: Path, times: int) -> None:
+    """Also when later ones would succeed. Fifty sends are on their way all the time; each gets its answer or an error."""
+    with figures("T9 under load", nightly=True, attempts=0, acknowledged=0, received=0, lost=0, faults=0) as line:
+        for round_ in range(5):
+            attempted, acknowledged, found = asyncio.run(until_a_sync_fails(tmp_path / str(round_), times, 200 + 150 * round_))
+            line["faults"] += 1
+            line["attempts"] += len(attempted)
+            line["acknowledged"] += len(acknowledged)
+            line["received"] += len(found)
+            line["lost"] += len(acknowledged - found)
+            assert acknowledged <= found <= attempted
+
+
+async def until_a_sync_fails(folder: Path, times: int, messages: int) -> tuple[set[bytes], set[bytes], set[bytes]]:
+    """(tried, acknowledged, found afterwards) by fifty senders; syncs begin to fail behind *messages* acknowledged ones."""
+    folder.mkdir()
+    broken, data = folder / "broken", folder / "data"
+    attempted: set[bytes] = set()
+    acknowledged: set[bytes] = set()
+    refused = asyncio.Event()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _ON_A_FAILING_DISK, str(broken), str(data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        name_server = (await process.stdout.readline()).decode().split()[1].partition("=")[2]
+        async with aio.Producer(name_server, config=ogive.ProducerConfig(retries=0)) as producer:
+            await producer.send("Ledger", b"first")
+
+            async def send(sender: int) -> None:
+                number = 0
+                while not refused.is_set():
+                    body = b"%d/%d" % (sender, number)
+                    number += 1
+                    attempted.add(body)
+                    try:
+                        await producer.send("Ledger", body, timeout_s=30.0)
+                    except OgiveError:
+                        refused.set()
+                    else:
+                        acknowledged.add(body)
+                        if len(acknowledged) == messages:
+                            broken.write_text(str(times))
+
+            await asyncio.gather(*(send(sender) for sender in range(50)))
+            assert await asyncio.wait_for(process.wait(), 60) == EXIT_STORE_FAILED
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    store = MessageStore.open(StoreConfig(root=data))
+    store.start(lambda report: None)
+    found = {record.body for key in list(store.queues) if key[0] == "Ledger" for record in read_queue(store, *key)}
+    store.close()
+    return attempted, acknowledged, found - {b"first"}
 
 
 def read_back(data: Path, queue: ogive.MessageQueue) -> list[bytes]:

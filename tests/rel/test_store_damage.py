@@ -1,6 +1,5 @@
 """Torn tails, damage in the middle of the log, and derived files that are missing or wrong."""
 
-import json
 import logging
 import random
 import shutil
@@ -12,6 +11,7 @@ import pytest
 from ogive.store.logscan import LogScan
 from ogive.wire.message import decode_stored
 from tests.chaos.recorder import MemoryFs
+from tests.figures import figures
 from tests.stores import Clock, Driver, message, small
 
 pytestmark = [pytest.mark.rel, pytest.mark.quick]
@@ -66,9 +66,29 @@ TAILS: dict[str, Callable[[bytearray, int, int], None]] = {
 }
 
 
-@pytest.mark.parametrize(("tail", "step"), [("zeros", 8), ("garbage", 32), ("old page", 32), ("wrong checksum", 32)])
+@pytest.mark.parametrize(
+    ("tail", "step"),
+    [
+        ("zeros", 8),
+        ("garbage", 32),
+        ("old page", 32),
+        ("wrong checksum", 32),
+        *(pytest.param(tail, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(900)]) for tail in TAILS),
+    ],
+)
 def test_torn_tail_costs_exactly_the_torn_records(tail: str, step: int) -> None:
     """A cut at any of the last 4,096 bytes of the log; the next message lands right behind the last whole record."""
+    with figures("T5", nightly=step == 1, seed=30, faults=0, acknowledged=0, received=0, lost=0) as line:
+        for whole, served in served_behind_cuts(tail, step):
+            line["faults"] += 1
+            line["acknowledged"] += len(whole)
+            line["received"] += len(served)
+            line["lost"] += len(whole - served)
+            assert served == whole
+
+
+def served_behind_cuts(tail: str, step: int) -> Iterator[tuple[set[bytes], set[bytes]]]:
+    """For each cut: the bodies whose records are before it, and those that a start serves."""
     fs, records = filled(30, close=False)
     end = max(offset + len(record) for offset, record in records.items())
     path = ROOT / "commitlog" / f"{0:020d}"
@@ -78,8 +98,8 @@ def test_torn_tail_costs_exactly_the_torn_records(tail: str, step: int) -> None:
         TAILS[tail](torn.names[path].data, cut, end)
         whole = {offset: record for offset, record in records.items() if offset + len(record) <= cut}
         bodies, found_end, _ = read_back(torn)
-        assert bodies == {decode_stored(record).body for record in whole.values()}
         assert found_end == max(offset + len(record) for offset, record in whole.items())
+        yield {decode_stored(record).body for record in whole.values()}, bodies
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -108,7 +128,8 @@ def test_truncation_in_a_middle_segment_is_caught(monkeypatch: pytest.MonkeyPatc
 
 def derived_files(root: Path) -> list[Path]:
     names = ("queues.json", "checkpoint", "lock", "abort")
-    return [path for path in sorted(root.rglob("*")) if path.is_file() and ("consumequeue" in path.parts or path.name in names)]
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    return [path for path in files if {"consumequeue", "index"} & {*path.parts} or path.name in names]
 
 
 def spoil(path: Path, other: Path, how: str, rng: random.Random) -> None:
@@ -128,30 +149,35 @@ def made_ahead(path: Path, data: bytes) -> bool:
     return "commitlog" in path.parts and not any(data)
 
 
-def test_derived_files_are_made_again_from_the_log(tmp_path: Path) -> None:
-    """Any subset of consume queues, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was."""
+@pytest.mark.parametrize("trials", [30, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int) -> None:
+    """Any subset of queues, index, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was."""
     root, rng = tmp_path / "original", random.Random(11)
     with Driver(small(root)) as driver:
         for i in range(200):
-            driver.put(message(b"%d " % i + rng.randbytes(rng.randint(1, 300)), f"T{i % 2}", i % 3, tag=rng.choice(["", "TagA"])))
+            properties = b"UNIQ_KEY\x01%d\x02TAGS\x01%b\x02" % (i, rng.choice([b"TagA", b"TagB"]))
+            driver.put(message(b"%d " % i + rng.randbytes(rng.randint(1, 300)), f"T{i % 2}", i % 3, properties=properties))
         bodies = {key: driver.bodies(*key) for key in driver.store.queues}
     original = {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
     assert sum("consumequeue" in path.parts for path in original) > 12
-    for trial in range(30):
-        spoiled = tmp_path / f"trial-{trial}"
-        shutil.copytree(root, spoiled)
-        files = derived_files(spoiled)
-        for path in rng.sample(files, rng.randint(1, len(files))):
-            spoil(
-                path,
-                rng.choice([other for other in files if other.exists()] or [path]),
-                rng.choice(["delete", "cut", "garble", "swap"]),
-                rng,
-            )
-        with Driver(small(spoiled)) as driver:
-            assert {key: driver.bodies(*key) for key in driver.store.queues} == bodies
-        rebuilt = {path.relative_to(spoiled): path.read_bytes() for path in spoiled.rglob("*") if path.is_file()}
-        differing = [path for path in original if rebuilt.get(path) != original[path] and not made_ahead(path, original[path])]
-        assert not differing, (trial, differing)
-        shutil.rmtree(spoiled)
-    print(json.dumps({"test": "derived files", "trials": 30, "files": len(original)}))
+    with figures("T7", nightly=trials > 30, seed=11, faults=trials, acknowledged=200 * trials, received=0) as line:
+        for trial in range(trials):
+            spoiled = tmp_path / f"trial-{trial}"
+            shutil.copytree(root, spoiled)
+            files = derived_files(spoiled)
+            for path in rng.sample(files, rng.randint(1, len(files))):
+                spoil(
+                    path,
+                    rng.choice([other for other in files if other.exists()] or [path]),
+                    rng.choice(["delete", "cut", "garble", "swap"]),
+                    rng,
+                )
+            with Driver(small(spoiled)) as driver:
+                found = {key: driver.bodies(*key) for key in driver.store.queues}
+            line["received"] += sum(map(len, found.values()))
+            assert found == bodies
+            rebuilt = {path.relative_to(spoiled): path.read_bytes() for path in spoiled.rglob("*") if path.is_file()}
+            differing = [path for path in original if rebuilt.get(path) != original[path] and not made_ahead(path, original[path])]
+            assert not differing, (trial, differing)
+            shutil.rmtree(spoiled)
+        line["lost"] = line["acknowledged"] - line["received"]

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from ogive.errors import StoreError, StoreFailed, StoreFull, StoreLocked
 from ogive.store import GetStatus, MessageStore
 from tests.chaos.faults import FailFrom, FaultyFs, Gate
+from tests.figures import figures
 from tests.stores import Driver, message, small
 
 pytestmark = [pytest.mark.rel, pytest.mark.quick]
@@ -31,16 +33,32 @@ pytestmark = [pytest.mark.rel, pytest.mark.quick]
         ("rename", "queues"),
     ],
 )
-def test_after_the_first_io_error_nothing_is_acknowledged(tmp_path: Path, call: str, part: str, times: int) -> None:
+@pytest.mark.parametrize(
+    "nths", [pytest.param([3], id="quick"), pytest.param(range(12), marks=[pytest.mark.nightly, pytest.mark.timeout(900)], id="nightly")]
+)
+def test_after_the_first_io_error_nothing_is_acknowledged(tmp_path: Path, call: str, part: str, times: int, nths: Sequence[int]) -> None:
     """Whatever fails, and however often: everything waiting and later gets the error; a restart finds what was acknowledged."""
-    fault = FailFrom(call, part, nth=3, times=times)
+    with figures("T9", nightly=len(nths) > 1, faults=0, acknowledged=0, received=0, lost=0) as line:
+        for nth in nths:
+            acked, bodies = acknowledged_and_found(tmp_path / str(nth), FailFrom(call, part, nth, times))
+            line["faults"] += 1
+            line["acknowledged"] += len(acked)
+            line["received"] += len(bodies)
+            line["lost"] += len(set(acked) - set(bodies))
+            assert bodies[: len(acked)] == acked  # and perhaps one whose outcome nobody was told
+
+
+def acknowledged_and_found(root: Path, fault: FailFrom) -> tuple[list[bytes], list[bytes]]:
+    """What a store acknowledged before *fault*, after which it takes nothing, and what the next one finds."""
     failures: list[StoreError] = []
     acked: list[bytes] = []
-    driver = Driver(small(tmp_path), FaultyFs(fault))
+    driver = Driver(small(root), FaultyFs(fault))
     driver.store.on_failure = failures.append
     fault.armed = True
     refused = 0
-    for i in range(200):
+    while refused < 100:
+        assert len(acked) < 1_000, "nothing ever failed"
+        i = len(acked) + refused
         body = b"%d " % i + random.Random(i).randbytes(500)
         failed_before = driver.store.failed is not None
         try:
@@ -51,12 +69,10 @@ def test_after_the_first_io_error_nothing_is_acknowledged(tmp_path: Path, call: 
         else:
             assert not failed_before
             acked.append(body)
-    assert refused > 100
     assert len(failures) == 1
     driver.close()
-    with Driver(small(tmp_path)) as again:
-        bodies = again.bodies()
-    assert bodies[: len(acked)] == acked  # and perhaps one whose outcome nobody was told
+    with Driver(small(root)) as again:
+        return acked, again.bodies()
 
 
 def test_error_reaches_every_waiting_put(tmp_path: Path) -> None:
@@ -151,15 +167,15 @@ def test_full_disk_for_consume_queues_refuses_and_then_goes_on(tmp_path: Path) -
         assert (tmp_path / "consumequeue" / "T" / "0").is_dir()
 
 
-def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = MessageStore) -> int:
-    """How often a reader sees anything of messages whose sync has not returned, over 50 rounds."""
+def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = MessageStore, rounds: int = 50) -> int:
+    """How often a reader sees anything of messages whose sync has not returned."""
     gate = Gate()
     driver = Driver(small(tmp_path), FaultyFs(gate))
     driver.store.__class__ = store_type
     arrivals: list[Any] = []
     driver.store.on_arrival = arrivals.append
     early = 0
-    for i in range(50):
+    for i in range(rounds):
         gate.open.clear()
         gate.reached.clear()
         answers = driver.post(message(f"{i}"), message(f"{i} too"))
@@ -177,9 +193,12 @@ def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = Message
     return early
 
 
-def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [50, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, rounds: int) -> None:
     """While a sync takes its time, no pull, offset, entry or wake-up shows the messages that it carries."""
-    assert seen_before_durable(tmp_path) == 0
+    with figures("T11", nightly=rounds > 50, attempts=2 * rounds, faults=rounds) as line:
+        line["early"] = seen_before_durable(tmp_path, rounds=rounds)
+        assert line["early"] == 0
 
 
 class ShowsEarly(MessageStore):
@@ -227,6 +246,54 @@ def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pat
         holder.wait(10)
         holder.stdin.close()
         holder.stdout.close()
+
+
+# opens the store, puts what the parent asks for and prints what is acknowledged, until it is killed; else says why not
+CONTENDER = """
+    import sys
+    from pathlib import Path
+    from ogive.errors import StoreLocked
+    from tests.stores import Driver, message, small
+    try:
+        driver = Driver(small(Path(sys.argv[1])))
+    except StoreLocked as exc:
+        print("refused", exc, flush=True)
+    else:
+        print("held", flush=True)
+        for line in sys.stdin:
+            driver.put(message(line.strip()))
+            print(line.strip(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("rounds", "processes"), [(1, 2), pytest.param(30, 4, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+def test_of_processes_that_race_for_a_store_one_gets_it(tmp_path: Path, rounds: int, processes: int) -> None:
+    """The others are refused and harm nothing; when the one is killed, the next has all that it acknowledged."""
+    acked: list[bytes] = []
+    command = [sys.executable, "-c", textwrap.dedent(CONTENDER), str(tmp_path)]
+    with figures("T12", nightly=rounds > 1, attempts=rounds * processes, faults=rounds) as line:
+        for round_ in range(rounds):
+            racing = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(processes)]
+            try:
+                words = {process: process.stdout.readline() for process in racing if process.stdout is not None}
+                (holder,) = [process for process, word in words.items() if word == b"held\n"]
+                assert sum(b"refused" in word and b"is in use by another process" in word for word in words.values()) == processes - 1
+                assert holder.stdin is not None
+                assert holder.stdout is not None
+                for number in range(20):
+                    body = b"%d/%d" % (round_, number)
+                    holder.stdin.write(body + b"\n")
+                    holder.stdin.flush()
+                    assert holder.stdout.readline() == body + b"\n"
+                    acked.append(body)
+            finally:
+                for process in racing:
+                    process.kill()
+                    process.communicate()
+        with Driver(small(tmp_path)) as driver:
+            bodies = driver.bodies()
+        line.update(acknowledged=len(acked), received=len(bodies), lost=len(set(acked) - set(bodies)))
+        assert bodies == acked
 
 
 def test_second_store_in_one_process_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ class ColdReads:
         if (error := await done) is not None:
             raise error
 
+    async def read(self, store: MessageStore, read: Callable[[], T]) -> T:
+        """What *read* of *store* returns, for a task that nobody waits for. Raises StoreError."""
+        for _ in range(MAX_TRIES):
+            try:
+                with store.without_waiting():
+                    return read()
+            except Cold as cold:
+                await self.bring_in(cold)
+        return read()
+
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 

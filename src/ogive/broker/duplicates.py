@@ -6,19 +6,24 @@ Behaviour
 - Only messages that go straight to their topic count: not those with a delay, a time or a transaction, and none for a retry topic. A key
   must be the client's own (UNIQ_KEY).
 - At most max_keys are remembered; when more come inside the window, the oldest are forgotten early.
-- Keys live in memory. For what was stored before a start the index of keys on disk is asked, until the window has passed.
+- Keys live in memory. For what was stored before a start the index of keys on disk is asked, until the window has passed: in the order in
+  which the sends came, and without the event loop waiting for the disk.
 
 Java's broker has nothing like it.
 """
 
+import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from ogive.broker.cold_reads import MAX_TRIES
 from ogive.errors import OgiveError, StoreError
+from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.record import store_timestamp
 from ogive.wire.message import decode_stored, raw_property
@@ -34,10 +39,17 @@ class Placed(NamedTuple):
     result: PutResult
 
 
-Answer = Callable[[int, list[PutResult] | StoreError], None]
+Put = Callable[[Sequence[NewMessage], PutDone], None]
+Answer = Callable[[int, list[PutResult] | OgiveError], None]
 """Called once: the queue of the first message, and where each message is, or why nothing was stored."""
-Find = Callable[[str, str, int, int], Iterator[object]]
-"""(topic, key, from, to) to the records that are on disk, among other things"""
+
+
+class Stored(Protocol):
+    """The part of MessageStore that tells what was stored before."""
+
+    def now_ms(self) -> int: ...
+    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]: ...
+    def without_waiting(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -52,27 +64,60 @@ class _First:
 class Duplicates:
     """Owner: the event loop."""
 
-    def __init__(self, window_s: float, max_keys: int, now_ms: Callable[[], int], find: Find) -> None:
-        self._window_ms, self._max_keys, self._now_ms, self._find = round(window_s * 1000), max_keys, now_ms, find
-        self._started_ms = now_ms()
+    def __init__(
+        self,
+        window_s: float,
+        max_keys: int,
+        store: Stored,
+        bring_in: Callable[[Cold], Awaitable[None]],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        """*bring_in* reads from disk, *spawn* starts a task that is waited for at the end."""
+        self._window_ms, self._max_keys, self._store = round(window_s * 1000), max_keys, store
+        self._bring_in, self._spawn = bring_in, spawn
+        self._started_ms = store.now_ms()
         self._firsts: OrderedDict[Key, _First] = OrderedDict()
+        self._held: deque[tuple[Put, Sequence[NewMessage], Answer]] = deque()  # what comes later must not pass them
+        self._working = False
         self._warned = False
 
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def put(self, put: Callable[[Sequence[NewMessage], PutDone], None], messages: Sequence[NewMessage], answer: Answer) -> None:
-        """Store by *put* what is new among *messages*, and answer for all of them. Raises what *put* raises, with nothing remembered."""
-        now = self._now_ms()
+    def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
+        """Store by *put* what is new among *messages*, and answer for all of them, with nothing remembered where *put* raises: as long as
+        the disk is asked that is the answer, then it is raised here."""
+        if not self._working and self._store.now_ms() - self._started_ms >= self._window_ms:
+            self._put(put, messages, answer)
+            return
+        self._held.append((put, messages, answer))
+        if not self._working:
+            self._working = True
+            self._spawn(self._work_off(), "look for duplicates")
+
+    async def _work_off(self) -> None:
+        try:
+            while self._held:
+                put, messages, answer = self._held.popleft()
+                try:
+                    for message in messages:
+                        await self._look_up(_key(message))
+                    self._put(put, messages, answer)
+                except OgiveError as exc:
+                    answer(0, exc)
+        finally:
+            self._working = False
+
+    def _put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
+        now = self._store.now_ms()
         self._expire(now)
         sends = _Sends(len(messages), answer)
         fresh: list[NewMessage] = []
         firsts: list[_First] = []
         keys: list[Key | None] = []
         for at, message in enumerate(messages):
-            unique_key = raw_property(message.properties, b"UNIQ_KEY")
-            key = (message.topic, unique_key) if unique_key else None
-            first = self._known(key, now) if key is not None else None
+            key = _key(message)
+            first = self._firsts.get(key) if key is not None else None
             if first is None:
                 first = _First(now)
                 fresh.append(message)
@@ -92,30 +137,33 @@ class Duplicates:
                 sends.refused()
                 raise
 
-    def _known(self, key: Key, now: int) -> _First | None:
-        first = self._firsts.get(key)
-        if first is not None or now - self._started_ms >= self._window_ms:
-            return first
-        placed = self._on_disk(key, now)
-        if placed is None:
-            return None
-        first = self._firsts[key] = _First(now, placed)
-        return first
-
-    def _on_disk(self, key: Key, now: int) -> Placed | None:
+    async def _look_up(self, key: Key | None) -> None:
+        """Remember where the message with *key* is, if one was stored before the start and inside the window. Raises StoreError."""
+        if key is None or key in self._firsts:
+            return
         topic, unique_key = key
         try:
             text = unique_key.decode()
         except UnicodeDecodeError:
-            return None
-        for record in self._find(topic, text, now - self._window_ms, self._started_ms):
-            if isinstance(record, bytes):
-                stored = decode_stored(record)
+            return
+        now, tries = self._store.now_ms(), 0
+        search = self._store.find_key(topic, text, now - self._window_ms, self._started_ms)
+        while True:
+            with self._store.without_waiting() if tries < MAX_TRIES else nullcontext():
+                found = next(search, False)
+            if isinstance(found, bytes):
+                stored = decode_stored(found)
                 if raw_property(stored.properties, b"UNIQ_KEY") == unique_key:
-                    return Placed(
-                        stored.queue_id, PutResult(stored.queue_offset, stored.commitlog_offset, len(record), store_timestamp(record))
-                    )
-        return None
+                    result = PutResult(stored.queue_offset, stored.commitlog_offset, len(found), store_timestamp(found))
+                    self._firsts[key] = _First(now, Placed(stored.queue_id, result))
+                    return
+            elif isinstance(found, Cold):
+                tries += 1
+                await self._bring_in(found)
+            elif found is None:
+                await asyncio.sleep(0)
+            else:
+                return
 
     def _stored(
         self, fresh: Sequence[NewMessage], firsts: Sequence[_First], keys: Sequence[Key | None], result: list[PutResult] | StoreError
@@ -147,6 +195,11 @@ class Duplicates:
                 self._warned = True
                 log.warning("more than %d keys inside the window of duplicates: the oldest are forgotten early", self._max_keys)
             del self._firsts[key]
+
+
+def _key(message: NewMessage) -> Key | None:
+    unique_key = raw_property(message.properties, b"UNIQ_KEY")
+    return (message.topic, unique_key) if unique_key else None
 
 
 class _Sends:

@@ -97,7 +97,8 @@ class Schedule:
         return self._levels[SCHEDULE_TOPIC, level - 1].offset
 
     def needed_from(self) -> int:
-        """The commit-log offset of the oldest message that waits: the log must be kept from there on."""
+        """The log must be kept from this commit-log offset on: that of the oldest message that waits, or one before it while memory does
+        not say more. Raises StoreError."""
         return min([level.needed_from() for level in self._levels.values()])
 
     @property
@@ -140,7 +141,8 @@ class _Level:
         self.steps = 0
         self._delay_ms, self._store, self._put, self._store_host, self._now_ms = delay_ms, store, put, store_host, now_ms
         self._loop = asyncio.get_running_loop()
-        self._reads = JobReads(store, fetch, self._brought_in)
+        self._fetch, self._reads = fetch, JobReads(store, fetch, self._brought_in)
+        self._needed_from = 0  # as it was when memory held it
         self._cold: Cold | None = None  # what the message at _batch_end needs
         self._timer: asyncio.TimerHandle | None = None
         self._on_the_way = 0
@@ -181,8 +183,16 @@ class _Level:
         offset, stats = max(self.offset, self._store.min_offset(*self.key)), self._store.stats()
         if offset >= self._store.max_offset(*self.key):
             return stats.commitlog_end
-        first = self._store.entries(*self.key, offset, 1)
-        return first[0].commitlog_offset if first and first[0].size != _FILLER_SIZE else stats.commitlog_start
+        try:
+            with self._store.without_waiting():
+                first = self._store.entries(*self.key, offset, 1)
+        except Cold as cold:
+            self._fetch(cold, _looked_at_later)
+            return max(self._needed_from, stats.commitlog_start)
+        if first and first[0].size != _FILLER_SIZE:
+            self._needed_from = first[0].commitlog_offset  # whatever comes behind it stands behind it in the log, too
+            return self._needed_from
+        return stats.commitlog_start
 
     async def stop(self) -> None:
         self._stopped = self._loop.create_future()
@@ -268,3 +278,7 @@ class _Level:
             topic, int(queue), stored.body, stored.properties, stored.sys_flag, stored.flag, stored.born_timestamp_ms, stored.born_host,
             self._store_host, stored.reconsume_times,
         )  # fmt: skip
+
+
+def _looked_at_later(_error: StoreError | None) -> None:
+    """The next look at what must be kept finds it in memory, or asks again."""

@@ -90,6 +90,10 @@ class Broker:
             raise
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
+        if self.config.duplicate_window_s:
+            ctx.duplicates = Duplicates(
+                self.config.duplicate_window_s, self.config.duplicate_max_keys, ctx.store, ctx.cold_reads.bring_in, ctx.spawn
+            )
         self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.cold_reads.fetch, ctx.levels, ctx.store_host, ctx.store.now_ms)
         self._schedule.load(opened.delays)
         ctx.delivered = self._schedule.delivered
@@ -110,7 +114,8 @@ class Broker:
         self._schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host, ctx.loop.call_later)
-        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms)
+        read = partial(ctx.cold_reads.read, ctx.store)
+        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms, read)
         self._jobs = [
             *(self._job(period_s, save, name) for period_s, save, name in saves),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
@@ -161,7 +166,7 @@ class Broker:
             ),
             transactions=opened.transactions,
             timers=opened.timers,
-            duplicates=_duplicates(config, opened.store),
+            duplicates=None,
             retention=opened.retention,
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=now_ms),
@@ -270,12 +275,6 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
-
-
-def _duplicates(config: BrokerConfig, store: MessageStore) -> Duplicates | None:
-    if not config.duplicate_window_s:
-        return None
-    return Duplicates(config.duplicate_window_s, config.duplicate_max_keys, store.now_ms, store.find_key)
 
 
 def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:

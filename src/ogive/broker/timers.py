@@ -248,11 +248,11 @@ class Timers:
         return Progress(next(iter(self._waiting), self._end), self._end, min(times) - 1 if times else self._now_ms())
 
     def needed_from(self) -> int:
-        """The commit-log offset of the oldest message that waits: the log must be kept from there on."""
+        """The log must be kept from this commit-log offset on: that of the oldest message that waits; all while there are unread ones."""
         if self._waiting:
             return next(iter(self._waiting.values())).commitlog_offset
-        unread = self._store.entries(*TIMER_KEY, self._end, 1)
-        return unread[0].commitlog_offset if unread else self._store.stats().commitlog_end
+        stats = self._store.stats()
+        return stats.commitlog_start if self._end < self._store.max_offset(*TIMER_KEY) else stats.commitlog_end
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """What makes the progress file."""

@@ -17,8 +17,9 @@ Differs from Java
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ogive.broker.clients import ClientTable
@@ -36,14 +37,23 @@ log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 64
 
+Read = Callable[[Callable[[], StoredMessage | None]], Awaitable[StoredMessage | None]]
+
 
 class TransactionChecks:
     """One round is ``run``. Event-loop only."""
 
     def __init__(
-        self, transactions: Transactions, clients: ClientTable, config: BrokerConfig, store_host: bytes, now_ms: Callable[[], int]
+        self,
+        transactions: Transactions,
+        clients: ClientTable,
+        config: BrokerConfig,
+        store_host: bytes,
+        now_ms: Callable[[], int],
+        read: Read,
     ) -> None:
-        self._transactions, self._clients, self._config = transactions, clients, config
+        """*read* carries out a read of the store, and waits for the disk where it has to, but not on the loop."""
+        self._transactions, self._clients, self._config, self._read = transactions, clients, config, read
         self._store_host, self._now_ms = store_host, now_ms
         self._turn = itertools.count()
 
@@ -66,18 +76,21 @@ class TransactionChecks:
 
     async def _look_at(self, transaction: Transaction) -> bool:
         """Ask, or give up; whether a producer was asked."""
-        if transaction.decision is not None or transaction.moving:
+        if _in_use(transaction):
             return False
+        name = f"the half message at {transaction.commitlog_offset}"
         try:
-            half = self._transactions.half_message(transaction)
-        except StoreError as exc:
-            log.error("a transaction is given up: %s", exc)
-            self._transactions.drop(transaction, None)
-            return False
-        try:
+            half = await self._read(partial(self._transactions.find_half_message, transaction))
+            if _in_use(transaction):  # since the disk was read
+                return False
+            if half is None:
+                log.error("a transaction is given up: the log has no half message at %d any more", transaction.commitlog_offset)
+                self._transactions.drop(transaction, None)
+                return False
+            name = _name(half)
             return await self._ask_or_give_up(transaction, half)
         except (StoreError, InvalidOption, ProtocolError) as exc:
-            log.warning("the transaction of %s is looked at again later: %s", _name(half), exc)
+            log.warning("the transaction of %s is looked at again later: %s", name, exc)
             return False
 
     async def _ask_or_give_up(self, transaction: Transaction, half: StoredMessage) -> bool:
@@ -151,6 +164,10 @@ class TransactionChecks:
 def _count(properties: dict[str, str]) -> int:
     text = properties.get(PropertyName.TRANSACTION_CHECKS, "0")
     return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _in_use(transaction: Transaction) -> bool:
+    return transaction.decision is not None or transaction.moving
 
 
 def _name(half: StoredMessage) -> str:

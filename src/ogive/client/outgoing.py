@@ -22,7 +22,7 @@ def avoidance_s(latency_s: float) -> float:
 
 
 class Result(Protocol):
-    """Where an outcome goes: a future of asyncio or of concurrent.futures."""
+    """Where an outcome goes: a future of asyncio or of concurrent.futures, or what one thread waits for."""
 
     def done(self) -> bool: ...
     def set_result(self, result: SendResult, /) -> None: ...

@@ -20,8 +20,8 @@ from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
-from ogive.client.outgoing import Outgoing
-from ogive.client.portal import Portal, SubmitFuture, portal
+from ogive.client.outgoing import Outgoing, Result
+from ogive.client.portal import Outcome, Portal, SubmitFuture, portal
 from ogive.client.producer import B
 from ogive.client.publish import Publisher
 from ogive.client.transaction import Check
@@ -126,7 +126,9 @@ class Producer(Facade, Generic[B]):
         timeout_s: float | None = None,
     ) -> SendResult:
         """See ``ogive.aio.Producer.send``."""
-        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s).result()
+        sent: Outcome[SendResult] = Outcome()
+        self._submit(sent, topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
+        return sent.result()
 
     def submit(
         self,
@@ -147,7 +149,10 @@ class Producer(Facade, Generic[B]):
 
         The messages of one thread keep their order. A failure that nobody looks at is logged.
         """
-        return self._submit(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
+        future: SubmitFuture[SendResult] = SubmitFuture()
+        future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
+        self._submit(future, topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
+        return future
 
     def send_oneway(
         self,
@@ -232,6 +237,7 @@ class Producer(Facade, Generic[B]):
 
     def _submit(
         self,
+        result: Result,
         topic: str | Message,
         body: B | None,
         tag: str | None,
@@ -243,21 +249,18 @@ class Producer(Facade, Generic[B]):
         deliver_at: datetime | None,
         delay_s: float | None,
         timeout_s: float | None,
-    ) -> SubmitFuture[SendResult]:
+    ) -> None:
         portal = self._live()
         portal.check()
         producer = self._producer
         publisher = producer.publisher
         budget = producer.budget_s(timeout_s)
         outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
-        future: SubmitFuture[SendResult] = SubmitFuture()
-        future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
-        outgoing.future = future
+        outgoing.future = result
         if portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
             portal.post(_take, publisher, outgoing, budget)
         else:
             portal.call(publisher.accept(outgoing, budget))
-        return future
 
 
 def _take(publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:

@@ -68,23 +68,7 @@ class Appender:
             self.store_timestamp_ms = now
         if len(messages) == 1:
             return self._append_one(messages[0], done)
-        group, placed = self._build_batch(messages)
-        position, stored_ms = self.end, self.store_timestamp_ms
-        results: list[PutResult] = []
-        for queue, entry, record in placed:
-            size = len(record)
-            if entry:
-                group.entries.append((queue, entry))
-                results.append(PutResult(queue.next_offset, position, size, stored_ms))
-                queue.next_offset += 1
-            else:
-                results.append(PutResult(0, position, size, stored_ms))
-            group.pieces.append(record)
-            position += size
-        group.waiters.append((done, results))
-        self.waiting_bytes += position - self.end
-        self.end = group.end = position
-        return position - group.start
+        return self._append_batch(messages, done)
 
     def _append_one(self, message: NewMessage, done: PutDone) -> int:
         """append() of a single message."""
@@ -105,6 +89,45 @@ class Appender:
         self.waiting_bytes += size
         self.end = group.end = position + size
         return group.end - group.start
+
+    def _append_batch(self, messages: Sequence[NewMessage], done: PutDone) -> int:
+        """append() of several. Everything is built before anything changes: one that fits no record refuses the whole batch."""
+        queue = None
+        sized: list[tuple[ConsumeQueue, bytes, int]] = []
+        total = 0
+        for message in messages:
+            if queue is None or queue.key != message[:2]:  # nearly always that of the message before
+                queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
+            properties, size = self._sized(message, queue.fixed_bytes)
+            sized.append((queue, properties, size))
+            total += size
+        group = self._room(total)
+        position, stored_ms = self.end, self.store_timestamp_ms
+        offsets = {queue: queue.next_offset for queue, _, _ in sized}
+        pieces: list[bytes] = []
+        entries: list[tuple[ConsumeQueue, bytes]] = []
+        keyed: list[Keyed] = []
+        results: list[PutResult] = []
+        for message, (queue, properties, size) in zip(messages, sized, strict=True):
+            offset = offsets[queue]
+            _, entry, record = self._build(message, queue, properties, size, offset, position)
+            pieces.append(record)
+            if entry:
+                entries.append((queue, entry))
+                offsets[queue] = offset + 1
+            results.append(_put_result(PutResult, (offset if entry else 0, position, size, stored_ms)))
+            if message[4] & _TRANSACTION != _ROLLBACK:
+                keyed.append((queue.topic_bytes, properties, position, stored_ms))
+            position += size
+        for queue, offset in offsets.items():
+            queue.next_offset = offset
+        group.pieces += pieces
+        group.entries += entries
+        group.keyed += keyed
+        group.waiters.append((done, results))
+        self.waiting_bytes += total
+        self.end = group.end = position
+        return position - group.start
 
     def check_fits(self, message: NewMessage, spare_bytes: int) -> None:
         """See MessageStore."""
@@ -160,23 +183,6 @@ class Appender:
                 f"record of {size} bytes, properties of {len(properties)}: the limits are {MAX_RECORD_BYTES} and {MAX_PROPERTIES_BYTES}"
             )
         return properties, size
-
-    def _build_batch(self, messages: Sequence[NewMessage]) -> tuple[Group, list[tuple[ConsumeQueue, bytes, bytes]]]:
-        queues = [self.queues.get(message[:2]) or self._new_queue(message[:2]) for message in messages]
-        sized = [self._sized(message, queue.fixed_bytes) for message, queue in zip(messages, queues, strict=True)]
-        group = self._room(sum([size for _, size in sized]))
-        position = self.end
-        offsets = {queue: queue.next_offset for queue in queues}
-        placed: list[tuple[ConsumeQueue, bytes, bytes]] = []
-        keyed: list[Keyed] = []
-        for message, queue, (properties, size) in zip(messages, queues, sized, strict=True):
-            placed.append(self._build(message, queue, properties, size, offsets[queue], position))
-            if message.sys_flag & _TRANSACTION != _ROLLBACK:
-                keyed.append((queue.topic_bytes, properties, position, self.store_timestamp_ms))
-            offsets[queue] += 1 if placed[-1][1] else 0
-            position += size
-        group.keyed += keyed  # not one by one: a message that fits no record refuses the whole batch
-        return group, placed
 
     def _build(
         self, message: NewMessage, queue: ConsumeQueue, properties: bytes, size: int, queue_offset: int, position: int

@@ -48,6 +48,10 @@ class LogWriter:
     def prepared(self) -> int:
         return self._prepared
 
+    def is_ready(self, start: int, end: int) -> bool:
+        """Whether writing from *start* to *end* is a write and nothing else: into the segment that is written now, over zeros."""
+        return end <= self._prepared and start - start % self._segment_bytes == self._current
+
     def prepare(self, until: int) -> None:
         """Make room up to *until*. Raises OSError; NO_SPACE leaves everything as it was."""
         while self._prepared < until:

@@ -19,6 +19,7 @@ import itertools
 import logging
 import zlib
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,12 @@ def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
 
     Raises StoreCorrupt where it would have to guess, OSError where the disk refuses.
     """
+    recovered = _recover(fs, config, rebuild)
+    _remove_extension(fs, config.root / "consumequeue_ext", recovered.queues.keys())
+    return recovered
+
+
+def _recover(fs: Fs, config: StoreConfig, rebuild: bool) -> Recovered:
     recovered = _Recovery(fs, config, rebuild=rebuild).run()
     until = removal.pending(fs, config.root, config.root / "commitlog")
     if until is None:
@@ -81,6 +88,22 @@ def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
     again = _Recovery(fs, config, rebuild=rebuild).run()
     again.damaged += recovered.damaged
     return again
+
+
+def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
+    """What Apache's broker with enableConsumeQueueExt kept beside queues that are gone. That of the others stays: Apache's broker goes on
+    in it when it has the store back."""
+    try:
+        for topic in fs.list(root):
+            gone = [name for name in fs.list(root / topic) if not name.isdecimal() or (topic, int(name)) not in queues]
+            for queue_id in gone:
+                for name in fs.list(root / topic / queue_id):
+                    fs.unlink(root / topic / queue_id / name)
+                fs.remove_dir(root / topic / queue_id)
+            if not fs.list(root / topic):
+                fs.remove_dir(root / topic)
+    except OSError as exc:
+        log.warning("files of an extension whose queues are gone stay in %s: %s", root, exc)
 
 
 class _Recovery:

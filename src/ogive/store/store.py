@@ -117,6 +117,7 @@ class MessageStore:
         self._writer: Writer | None = None
         self._call_owner: Callable[[Callable[[], None]], object] | None = None
         self._reports: deque[Callable[[], None]] = deque()
+        self._in_submit = False
         self._full_until = 0.0
         self._flush_refused = False  # the flush on its way met a full disk, and waits to be tried again
         self._saved_position = recovered.end  # of the checkpoint on the disk; set by the writer thread
@@ -166,7 +167,7 @@ class MessageStore:
         if self._closed:
             return
         if self._writer is not None:
-            self.submit()
+            self._hand_over()
             self._writer.close()
             self._run_reports()
         self._closed = True
@@ -197,14 +198,25 @@ class MessageStore:
         if self._full_until:
             self._try_again()
         if self._appender.append(messages, done) >= self.config.max_group_bytes:
-            self.submit()
+            self._hand_over()
 
     def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
         """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
         self._appender.check_fits(message, spare_bytes)
 
     def submit(self) -> None:
-        """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing."""
+        """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing.
+
+        What the writer reports meanwhile, a group that it wrote at once too, is dealt with before this returns.
+        """
+        self._in_submit = True
+        try:
+            self._hand_over()
+        finally:
+            self._in_submit = False
+        self._run_reports()
+
+    def _hand_over(self) -> None:
         group = self._appender.take()
         if group is not None and self._writer is not None:
             self._writer.post(group)
@@ -218,7 +230,7 @@ class MessageStore:
             raise self.failed
         if self._writer is None or self._closed:
             raise IllegalStateError("the store is not running")
-        self.submit()
+        self._hand_over()
         self._writer.post(functools.partial(self._sync_job, done))
 
     def _sync_job(self, done: Callable[[], None]) -> None:
@@ -234,7 +246,7 @@ class MessageStore:
             self._disk.forget_under(directory)
         if keys and self.failed is None and self._writer is not None:
             self._flusher.forget(topic, self._visible_end)  # not behind: a full disk may take back what waits, and its place
-            self.submit()
+            self._hand_over()
             self._writer.post(functools.partial(self._remove, directories))
             self._flush(checkpoint=True)
 
@@ -476,9 +488,12 @@ class MessageStore:
         self._on_owner(functools.partial(self._finished, groups, outcome))
 
     def _on_owner(self, report: Callable[[], None]) -> None:
-        """Writer thread: have *report* run by the owner, in order. close() runs those that the owner did not come to."""
+        """Whoever is the writer: have *report* run by the owner, in order. close() runs those that the owner did not come to.
+
+        An owner that is in submit() looks for reports when it is through: it need not be called.
+        """
         self._reports.append(report)
-        if self._call_owner is not None:
+        if self._call_owner is not None and not self._in_submit:
             self._call_owner(self._run_reports)
 
     def _run_reports(self) -> None:

@@ -8,7 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName
@@ -415,10 +415,10 @@ def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 _BATCH_ITEM: Final = struct.Struct(">iiiii")  # item size, magic 0, CRC 0, flag, body length
+_batch_item: Final = tuple.__new__  # a third of what the call of a named tuple costs
 
 
-@dataclass(frozen=True, slots=True)
-class BatchItem:
+class BatchItem(NamedTuple):
     """One message inside the body of SEND_BATCH_MESSAGE."""
 
     flag: int
@@ -450,6 +450,6 @@ def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[Ba
             raise ProtocolError(f"batch item of {size} bytes with a body of {body_length} does not fit")
         if properties_at + int.from_bytes(body[properties_at - 2 : properties_at]) != at + size:
             raise ProtocolError("the parts of a batch item do not add up to its length")
-        items.append(BatchItem(flag, body[at + 20 : properties_at - 2], body[properties_at : at + size]))
+        items.append(_batch_item(BatchItem, (flag, body[at + 20 : properties_at - 2], body[properties_at : at + size])))
         at += size
     return items

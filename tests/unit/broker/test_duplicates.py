@@ -1,16 +1,25 @@
 """Messages that are sent twice, over a socket: stored once inside the window, also across a restart."""
 
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ogive.broker import Broker
 from ogive.broker.duplicates import Duplicates
-from ogive.errors import StoreBusy, StoreError
+from ogive.errors import InvalidOption, StoreBusy, StoreError
+from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.store import MessageStore
+from ogive.store.writer import InlineWriter
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, encode_properties
 from tests.raw_client import RawClient, messages, unique_key
+from tests.stores import run_now, small
+from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker
 
 
@@ -74,14 +83,24 @@ async def test_without_the_option_everything_is_stored(server: Broker, client: R
 
 
 class Bench:
-    """A put that answers when the test says so."""
+    """A put that answers when the test says so, beside a disk that has nothing to say: the window has passed since the start."""
 
     def __init__(self, *, max_keys: int = 100) -> None:
-        self.now_ms = 1_000_000
+        self.at_ms = 1_000_000
         self.waiting: list[tuple[int, PutDone]] = []
         self.answers: list[tuple[int, object]] = []
         self.refuse = False
-        self.duplicates = Duplicates(10.0, max_keys, lambda: self.now_ms, lambda *_: iter(()))
+        self.duplicates = Duplicates(10.0, max_keys, self, _no_disk, _no_task)
+        self.at_ms += 10_000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]:
+        raise AssertionError("the disk is asked")
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def put(self, put: object, done: PutDone) -> None:
         if self.refuse:
@@ -96,6 +115,107 @@ class Bench:
         for count, done in self.waiting:
             done(error if error is not None else [PutResult(n, n, 100, 0) for n in range(count)])
         self.waiting.clear()
+
+
+async def _no_disk(cold: Cold) -> None:
+    raise AssertionError("the disk is asked")
+
+
+def _no_task(work: Coroutine[Any, Any, None], name: str) -> None:
+    raise AssertionError("a task is started")
+
+
+class Restarted:
+    """What stands on a disk whose memory is cold, and Duplicates that have just started on it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.store, self.disk = store, ColdDisk(store)
+        self.answers: list[tuple[int, object]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.duplicates = Duplicates(60.0, 100, store, self.bring_in, lambda work, _: self.tasks.append(asyncio.create_task(work)))
+        self.disk.forget()
+
+    async def bring_in(self, cold: Cold) -> None:
+        done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self.disk.fetch(cold, done.set_result)
+        if (error := await done) is not None:
+            raise error
+
+    def put(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        self.store.put(messages, done)
+        self.store.submit()
+
+    def send(self, *keys: str) -> None:
+        made = [NewMessage("T", 1, b"again", encode_properties({"UNIQ_KEY": key})) for key in keys]
+        self.duplicates.put(self.put, made, lambda queue_id, result: self.answers.append((queue_id, result)))
+
+    async def disk_reads(self) -> None:
+        """Until nothing waits for the disk any more."""
+        while any(not task.done() for task in self.tasks):
+            self.disk.bring_in()
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def restarted(tmp_path: Path) -> AsyncIterator[Restarted]:
+    """Messages a, b, c stand in queue 0, from before the start."""
+
+    def opened() -> MessageStore:
+        store = MessageStore.open(small(tmp_path, segment_bytes=4096), clock_ms=lambda: 1_000_000)
+        store.start(run_now, writer=InlineWriter)
+        return store
+
+    before = opened()
+    for key in "abc":
+        before.put([NewMessage("T", 0, b"first", encode_properties({"UNIQ_KEY": key}))], lambda _: None)
+        before.submit()
+    before.close()
+    store = opened()
+    yield Restarted(store)
+    store.close()
+
+
+async def test_after_a_restart_the_disk_is_asked_without_waiting_for_it(restarted: Restarted) -> None:
+    """Sends that come meanwhile do not pass those that wait, though they need nothing from disk."""
+    restarted.send("new", "b")
+    restarted.send("later")
+    await asyncio.sleep(0)
+    assert restarted.disk.waiting
+    assert restarted.answers == []
+    restarted.send("new")
+    await restarted.disk_reads()
+    (_, first), (_, later), (_, again) = restarted.answers
+    assert isinstance(first, list)
+    assert isinstance(later, list)
+    assert [result.queue_offset for result in first] == [0, 1]  # the new one in queue 1, the known one where it was in queue 0
+    assert again == first[:1]
+    assert (later[0].queue_offset, restarted.store.max_offset("T", 1), len(restarted.tasks)) == (1, 2, 1)
+
+
+async def test_a_disk_that_cannot_be_read_fails_the_send_and_not_the_next(restarted: Restarted) -> None:
+    restarted.send("b")
+    restarted.send("c")
+    await asyncio.sleep(0)
+    failure = StoreError("Input/output error")
+    restarted.disk.bring_in(failure)
+    await restarted.disk_reads()
+    (at, answer), (queue_id, known) = restarted.answers
+    assert (at, answer, queue_id) == (0, failure, 0)
+    assert isinstance(known, list)
+    assert known[0].queue_offset == 2
+    assert restarted.store.max_offset("T", 1) == 0
+
+
+async def test_what_the_store_refuses_behind_a_read_from_disk_is_answered(restarted: Restarted) -> None:
+    restarted.duplicates.put(
+        restarted.put,
+        [NewMessage("T", 1, bytes(5000), encode_properties({"UNIQ_KEY": "big"}))],
+        lambda *answer: restarted.answers.append(answer),
+    )
+    await restarted.disk_reads()
+    ((_, answer),) = restarted.answers
+    assert isinstance(answer, InvalidOption)
+    assert len(restarted.duplicates) == 0
 
 
 def test_when_the_first_fails_the_second_fails_and_a_third_is_new() -> None:
@@ -136,6 +256,6 @@ def test_keys_are_forgotten_after_the_window_and_over_the_limit() -> None:
     bench.send("a")  # was forgotten early
     assert len(bench.waiting) == 1
     bench.finish()
-    bench.now_ms += 10_001
+    bench.at_ms += 10_001
     bench.send("b")
     assert (len(bench.waiting), len(bench.duplicates)) == (1, 1)

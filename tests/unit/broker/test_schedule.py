@@ -126,6 +126,30 @@ async def test_memory_that_keeps_nothing_is_not_asked_for_ever(bench: Bench) -> 
     assert await bench.at(1_010_000) == [b"a"]
 
 
+async def test_what_must_be_kept_is_told_without_waiting_for_the_disk(bench: Bench, tmp_path: Path) -> None:
+    """Too much rather than too little, until memory says more."""
+    bench.send(b"slow", 3)
+    for body in (b"a", b"b", b"c"):
+        bench.send(body, 1)
+    await bench.close()
+    again = Bench(tmp_path)  # whose queues are on disk only
+    waiting = [entry.commitlog_offset for entry in again.store.entries(SCHEDULE_TOPIC, 0, 0, 3)]
+    again.schedule.load({"offsetTable": {"1": 1, "3": 1}})
+    again.disk.forget()
+    assert again.schedule.needed_from() == 0
+    assert len(again.disk.waiting) == 1
+    again.disk.bring_in(StoreError("Input/output error"))
+    assert again.schedule.needed_from() == 0
+    again.disk.bring_in()
+    assert again.schedule.needed_from() == waiting[1]
+    again.schedule.load({"offsetTable": {"1": 2}})
+    again.disk.forget()
+    assert again.schedule.needed_from() == waiting[1]
+    again.disk.bring_in()
+    assert again.schedule.needed_from() == waiting[2]
+    await again.close()
+
+
 async def test_a_stopped_level_is_not_woken_by_the_disk(bench: Bench) -> None:
     bench.send(b"a", 1)
     bench.disk.forget()

@@ -1,7 +1,5 @@
 """Topics, offsets and lag as an operator asks for them."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from ogive.aio import Admin
@@ -16,19 +14,6 @@ from ogive.wire.command import RemotingCommand
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 OTHER = MessageQueue("Orders", "broker-b", 0)
-
-
-@pytest.fixture
-async def brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
-    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 1}, name="broker-b") as second:
-        first.peers.append(second)
-        yield first, second
-
-
-@pytest.fixture
-async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncIterator[Admin]:
-    async with Admin(brokers[0].address) as made:
-        yield made
 
 
 async def test_a_topic_is_created_on_every_master_and_there_when_the_call_returns(

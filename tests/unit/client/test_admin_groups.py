@@ -1,7 +1,6 @@
 """Topics and groups with all their settings, members, and who holds which queue."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -31,19 +30,6 @@ from ogive.wire.command import RemotingCommand
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 OTHER = MessageQueue("Orders", "broker-b", 0)
-
-
-@pytest.fixture
-async def brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
-    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 1}, name="broker-b") as second:
-        first.peers.append(second)
-        yield first, second
-
-
-@pytest.fixture
-async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncIterator[Admin]:
-    async with Admin(brokers[0].address) as made:
-        yield made
 
 
 # --- topics and brokers ----------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Putting groups elsewhere, and finding messages: what is asked of whom, and what is refused."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,19 +16,6 @@ from ogive.wire.message import decode_properties, encode_host, encode_properties
 from tests.unit.client.test_admin_groups import OTHER, QUEUE, connect
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-async def brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
-    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 1}, name="broker-b") as second:
-        first.peers.append(second)
-        yield first, second
-
-
-@pytest.fixture
-async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncIterator[Admin]:
-    async with Admin(brokers[0].address) as made:
-        yield made
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------------

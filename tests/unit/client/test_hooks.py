@@ -1,6 +1,5 @@
 """Hooks around sends: what they see, what they may change, and that they break nothing."""
 
-import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from ogive.model import Message, SendResult
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import decode_batch, decode_properties
+from tests.unit.client.serving import on_a_thread
 from tests.unit.client.test_producer import properties_of
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -151,23 +151,7 @@ def test_a_blocking_send_runs_before_send_in_the_callers_thread_and_context() ->
         def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
             seen.append(("after", threading.get_ident() != here))
 
-    ready, done = threading.Event(), threading.Event()
-    made: list[FakeBroker] = []
-
-    async def serve() -> None:
-        async with FakeBroker({"Orders": 1}) as fake:
-            made.append(fake)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(WAIT_S)
-        with ogive.Producer(made[0].address, config=ProducerConfig(hooks=(Context(),))) as sending:
-            request_id.set("r-1")
-            sending.send("Orders", b"1")
-    finally:
-        done.set()
-        thread.join(WAIT_S)
+    with on_a_thread() as fake, ogive.Producer(fake.address, config=ProducerConfig(hooks=(Context(),))) as sending:
+        request_id.set("r-1")
+        sending.send("Orders", b"1")
     assert seen == [("r-1", True), ("after", True)]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +28,7 @@ from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNam
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
+from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PAIRS = [
@@ -42,22 +44,8 @@ OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: ea
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """A scripted broker on a loop and thread of its own."""
-    ready, done = threading.Event(), threading.Event()
-    made: list[FakeBroker] = []
-
-    async def serve() -> None:
-        async with FakeBroker({"Orders": 1}) as fake:
-            made.append(fake)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(WAIT_S)
-    yield made[0]
-    done.set()
-    thread.join(WAIT_S)
+    with on_a_thread() as fake:
+        yield fake
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -180,6 +168,25 @@ def test_errors_arrive_where_they_are_caused(broker: FakeBroker) -> None:
             producer.send("Orders", b"", properties={"long": "x" * 40_000})
         future = producer.submit("Ordres", b"")
         assert isinstance(future.exception(WAIT_S), OgiveError)
+
+
+def test_the_error_of_a_blocking_send_is_gone_when_its_catcher_is_done() -> None:
+    """And does not wait for the garbage collector, with all that its frames hold."""
+    outcome = portals.Outcome[None]()
+    outcome.set_exception(OgiveError("refused"))
+    assert outcome.done()
+    errors: list[weakref.ref[OgiveError]] = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        try:
+            outcome.result()
+        except OgiveError as exc:
+            errors.append(weakref.ref(exc))
+        assert [error() for error in errors] == [None]
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:

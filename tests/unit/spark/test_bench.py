@@ -28,6 +28,17 @@ def test_what_a_measurement_raises_is_not_lost() -> None:
         bench.Book(minutes=14).timed("sink", fail)
 
 
+def test_each_measurement_begins_with_what_its_thread_needs() -> None:
+    """Spark's active session is one of the thread."""
+    book = bench.Book(minutes=14)
+    book.begin("ogive")
+    done: list[tuple[str, threading.Thread]] = []
+    book.enter = lambda: done.append(("enter", threading.current_thread()))
+    book.timed("sink", lambda: done.append(("work", threading.current_thread())))
+    assert [what for what, _ in done] == ["enter", "work"]
+    assert done[0][1] is done[1][1]
+
+
 def test_a_figure_that_fails_costs_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     """But where it is the time of the whole run that is over."""
     book = bench.Book(minutes=14)

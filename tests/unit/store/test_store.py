@@ -1,6 +1,7 @@
 import errno
 import itertools
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,31 @@ def test_sizes_of_an_existing_directory_count(tmp_path: Path) -> None:
     assert {path.stat().st_size for path in (tmp_path / "consumequeue").rglob("0*") if path.is_file()} == {320}
 
 
+def test_apaches_extension_of_a_queue_goes_with_it(tmp_path: Path) -> None:
+    """At the next start; that of queues that there are stays for Apache's broker."""
+    with Driver(small(tmp_path)) as driver:
+        for topic in ("T", "Deleted"):
+            driver.put(message("a", topic))
+        driver.store.delete_topic("Deleted")
+    extension = tmp_path / "consumequeue_ext"
+    for name in ("T/0", "T/1", "Deleted/0", "Unknown/7"):
+        (extension / name).mkdir(parents=True)
+        (extension / name / f"{0:020d}").write_bytes(bytes(100))
+    with Driver(small(tmp_path)) as driver:
+        assert driver.bodies() == [b"a"]
+    assert [path.relative_to(extension) for path in extension.rglob("0*0")] == [Path(f"T/0/{0:020d}")]
+    assert [path.name for path in extension.iterdir()] == ["T"]
+
+
+def test_a_file_in_the_place_of_an_extension_stops_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "consumequeue_ext").mkdir(parents=True)
+    (tmp_path / "consumequeue_ext" / "notes").write_text("mine")
+    with Driver(small(tmp_path)) as driver:
+        driver.put(message("a"))
+    assert "files of an extension whose queues are gone stay" in caplog.text
+    assert (tmp_path / "consumequeue_ext" / "notes").read_text() == "mine"
+
+
 def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
     """Also when all derived files are made again later."""
     with Driver(small(tmp_path)) as driver:
@@ -480,3 +506,19 @@ def test_a_death_while_segments_made_ahead_are_removed_does_not_stop_the_next_st
         MessageStore.open(config, fs=dying)
     with Driver(config, dying.copy(), threaded=False) as again:
         assert again.bodies() == [b"kept"]
+
+
+def test_short_write_of_the_owner_is_answered_inside_submit(tmp_path: Path) -> None:
+    """With flush=async, once the thread has opened the segment and written its zeros: nobody is woken for it."""
+    with Driver(StoreConfig(root=tmp_path, flush="async")) as driver:
+        give_up = time.monotonic() + 60.0
+        while True:
+            answers = driver.post(message())
+            if answers and driver._reports.empty():
+                break
+            driver.wait(answers)
+            driver.settle()
+            assert time.monotonic() < give_up
+        (result,) = answers
+        assert isinstance(result, list)
+        assert driver.store.max_offset("T", 0) == result[0].queue_offset + 1

@@ -1,4 +1,6 @@
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +8,7 @@ import pytest
 
 from ogive.errors import StoreFailed
 from ogive.store.commitlog import LogWriter
-from ogive.store.writer import Group, GroupWriter, Outcome, join_extents
+from ogive.store.writer import Group, GroupWriter, Job, Outcome, WriterThread, join_extents
 from tests.chaos.recorder import RecorderFs, Sync, Write
 
 LOG = Path("/log")
@@ -132,3 +134,139 @@ def test_groups_that_wait_together_become_one_write() -> None:
     third = Group(30, 31, [(30, [b"f"])], [])
     assert join_extents([first, second]) == [(0, b"abcblank"), (20, b"de")]
     assert join_extents([second, third])[-1] == (20, b"def")
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60.0
+    while not ready():
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+
+
+class Threaded:
+    """A WriterThread over the same recorder; who wrote each group."""
+
+    def __init__(self, flush: Any = "async", **changes: Any) -> None:
+        self.recorded = Recorded(flush, **changes)
+        self.outcomes: list[Outcome] = []
+        self.writers: list[int] = []
+        self.arrived = threading.Semaphore(0)
+        self.work = self.recorded.work
+        self.work._complete = self._complete
+        self.writer = WriterThread(self.work, 1 << 20, lambda: self.recorded.now)
+        self.do(lambda: self.work._log.write([(0, b"")]))  # the first segment is open
+
+    def _complete(self, groups: Sequence[Group], outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.writers += [threading.get_ident()] * len(groups)
+        self.arrived.release()
+
+    def do(self, job: Job) -> None:
+        """On the thread, and the thread is through with it when this returns."""
+        self.writer.post(job)
+        wait_until(lambda: self.writer._posted == self.writer._done and not self.writer._working.locked())
+
+    def post(self, size: int, *, here: bool) -> None:
+        """A group, answered when this returns, and written by the caller or not."""
+        data = bytes([1]) * size
+        start = self.recorded.end
+        self.recorded.end += size
+        self.writer.post(Group(start, start + size, [(start, [data])], [data]))
+        if here:
+            assert self.writers[-1:] == [threading.get_ident()], "written before post() returns"
+        assert self.arrived.acquire(timeout=60.0)
+        assert (self.writers[-1] == threading.get_ident()) is here
+        self.do(lambda: None)
+
+
+@pytest.fixture
+def threaded() -> Iterator[Threaded]:
+    threaded = Threaded()
+    threaded.do(lambda: threaded.recorded.log.prepare(4096))
+    yield threaded
+    threaded.writer.close()
+
+
+def test_owner_writes_a_short_group_itself_while_the_thread_has_nothing_to_do(threaded: Threaded) -> None:
+    for _ in range(3):
+        threaded.post(100, here=True)
+    assert threaded.recorded.unsynced == 300
+
+
+def test_thread_syncs_in_time_what_the_owner_wrote() -> None:
+    """It slept without a deadline when the owner wrote, and nothing else is posted."""
+    threaded = Threaded(window_s=0.05)
+    threaded.do(lambda: threaded.recorded.log.prepare(4096))
+    data = [b"x" * 100]
+    threaded.writer.post(Group(0, 100, [(0, data)], data))
+    assert threaded.writers == [threading.get_ident()]
+    threaded.recorded.now = 0.05
+    wait_until(lambda: threaded.recorded.unsynced == 0)
+    threaded.writer.close()
+
+
+def test_nothing_overtakes_what_the_thread_has_not_carried_out(threaded: Threaded) -> None:
+    go, order = threading.Event(), list[str]()
+    threaded.writer.post(lambda: order.append("job") if go.wait(60.0) else None)
+    data = [b"x" * 100]
+    threaded.writer.post(Group(0, 100, [(0, data)], data))
+    assert threaded.outcomes == []
+    go.set()
+    assert threaded.arrived.acquire(timeout=60.0)
+    assert order == ["job"]
+    assert threading.get_ident() not in threaded.writers
+    threaded.recorded.end = 100
+    threaded.do(lambda: None)
+    threaded.post(100, here=True)
+    threaded.writer._posted += 1  # as while the thread has taken a job out of the inbox and not begun it
+    threaded.writer.post(Group(200, 300, [(200, data)], data))
+    assert len(threaded.outcomes) == 2 or threading.get_ident() != threaded.writers[-1]
+    threaded.writer._posted -= 1
+
+
+def test_with_sync_flush_the_owner_writes_nothing() -> None:
+    threaded = Threaded("sync")
+    threaded.do(lambda: threaded.recorded.log.prepare(4096))
+    threaded.post(100, here=False)
+    threaded.writer.close()
+
+
+def test_owner_leaves_a_write_that_needs_more_than_memory_to_the_thread(threaded: Threaded) -> None:
+    threaded.post(900, here=True)
+    threaded.post(200, here=False)  # over the window: a sync comes first
+    threaded.post(100, here=True)
+    threaded.recorded.end = 4096
+    threaded.work._end = 4096
+    threaded.post(100, here=False)  # a new segment, and no zeros there
+
+
+def test_owner_leaves_writing_to_the_thread_for_a_while_after_a_write_that_took_long(
+    threaded: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system that makes writers wait for the disk must not stop the broker's loop with every write."""
+    pwrite = threaded.recorded.fs.pwrite
+
+    def slow(handle: int, data: Any, offset: int) -> None:
+        threaded.recorded.now += 0.2
+        pwrite(handle, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threaded.recorded.fs, "pwrite", slow)
+        threaded.post(100, here=True)
+    threaded.post(100, here=False)
+    threaded.recorded.now += 4.0
+    threaded.post(100, here=False)
+    threaded.recorded.now += 1.1
+    threaded.post(100, here=True)
+
+
+def test_failed_write_of_the_owner_is_final_too(threaded: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(handle: int, data: Any, offset: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threaded.recorded.fs, "pwrite", fail)
+        threaded.post(100, here=True)
+    threaded.post(100, here=False)
+    assert [isinstance(outcome, StoreFailed) for outcome in threaded.outcomes] == [True, True]
+    assert threaded.recorded.unsynced == 0

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
-from ogive.errors import ResponseCode
+from ogive.errors import ResponseCode, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
+from ogive.store.disk import Cold
 from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import Decision, Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
@@ -239,6 +240,32 @@ async def test_progress_needs_no_room_in_a_full_table_of_offsets(start_broker: S
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_half_message_that_cannot_be_read_is_asked_about_when_it_can(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails to read decides nothing: the transaction stays open."""
+    server = await start_broker(**QUICK)
+    store = server.context.store
+    refused: list[int] = []
+    read = store.record_at
+
+    def record_at(commitlog_offset: int) -> bytes | None:
+        if len(refused) < 2:
+            refused.append(commitlog_offset)
+            raise StoreError("Input/output error")
+        if len(refused) == 2:
+            refused.append(commitlog_offset)
+            raise Cold(server.config.data / "commitlog" / f"{0:020d}", commitlog_offset, 100)
+        return read(commitlog_offset)
+
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        monkeypatch.setattr(store, "record_at", record_at)
+        await send_half(client)
+        [message] = decode_messages((await client.next_request(CHECK)).body)
+        assert (message.body, len(refused)) == (b"paid", 3)
 
 
 async def test_a_producer_is_asked_and_its_answer_counts(start_broker: StartBroker) -> None:

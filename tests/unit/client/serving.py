@@ -1,0 +1,30 @@
+"""A scripted broker for code that blocks."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ogive.testing.fake_broker import WAIT_S, FakeBroker
+
+
+@contextmanager
+def on_a_thread() -> Iterator[FakeBroker]:
+    """A scripted broker on a loop and thread of its own; *Orders* has one queue."""
+    ready, done = threading.Event(), threading.Event()
+    made: list[FakeBroker] = []
+
+    async def serve() -> None:
+        async with FakeBroker({"Orders": 1}) as fake:
+            made.append(fake)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+        yield made[0]
+    finally:
+        done.set()
+        thread.join(WAIT_S)
