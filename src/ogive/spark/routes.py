@@ -12,6 +12,7 @@ from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
     NoNameServer,
+    NoPermission,
     NoRoute,
     NotANameServer,
     OgiveError,
@@ -32,6 +33,9 @@ ROUTE_AGE_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 5.0
 RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
 """How long one call is tried again while its broker is away. Longer outages end the task; Spark then tries the task again."""
+
+_UNSEEN: Final = frozenset({"unseen"})
+"""The brokers of a cluster that this user may not list. Taken to be there: else a topic that does not exist would be waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,11 @@ class Routes:
             try:
                 return await api.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
             except TopicNotExist:
+                pass
+            try:
                 return (await api.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)).brokers.keys()
+            except NoPermission:
+                return _UNSEEN
 
         without: list[str] = []
         brokers: set[str] = set()

@@ -4,8 +4,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.errors import NoNameServer, NotANameServer, OgiveError
-from ogive.spark.routes import Patience, Routes
+from ogive.client import api
+from ogive.errors import NoNameServer, NoPermission, NoRoute, NotANameServer, OgiveError, TopicNotExist
+from ogive.spark.routes import BrokerAway, Patience, Routes
 from ogive.transport.pool import ConnectionPool
 
 
@@ -38,3 +39,19 @@ async def test_a_first_question_that_nobody_answers_is_an_error_at_once() -> Non
 async def test_something_else_at_the_address_is_an_error_at_once(settled: bool) -> None:
     with pytest.raises(NotANameServer):
         await ask(NotANameServer("a broker"), settled=settled)
+
+
+async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead letters of a group that has none, for a user with rights on topics and groups: the job failed with the permission."""
+
+    async def get_route(*_: object, **__: object) -> None:
+        raise TopicNotExist(17, "no route")
+
+    async def get_cluster_info(*_: object, **__: object) -> None:
+        raise NoPermission(16, "no policy of user reader allows Get on Cluster:DefaultCluster")
+
+    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
+    with pytest.raises(NoRoute, match="topic '%DLQ%billing' has no route") as raised:
+        await Routes(ConnectionPool(), ("127.0.0.1:9876",)).route("%DLQ%billing")
+    assert not isinstance(raised.value, BrokerAway)
