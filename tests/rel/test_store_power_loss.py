@@ -165,7 +165,7 @@ def seen_and_lost(line: dict[str, Any], seeds: int, cuts: int, store_type: type[
     return int(line["lost"])
 
 
-@pytest.mark.parametrize(("seeds", "cuts"), [(1, 40), pytest.param(10, 200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(("seeds", "cuts"), [(1, 200), pytest.param(10, 200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
 def test_what_a_reader_has_seen_outlives_a_power_cut(seeds: int, cuts: int) -> None:
     with figures("T11 power cuts", nightly=seeds > 1, faults=0, received=0, lost=0) as line:
         assert seen_and_lost(line, seeds, cuts) == 0
@@ -190,7 +190,7 @@ class _SyncsLate(GroupWriter):
 
 
 def test_a_reader_that_sees_too_early_is_caught() -> None:
-    assert seen_and_lost({"faults": 0, "received": 0, "lost": 0}, 1, 40, EarlyAck) > 0
+    assert seen_and_lost({"faults": 0, "received": 0, "lost": 0}, 1, 200, EarlyAck) > 0
 
 
 def test_ack_before_fdatasync_is_caught() -> None:
