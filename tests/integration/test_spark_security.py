@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ import ogive
 from ogive.client.credentials import read_credentials, trusting
 from ogive.client.listener import AnyListener
 from ogive.errors import NoPermission
-from ogive.pipelines import Stop, archive, mirror
+from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.pipelines.mirror import prepare as prepare_copy
 from ogive.pipelines.running import reach
 from ogive.spark.access import Access
@@ -181,6 +181,40 @@ def test_dry_runs_and_topics_of_a_mirror_at_guarded_clusters(guarded: Guarded, o
     with ogive.Admin(client=other.root()) as admin:
         assert len(admin.offsets(f"COPY_{topic}")) == 2
     assert reach(guarded.broker.name_server, guarded.security).spans([topic])
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_every_pipeline_reaches_guarded_clusters(spark: SparkSession, guarded: Guarded, other: Guarded, topic: str, tmp_path: Path) -> None:
+    fill(guarded, topic, 40)
+    guarded.allow(
+        f"Topic:{topic} Pub,Sub,Get", "Group:TOOLS_CONSUMER Sub", "Group:watch Sub,Get,Create", "Topic:RMQ_SYS_TRACE_TOPIC Pub,Sub,Get"
+    )
+    here: dict[str, Any] = {"name_server": guarded.broker.name_server, "security": guarded.security}
+    there: dict[str, Any] = {"target": other.broker.name_server, "target_security": other.security}
+    ends: dict[str, Any] = {"stop": Stop(), "say": lambda _: None}
+    lake, copy = tmp_path / "lake", f"COPY_{topic}"
+    assert archive(spark, **here, topics=[topic], to=lake, group="watch", dry_run=True, **ends).read == 40
+    assert archive(spark, **here, topics=[topic], to=lake, group="watch", **ends).written == 40
+    for idempotent in (False, True):
+        name = f"{idempotent}_"
+        mirrored = mirror(
+            spark, source=here["name_server"], security=here["security"], **there, topics=[topic], prefix=name, idempotent=idempotent,
+            state=tmp_path / name, **ends,
+        )  # fmt: skip
+        assert (mirrored.written, mirrored.figures["lag"]) == (40, 0)
+    assert replay(spark, source=f"archive:{lake}", **here, **there, to=copy, state=tmp_path / "replay", **ends).written == 40
+    for right in (f"archive:{lake}", *(f"{name}@{there['target']}" for name in (copy, f"True_{topic}", f"False_{topic}"))):
+        compared = reconcile(spark, left=topic, right=right, **here, other_security=there["target_security"], say=ends["say"])
+        assert compared.figures["same"], (right, compared.lines())
+    guarded.allow("Topic:%DLQ%nobody Sub,Get")
+    assert redrive(spark, **here, group="nobody", state=tmp_path / "redrive", **ends).notes == ["group nobody has no dead letters"]
+    with ogive.Producer(
+        client=replace(guarded.access.client(), instance_name="traced"), config=ogive.ProducerConfig(trace=True)
+    ) as producer:
+        producer.send(topic, b"traced")
+    report = trace_report(spark, **here, to=tmp_path / "page.html", say=ends["say"])
+    assert [row["name"] for row in report.figures["report"]["Sends by topic"]] == [topic]
 
 
 @pytest.mark.spark
