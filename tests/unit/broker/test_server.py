@@ -19,6 +19,16 @@ from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
 
+async def stopped(start_broker: StartBroker) -> Path:
+    """The folder of the tables of a broker that has stopped, with a message in T and a group G that reads it."""
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"kept")
+        await client.heartbeat("c1", "G", "T")
+    await server.stop()
+    return server.config.data / "config"
+
+
 async def test_everything_outlives_a_restart(start_broker: StartBroker) -> None:
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
@@ -37,12 +47,7 @@ async def test_everything_outlives_a_restart(start_broker: StartBroker) -> None:
 
 async def test_progress_beyond_the_end_of_a_queue_is_cut_before_the_queue_grows_past_it(start_broker: StartBroker) -> None:
     """What a power cut leaves with flush=async: progress that is durable, about messages that are not."""
-    server = await start_broker()
-    folder = server.config.data / "config"
-    async with await RawClient.open(server.address) as client:
-        await client.send("T", b"kept")
-        await client.heartbeat("c1", "G", "T")
-    await server.stop()
+    folder = await stopped(start_broker)
     (folder / "consumerOffset.json").write_text('{"offsetTable":{"T@G":{"0":50,"7":9}}}')
     (folder / "delayOffset.json").write_text('{"offsetTable":{"1":70}}')
     server = await start_broker(delay_levels="1s 1h")
@@ -55,12 +60,7 @@ async def test_tables_that_hold_more_than_the_limits_cost_nothing_and_no_start(
     start_broker: StartBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Apache's broker knows no such limits: what it wrote is kept, all of it, and only what is new is refused."""
-    server = await start_broker()
-    folder = server.config.data / "config"
-    async with await RawClient.open(server.address) as client:
-        await client.send("T", b"kept")
-        await client.heartbeat("c1", "G", "T")
-    await server.stop()
+    folder = await stopped(start_broker)
     names = [f"N{number}" for number in range(30)]
     rows = {
         "topics.json": ("topicConfigTable", {name: {"topicName": name} for name in names}),

@@ -1,7 +1,7 @@
 """A sink whose cluster, or a broker of it, is away at the wrong moment."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -25,6 +25,14 @@ from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, T
 
 A = MessageQueue("Orders", "broker-a", 0)
 BROKER = BrokerData(cluster="c", broker_name="broker-a", addresses={0: "127.0.0.1:10911"})
+
+
+def use_cluster(monkeypatch: pytest.MonkeyPatch, *answers: Callable[..., Awaitable[object]]) -> None:
+    """The sink's cluster gives *answers*, functions with the names of `ogive.client.api`'s."""
+    for answer in answers:
+        monkeypatch.setattr(api, answer.__name__, answer)
+    here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
+    monkeypatch.setattr(sink, "cluster", lambda _: here)
 
 
 # --- committing in a process that has not reached the cluster before, while all of it restarts: the tasks have, so it waits -------------
@@ -54,12 +62,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     async def update_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, offset: int, **____: object) -> None:
         told.append((queue.topic, offset))
 
-    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
-    monkeypatch.setattr(api, "get_route", get_route)
-    monkeypatch.setattr(api, "topic_stats", topic_stats)
-    monkeypatch.setattr(api, "update_consumer_offset", update_consumer_offset)
-    here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
-    monkeypatch.setattr(sink, "cluster", lambda _: here)
+    use_cluster(monkeypatch, get_cluster_info, get_route, topic_stats, update_consumer_offset)
     return told
 
 
@@ -109,13 +112,8 @@ def test_a_topic_is_new_only_to_the_first_run_of_a_query(
     async def update_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, offset: int, **____: object) -> None:
         noted.append((queue.topic, offset))
 
-    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
-    monkeypatch.setattr(api, "get_route", get_route)
-    monkeypatch.setattr(api, "query_consumer_offset", query_consumer_offset)
-    monkeypatch.setattr(api, "update_consumer_offset", update_consumer_offset)
+    use_cluster(monkeypatch, get_cluster_info, get_route, query_consumer_offset, update_consumer_offset)
     monkeypatch.setattr(sink, "DOUBTFUL", Patience(window_s=0.0, doubtful=True))
-    here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
-    monkeypatch.setattr(sink, "cluster", lambda _: here)
     attempt = sink.Attempt(query_id=f"begun by {begun_by}", run_id="this run")
     monkeypatch.setattr(sink.Attempt, "current", classmethod(lambda _: attempt))
     options = SinkOptions.parse({"nameServer": "127.0.0.1:9876", "topic": "Orders", "delivery": "idempotent"})
