@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ogive.broker.cold_reads import MAX_TRIES
-from ogive.errors import OgiveError, StoreError
+from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.record import store_timestamp
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, bytes]
 """topic, unique key"""
+
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of sends that wait for the disk after a start, as many as the store lets wait for itself
 
 
 class Placed(NamedTuple):
@@ -78,6 +80,7 @@ class Duplicates:
         self._started_ms = store.now_ms()
         self._firsts: OrderedDict[Key, _First] = OrderedDict()
         self._held: deque[tuple[Put, Sequence[NewMessage], Answer]] = deque()  # what comes later must not pass them
+        self._held_bytes = 0
         self._working = False
         self._warned = False
 
@@ -86,11 +89,14 @@ class Duplicates:
 
     def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
         """Store by *put* what is new among *messages*, and answer for all of them, with nothing remembered where *put* raises: as long as
-        the disk is asked that is the answer, then it is raised here."""
+        the disk is asked that is the answer, then it is raised here. Raises StoreBusy."""
         if not self._working and self._store.now_ms() - self._started_ms >= self._window_ms:
             self._put(put, messages, answer)
             return
+        if self._held_bytes > MAX_HELD_BYTES:
+            raise StoreBusy(f"{self._held_bytes} bytes wait until it is known whether they are stored already")
         self._held.append((put, messages, answer))
+        self._held_bytes += _bytes(messages)
         if not self._working:
             self._working = True
             self._spawn(self._work_off(), "look for duplicates")
@@ -99,6 +105,7 @@ class Duplicates:
         try:
             while self._held:
                 put, messages, answer = self._held.popleft()
+                self._held_bytes -= _bytes(messages)
                 try:
                     for message in messages:
                         await self._look_up(_key(message))
@@ -200,6 +207,10 @@ class Duplicates:
 def _key(message: NewMessage) -> Key | None:
     unique_key = raw_property(message.properties, b"UNIQ_KEY")
     return (message.topic, unique_key) if unique_key else None
+
+
+def _bytes(messages: Sequence[NewMessage]) -> int:
+    return sum([len(message.body) + len(message.properties) for message in messages])
 
 
 class _Sends:

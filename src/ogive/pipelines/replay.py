@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
-from ogive.pipelines.reconcile import messages
+from ogive.pipelines.reconcile import ARCHIVE, messages
 from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 from ogive.spark.stopping import Stop
@@ -42,7 +42,7 @@ def replay(
     rows = messages(spark, source, name_server=name_server, security=security).where(where)
     rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
     rows = rows.where(f.col("storeTimestamp") < f.lit(until_at)).withColumn("slot", f.date_trunc("hour", "storeTimestamp"))
-    if not source.startswith("archive:"):
+    if not source.startswith(ARCHIVE):
         rows = rows.persist(StorageLevel.DISK_ONLY)  # read once, not for every hour
     hours = rows.groupBy("slot").count().orderBy("slot").collect()
     summary.read = sum(row["count"] for row in hours)
@@ -85,7 +85,7 @@ def replay(
 
 def refuse_itself(source: str, to: str | None, name_server: str, target: str) -> None:
     """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names it."""
-    if to is None and not source.startswith("archive:") and name_server == target:
+    if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
 
 

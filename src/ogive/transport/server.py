@@ -58,10 +58,7 @@ class ServerConnection(Connection):
             self.frame_started_at = self.received_at
 
     def write(self, frame: bytes) -> None:
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(frame)
-        self._unsent_bytes += len(frame)
+        super().write(frame)
         if self._unsent_bytes > self._server.limits.max_unsent_bytes:
             self._check_unsent(self._unsent_bytes)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import Broker
+from ogive.broker import Broker, duplicates
 from ogive.broker.duplicates import Duplicates
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.store.disk import Cold
@@ -216,6 +216,20 @@ async def test_what_the_store_refuses_behind_a_read_from_disk_is_answered(restar
     ((_, answer),) = restarted.answers
     assert isinstance(answer, InvalidOption)
     assert len(restarted.duplicates) == 0
+
+
+async def test_sends_that_wait_for_the_disk_are_bounded_by_their_bytes(restarted: Restarted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand sends may wait, of four megabytes each."""
+    monkeypatch.setattr(duplicates, "MAX_HELD_BYTES", 40)
+    restarted.send("b")
+    restarted.send("c")
+    restarted.send("d")
+    with pytest.raises(StoreBusy, match="bytes wait until it is known"):
+        restarted.send("e")
+    await restarted.disk_reads()
+    restarted.send("e")
+    await restarted.disk_reads()
+    assert [isinstance(result, list) for _, result in restarted.answers] == [True] * 4
 
 
 def test_when_the_first_fails_the_second_fails_and_a_third_is_new() -> None:
