@@ -119,6 +119,7 @@ class MessageStore:
         self._reports: deque[Callable[[], None]] = deque()
         self._in_submit = False
         self._full_until = 0.0
+        self._full = StoreFull("no room in the store")  # what was refused last
         self._flush_refused = False  # the flush on its way met a full disk, and waits to be tried again
         self._saved_position = recovered.end  # of the checkpoint on the disk; set by the writer thread
         self._closed = False
@@ -544,7 +545,7 @@ class MessageStore:
     def _try_again(self) -> None:
         """The disk was full: raise StoreFull until it is time to ask it again."""
         if self._monotonic() < self._full_until:
-            raise StoreFull("no space left in the store")
+            raise StoreFull(str(self._full))
         self._full_until = 0.0
         self._post_flush()
 
@@ -553,6 +554,7 @@ class MessageStore:
         if not groups or groups[0] is not self._first_waiting():
             return  # taken back already, with the group that met the full disk
         log.warning("the store refuses writes: %s", error)
+        self._full = error
         taken = self._appender.take_back()
         if self._writer is not None:
             self._writer.post(self._work.accept_again)
@@ -593,7 +595,7 @@ class MessageStore:
             self._write_derived(flush)
         except OSError as exc:
             if exc.errno in NO_SPACE:
-                self._on_owner(self._refuse_flush)
+                self._on_owner(functools.partial(self._refuse_flush, exc))
             else:
                 self._work.fail_by("writing consume queues", exc)
         else:
@@ -611,9 +613,10 @@ class MessageStore:
         if self._flusher.end():
             self._flush()
 
-    def _refuse_flush(self) -> None:
+    def _refuse_flush(self, cause: OSError) -> None:
         self._flush_refused = True
-        log.warning("the store refuses writes: no space left for consume queues")
+        self._full = StoreFull(f"no room for consume queues: {cause.strerror}")
+        log.warning("the store refuses writes: %s", self._full)
         self._full_until = self._monotonic() + _RETRY_FULL_S
 
     def _remove(self, directories: Sequence[Path]) -> None:
