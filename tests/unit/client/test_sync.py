@@ -487,6 +487,22 @@ def test_code_on_the_loop_that_exits_does_not_take_the_loop_with_it(broker: Fake
     assert "SystemExit" in result.stderr
 
 
+def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, where the next cell goes on with the same producer."""
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"before")
+        loop = portals.portal().loop
+        with monkeypatch.context() as at_a_bad_moment:
+
+            def interrupted(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            at_a_bad_moment.setattr(loop, "call_soon_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.submit("Orders", b"interrupted")
+        producer.submit("Orders", b"after").result(WAIT_S)
+
+
 def test_control_c_ends_a_blocking_call(broker: FakeBroker) -> None:
     broker.hold(SEND)
     code = """
