@@ -255,6 +255,3 @@ class PullConsumer:
         calls = self._running().calls
         await calls.queues(queue.topic)
         return calls
-
-
-__all__ = ["PullConsumer"]

@@ -308,6 +308,3 @@ async def _serve(consumer: PushConsumer) -> None:
             task.cancel()
         for task in done:
             task.result()
-
-
-__all__ = ["PushConsumer", "run"]
