@@ -8,8 +8,9 @@ from typing import Final, Self, TypeVar
 from ogive.client import api
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.namespace import Namespace
+from ogive.client.owner import ClientOwner
 from ogive.client.routes import MASTER_ID
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.model import MessageQueue, reply_topic, retry_topic
