@@ -53,6 +53,10 @@ def _on_topic(name: str | None, actions: tuple[str, ...]) -> Need:
     return Need(TOPIC, name or "", actions)
 
 
+def to_send(topic: str) -> Need:
+    return _on_topic(topic, (PUB,))
+
+
 def topic(*actions: str, field: str = "topic") -> Rule:
     return lambda command, _: (_on_topic(command.ext_fields.get(field), actions),)
 
