@@ -7,8 +7,8 @@ Behaviour
   there is not looked up. Ours makes such queues again from the log when it opens the store.
 - repair makes everything that is derived again from the log, and tables from their backups. No byte that checks is deleted; bytes that are
   no record stay where they are in the middle of the log, and are zeroed behind its end.
-- When delayed messages are due, a repair counts by the delay levels in apache-broker.conf, which each start of our broker writes; without it by
-  the default ones.
+- When delayed messages are due, a repair counts by the delay levels in apache-broker.conf, which each start of our broker writes; without
+  it by the default ones.
 - Both refuse while a broker runs on the directory.
 """
 
