@@ -114,7 +114,7 @@ class Broker:
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
-        ctx.transactions.start(ctx.put_counted_now, ctx.store_host, ctx.loop.call_later)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         read = partial(ctx.cold_reads.read, ctx.store)
         may_send = partial(_may_send, ctx.guard)
         checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms, read, may_send)

@@ -205,6 +205,10 @@ class MessageStore:
         """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
         self._appender.check_fits(message, spare_bytes)
 
+    def size_of(self, message: NewMessage) -> int:
+        """Of its record. Raises InvalidOption for a message that no record can hold."""
+        return self._appender.size_of(message)
+
     def submit(self) -> None:
         """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing.
 
