@@ -70,6 +70,11 @@ def activate(spark: "SparkSession") -> None:
 
 
 def quiet() -> None:
-    """Before `session`, for a command: Spark's Java process shows errors only, unless the user's Spark has settings of its own."""
+    """Before `session`, for a command: Spark's Java process shows errors only, unless the user's Spark has settings of its own, and its
+    Python side does not log what it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():
         os.environ.setdefault("LOG4J_CONFIGURATION_FILE", Path(__file__).with_name("log4j2.properties").as_uri())
