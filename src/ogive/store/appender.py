@@ -164,9 +164,15 @@ class Appender:
 
     def check_fits(self, message: NewMessage, spare_bytes: int) -> None:
         """See MessageStore."""
-        _, size = self._sized(message, fixed_bytes(topic_field(message.topic.encode())))
+        size = self.size_of(message)
         if size + spare_bytes + BLANK_BYTES > self._segment_bytes:
             raise self._too_large(size + spare_bytes)
+
+    def size_of(self, message: NewMessage) -> int:
+        """See MessageStore."""
+        queue = self.queues.get(message[:2])
+        fixed = queue.fixed_bytes if queue is not None else fixed_bytes(topic_field(message.topic.encode()))
+        return self._sized(message, fixed)[1]
 
     def take(self) -> Group | None:
         """The forming group, which now counts as handed over."""

@@ -24,6 +24,8 @@ QueueKey = tuple[str, int]
 """topic, queue id"""
 
 
+APACHE_CONF: Final = "apache-broker.conf"
+"""In a store's directory: how its last broker was set up, in the form of Apache's broker.conf."""
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 """Body limit and 64 KiB for the rest, as in Apache's broker."""
 

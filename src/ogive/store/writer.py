@@ -82,7 +82,7 @@ class GroupWriter:
             self._log.prepare(groups[-1].end)
         except OSError as exc:
             if exc.errno in NO_SPACE:
-                self._refusing = StoreFull(f"no space left for the commit log: {exc.strerror}")
+                self._refusing = StoreFull(f"no room for the commit log: {exc.strerror}")
                 self._complete(groups, self._refusing)
             else:
                 self._fail("making room in the commit log", exc, groups)

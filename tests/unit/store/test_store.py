@@ -565,6 +565,30 @@ def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(cal
     MessageStore.open(small(tmp_path)).close()
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue"])
+def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str, code: int, tmp_path: Path) -> None:
+    """Clients can use up a process's descriptors; what they connect with must not stop the store for good."""
+    failing = FailFrom("create", part, nth=0, times=1, code=code)
+    with Driver(small(tmp_path, segment_bytes=8 * 1024, ahead_bytes=1024), FaultyFs(failing)) as driver:
+        driver.put(message("before"))
+        failing.armed = True
+        kept = [b"before"]
+        while not failing.failures:
+            body = f"{len(kept)}" + "x" * 500
+            answers = driver.post(message(body))
+            driver.wait(answers)
+            driver.settle()
+            if not isinstance(answers[0], StoreFull):
+                kept.append(body.encode())
+        assert driver.store.failed is None
+        driver.store._full_until = 1e-9  # a second later
+        driver.put(message("after"))
+        assert driver.bodies() == [*kept, b"after"]
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies() == [*kept, b"after"]
+
+
 class DiesAfterUnlink(RecorderFs):
     """The process dies once it has removed a file of the log."""
 
