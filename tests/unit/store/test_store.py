@@ -10,6 +10,7 @@ import pytest
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
 from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, PutResult, StoreConfig
+from ogive.store.disk import Cold
 from ogive.store.record import crc_property
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -37,7 +38,9 @@ def item(text: bytes, body: bytes = b"body", flag: int = 0) -> BatchItem:
     return BatchItem(flag, body, text)
 
 
-def stored_by(put: Callable[[Driver], list[PutResult]], **config: Any) -> tuple[list[PutResult], dict[Path, bytes], list[object]]:
+def stored_by(
+    put: Callable[[Driver], list[PutResult]], **config: Any
+) -> tuple[list[PutResult], dict[Path, bytes], list[bytes | Cold | None]]:
     """What *put* gives, and every byte that is stored then; the index of keys is asked too."""
     fs = MemoryFs()
     with Driver(small(ROOT, **config), fs, threaded=False) as driver:
@@ -83,8 +86,8 @@ def test_a_batch_leaves_the_bytes_that_its_messages_would(name: str, record_crc:
 
 def test_a_batch_for_a_delay_level_is_placed_like_its_messages() -> None:
     """Entries of that topic hold delivery times; a prepared record has no place in a queue."""
-    for topic, fields in (("SCHEDULE_TOPIC_XXXX", {}), ("T", {"sys_flag": 4})):
-        batch = NewBatch(message(topic=topic, queue_id=2, **fields), [item(b"DELAY\x013\x02"), item(b"DELAY\x014\x02")])
+    for topic, sys_flag in (("SCHEDULE_TOPIC_XXXX", 0), ("T", 4)):
+        batch = NewBatch(message(topic=topic, queue_id=2, sys_flag=sys_flag), [item(b"DELAY\x013\x02"), item(b"DELAY\x014\x02")])
         with Driver(small(ROOT), MemoryFs(), threaded=False) as one, Driver(small(ROOT), MemoryFs(), threaded=False) as other:
             assert one.put_batch(batch) == other.put(*batch.each())
             assert one.store.entries(topic, 2, 0, 9) == other.store.entries(topic, 2, 0, 9)
