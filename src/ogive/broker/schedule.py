@@ -8,7 +8,7 @@ Behaviour
 - The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
-- Nothing polls: a timer or an arrival wakes a level.
+- Nothing polls: a timer or an arrival wakes a level; one that waits looks at the clock once a minute.
 - A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
 - A message without REAL_TOPIC or with an impossible REAL_QID is passed over with a warning; Java's task ends at it.
 """
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.broker.cold_reads import Fetch, JobReads
-from ogive.broker.waiting import QUEUE_DIGITS, Put, real_place, stored_again
+from ogive.broker.waiting import MAX_WAIT_S, QUEUE_DIGITS, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ProtocolError, StoreError
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
@@ -166,7 +166,7 @@ class _Level:
             if due:
                 self._deliver(due)
             elif wait_ms:
-                self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
+                self._timer = self._loop.call_later(min(wait_ms / 1000, MAX_WAIT_S), self.wake)
 
     def _brought_in(self, error: StoreError | None) -> None:
         """What was on disk only can be read now, or not at all."""

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
-from ogive.broker.waiting import Put, real_place, stored_again
+from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
@@ -50,7 +50,6 @@ IN_FLIGHT: Final = 1024  # messages on their way to the store
 RETRY_S: Final = 0.1
 _PRECISION_MS: Final = 1000
 _READ: Final = 1024  # queue entries at once
-_MAX_WAIT_S: Final = 3600.0  # the wall clock may be moved: look again
 _TIME_DIGITS: Final = 18
 TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
 """What a message may grow by when it is delivered."""
@@ -338,7 +337,7 @@ class Timers:
 
     def _wake_in(self, wait_s: float) -> None:
         assert self._loop is not None
-        self._timer = self._loop.call_later(min(wait_s, _MAX_WAIT_S), self._wake)
+        self._timer = self._loop.call_later(min(wait_s, MAX_WAIT_S), self._wake)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

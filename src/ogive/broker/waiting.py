@@ -8,6 +8,7 @@ from ogive.store.model import NewMessage, PutDone
 from ogive.wire.message import StoredMessage
 
 QUEUE_DIGITS: Final = 9  # of a queue id or a level as text; more fit no record
+MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look again
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 """Stores one message, and tells when it is safe."""
