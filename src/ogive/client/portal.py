@@ -68,7 +68,11 @@ class Portal:
         self._inbox.append((function, args))
         if not self._draining:
             self._draining = True
-            self.loop.call_soon_threadsafe(self._drain)
+            try:
+                self.loop.call_soon_threadsafe(self._drain)
+            except BaseException:  # an interrupt (Ctrl-C): the next post must not rely on this wake-up
+                self._draining = False
+                raise
 
     @property
     def posted(self) -> int:

@@ -153,6 +153,23 @@ def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(b
     assert broker.bodies("Orders") == {0: [b"other", *bodies]}
 
 
+def test_a_wake_up_that_was_interrupted_does_not_hold_up_later_messages(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    class Loop:
+        def call_soon_threadsafe(self, *args: object) -> None:
+            raise Interrupted
+
+    with ogive.Producer(broker.address) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(portals.portal(), "loop", Loop())
+            with pytest.raises(Interrupted):
+                producer.submit("Orders", b"1")
+        assert producer.submit("Orders", b"2").result(WAIT_S).queue_offset == 1
+    assert broker.bodies("Orders") == {0: [b"1", b"2"]}
+
+
 def test_many_threads_share_a_producer(broker: FakeBroker) -> None:
     with ogive.Producer(broker.address) as producer, concurrent.futures.ThreadPoolExecutor(8) as threads:
         sent = list(threads.map(lambda i: producer.send("Orders", b"%d" % i), range(200)))
