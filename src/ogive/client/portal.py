@@ -70,7 +70,7 @@ class Portal:
             self._draining = True
             try:
                 self.loop.call_soon_threadsafe(self._drain)
-            except BaseException:  # an interrupt (Ctrl-C): the next post must not rely on this wake-up
+            except BaseException:  # Ctrl-C: whoever goes on after it would wait for a loop that nobody woke
                 self._draining = False
                 raise
 
