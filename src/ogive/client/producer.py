@@ -142,8 +142,8 @@ class Producer(Generic[B]):
         if publisher is None:
             _ = self.client
             raise IllegalStateError("the producer is closed: make a new one")
-        if not self.client.running:
-            self.client.check_running()
+        if not publisher.client.running:
+            publisher.client.check_running()
         return publisher
 
     # --- sending -----------------------------------------------------------------------------------------------------
