@@ -58,6 +58,13 @@ class Guard:
             self.refused += 1
             raise
 
+    def may(self, username: str, remote_address: str, need: Need) -> bool:
+        """Whether a user who was let in before may do that now: what the server sends by itself is checked as well."""
+        found = self.table.find(username)
+        if found is None or found[0].status != ENABLED:
+            return False
+        return found[0].user_type == SUPER or self._is_allowed(username, _host(remote_address), need)
+
     def _user(self, command: RemotingCommand) -> User:
         name = command.ext_fields.get(ACCESS_KEY)
         if not name:
@@ -74,7 +81,7 @@ class Guard:
         rule = RULES.get(command.code)
         if rule is None:
             raise AccessRefused(f"request {command.code} is for super users")
-        host = remote_address.rpartition(":")[0].strip("[]")
+        host = _host(remote_address)
         for need in rule(command, self._facts):
             if not self._is_allowed(user.username, host, need):
                 raise AccessRefused(f"User:{user.username} has no permission: {need} is needed, from {host}")
@@ -90,6 +97,10 @@ class Guard:
         if allowed is None:
             allowed = self._decisions[key] = is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
         return allowed
+
+
+def _host(remote_address: str) -> str:
+    return remote_address.rpartition(":")[0].strip("[]")
 
 
 def _address(host: str) -> Address | None:

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from ogive.client import api
-from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
+from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time, own_config
 from ogive.client.hooks import run_after, run_before
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.outgoing import Outgoing
+from ogive.client.owner import ClientOwner
 from ogive.client.publish import Publisher
 from ogive.client.request import Requester
 from ogive.client.routes import split_by_size
@@ -63,7 +64,7 @@ class Producer(Generic[B]):
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self.config = config or ProducerConfig()
+        self.config = own_config(config, ProducerConfig)
         if group is not None:
             self.config = replace(self.config, group=group)
         self._owner = ClientOwner("producer", name_server, client)
@@ -141,8 +142,8 @@ class Producer(Generic[B]):
         if publisher is None:
             _ = self.client
             raise IllegalStateError("the producer is closed: make a new one")
-        if not self.client.running:
-            self.client.check_running()
+        if not publisher.client.running:
+            publisher.client.check_running()
         return publisher
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -463,6 +464,8 @@ def _as_message(
             deliver_at=deliver_at,
             delay_s=delay_s,
         )
+    if not isinstance(topic, Message):
+        raise TypeError(f"topic must be str, or a Message in its place, not {type(topic).__name__}")
     given = (body, tag, keys or None, properties or None, sharding_key, delay_level or None, deliver_at, delay_s)
     if any(value is not None for value in given):
         raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay: give nothing beside it")

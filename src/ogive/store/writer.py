@@ -52,7 +52,7 @@ class Group:
     end: int
     extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
     pieces: list[bytes]  # of the last extent
-    entries: list[tuple[ConsumeQueue, bytes]] = field(default_factory=list)
+    entries: list[tuple[ConsumeQueue, bytes, int]] = field(default_factory=list)  # and how many they are
     keyed: list[Keyed] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 

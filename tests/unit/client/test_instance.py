@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from typing import Any
 
 import pytest
 
@@ -441,10 +442,17 @@ async def test_a_client_says_what_is_wrong_with_its_use() -> None:
         await client.route("Orders")
 
 
-@pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", ":1"])
+@pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", ":1", "a:1,b:1", "rocketmq://a:1"])
 def test_a_name_server_address_that_cannot_work_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="name server"):
         ClientConfig(name_server=text)
+
+
+@pytest.mark.parametrize("value", [None, 9876, ["127.0.0.1:9876"]])
+def test_a_name_server_that_is_no_text_is_named(value: Any) -> None:
+    """As ``os.environ.get`` gives it where nothing is set."""
+    with pytest.raises(TypeError, match="name_server must be str"):
+        ClientConfig(name_server=value)
 
 
 def test_name_servers_are_split_and_get_the_usual_port() -> None:

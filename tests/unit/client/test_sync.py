@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -327,6 +328,18 @@ def test_a_blocking_call_on_the_loop_itself_is_refused(broker: FakeBroker) -> No
 def test_a_blocking_consumer_calls_listeners_only() -> None:
     with pytest.raises(InvalidOption, match=r"ogive\.aio\.PushConsumer"):
         ogive.PushConsumer("Orders", group="billing")
+
+
+def test_an_address_among_listeners_is_explained() -> None:
+    with pytest.raises(InvalidOption, match="given as name_server="):
+        ogive.PushConsumer(ogive.listener("Orders", group="billing")(print), "10.0.0.1:9876")
+
+
+def test_settings_of_another_kind_are_refused_at_once() -> None:
+    makers: list[Any] = [ogive.Producer, partial(ogive.PullConsumer, "Orders", group="billing")]
+    for make in makers:
+        with pytest.raises(TypeError, match=r"config must be an ogive\.(Producer|Consumer)Config, not ClientConfig"):
+            make(config=ogive.ClientConfig())
 
 
 def test_without_a_name_server_a_blocking_send_fails_in_time() -> None:

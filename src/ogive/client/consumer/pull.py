@@ -7,15 +7,16 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import select, subscription, validate_filter
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.wired import wired_on_change
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, validate_start
+from ogive.client.owner import ClientOwner
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullResult
 
@@ -49,7 +50,7 @@ class PullConsumer:
         self._settings = PullSettings(
             topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
         )
-        self._config = config or ConsumerConfig()
+        self._config = own_config(config, ConsumerConfig)
         self._owner = ClientOwner("pull consumer", name_server, client)
         self._namespace = namespace = self._owner.namespace
         self._wire_settings = replace(
@@ -255,6 +256,3 @@ class PullConsumer:
         calls = self._running().calls
         await calls.queues(queue.topic)
         return calls
-
-
-__all__ = ["PullConsumer"]
