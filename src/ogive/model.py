@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
+from ogive.errors import InvalidOption, MessageIllegal, OgiveError, ResponseCode
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DELAY_S: Final = 40 * 365 * 86_400  # brokers have a limit of their own, three days by default (timerMaxDelaySec)
@@ -117,7 +117,7 @@ def reply_topic(cluster: str) -> str:
 @functools.lru_cache(4096)
 def validate_topic(topic: str) -> str:
     """*topic*, if a broker may hold it. Raises InvalidOption. Source: TopicValidator.java, 5.3."""
-    limit = MAX_RESOURCE_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    limit = MAX_RESOURCE_LENGTH if str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
     return _validate_name("topic", topic, limit)
 
 
@@ -128,6 +128,8 @@ def validate_group(group: str) -> str:
 
 
 def _validate_name(kind: str, name: str, limit: int) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{kind} name must be str, not {type(name).__name__}")
     if not name or len(name) > limit:
         raise InvalidOption(f"{kind} name of {len(name)} characters: 1 to {limit} are allowed")
     if not _NAME.fullmatch(name):
@@ -140,6 +142,8 @@ def parse_tags(expression: str) -> tuple[str, ...]:
 
     Java drops empty places, and takes a tag with ``|`` or ``*`` in it literally: it matches nothing that was meant.
     """
+    if not isinstance(expression, str):
+        raise TypeError(f"tags must be str, several separated by || ('paid || refunded'), not {type(expression).__name__}")
     tags = tuple(dict.fromkeys(word.strip() for word in expression.split("||")))
     if tags == ("*",):
         return ()
@@ -183,7 +187,9 @@ class Message:
     wait_store_ok: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not self.topic or len(self.body) > MAX_BODY_BYTES or not isinstance(self.body, bytes):
+        if not isinstance(self.body, bytes):
+            raise TypeError(f"body must be bytes, not {type(self.body).__name__}: encode text first")
+        if not self.topic or len(self.body) > MAX_BODY_BYTES:
             raise self._illegal()
         if isinstance(self.keys, str):
             object.__setattr__(self, "keys", (self.keys,))
@@ -211,6 +217,8 @@ class Message:
             raise InvalidOption("a message is delivered after a delay level, at a time or after some seconds: give one of them")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise InvalidOption("deliver_at needs a time zone: datetime(..., tzinfo=UTC)")
+        if self.delay_s is not None and not isinstance(self.delay_s, int | float):
+            raise TypeError(f"delay_s must be a number of seconds, not {type(self.delay_s).__name__}")
         if self.delay_s is not None and not 0 <= self.delay_s <= MAX_DELAY_S:
             raise InvalidOption(f"delay_s is {self.delay_s}: 0 to {MAX_DELAY_S:,} seconds are possible")
 
@@ -219,11 +227,9 @@ class Message:
         """By level, or by the broker's timer."""
         return self.delay_level > 0 or self.deliver_at is not None or self.delay_s is not None
 
-    def _illegal(self) -> Exception:
+    def _illegal(self) -> OgiveError:
         if not self.topic:
             return InvalidOption("a message needs a topic")
-        if not isinstance(self.body, bytes):
-            return TypeError(f"body must be bytes, not {type(self.body).__name__}: encode text first")
         return MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}")
 
 
@@ -232,6 +238,8 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 def _check_text(what: str, text: str) -> None:
     """Properties are stored as name 0x01 value 0x02: neither separator may occur, and an empty value would vanish."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be str, not {type(text).__name__}")
     if not text:
         raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"{what} is empty: it would be lost on the way")
     if "\x01" in text or "\x02" in text:
@@ -394,5 +402,9 @@ class DelayLevels:
 
 
 def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
-    """One key or several, as the tuple that a Message holds."""
-    return (keys,) if isinstance(keys, str) else tuple(keys)
+    """One key or several, as the tuple that a Message holds. Raises TypeError for what is neither."""
+    if isinstance(keys, str):
+        return (keys,)
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"keys must be str, or several of them, not {type(keys).__name__}")
+    return tuple(keys)

@@ -12,7 +12,9 @@ import pytest
 import ogive
 from ogive.testing import Broker
 from tests.interop import apache
-from tests.interop.apache import Apache
+from tests.interop.apache import VERSION, Apache
+from tests.interop.test_store_exchange import new_apache
+from tests.interop.test_store_exchange_load import OLD
 from tests.peers import APACHES_CHECKS, RunningBroker, our_broker
 from tests.processes import wait_until
 
@@ -91,7 +93,20 @@ def load(name_server: str) -> None:
 
 # --- a store that changes hands --------------------------------------------------------------------------------------
 
-ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
+LONG = [pytest.mark.nightly, pytest.mark.slow]
+STOP, KILL = methodcaller("stop"), methodcaller("kill")
+
+
+def ways(*often: tuple[str, Callable[[RunningBroker], None]]) -> pytest.MarkDecorator:
+    """Releases and ends; those that are not in *often* by night only."""
+    cases = [(version, end) for version in (VERSION, OLD) for end in (STOP, KILL)]
+    return pytest.mark.parametrize(
+        ("version", "end"),
+        [
+            pytest.param(*case, id=f"{case[0]} {'stopped' if case[1] is STOP else 'killed'}", marks=() if case in often else LONG)
+            for case in cases
+        ],
+    )
 
 
 def leave_open(name_server: str) -> None:
@@ -112,19 +127,19 @@ def settle(name_server: str) -> None:
         assert sum(row.max_offset for row in admin.offsets("Tx")) == 5
 
 
-@ends
-def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
+@ways((VERSION, STOP), (VERSION, KILL), (OLD, KILL))
+def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, version: str, end: Callable[[RunningBroker], None]) -> None:
     with our_broker(tmp_path) as ours:
         leave_open(ours.name_server)
         end(ours)
-    with Apache(tmp_path, APACHES_CHECKS) as theirs:
+    with new_apache(tmp_path, version, **APACHES_CHECKS) as theirs:
         settle(theirs.name_server)
 
 
-@ends
-def test_we_settle_what_is_open_in_apaches_store(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
-    """A kill takes the marks that Apache's broker collects for 3 s: the commits themselves show what is settled."""
-    with Apache(tmp_path, APACHES_CHECKS) as theirs:
+@ways((VERSION, STOP), (VERSION, KILL))
+def test_we_settle_what_is_open_in_apaches_store(tmp_path: Path, version: str, end: Callable[[RunningBroker], None]) -> None:
+    """A kill takes the marks that Apache's 5.x collects for 3 s: the commits themselves show what is settled."""
+    with Apache(tmp_path, APACHES_CHECKS, version=version) as theirs:
         leave_open(theirs.name_server)
         end(theirs)
     with our_broker(tmp_path) as ours:

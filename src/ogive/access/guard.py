@@ -20,6 +20,7 @@ from ogive.access.decision import Address, Need, is_allowed
 from ogive.access.needs import RULES, Facts
 from ogive.access.refused import AccessRefused
 from ogive.access.table import AccessTable
+from ogive.model import MAX_RESOURCE_LENGTH
 from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.bodies.access import ENABLED, SUPER, USER_SUBJECT, User
 from ogive.wire.command import RemotingCommand
@@ -57,6 +58,13 @@ class Guard:
             self.refused += 1
             raise
 
+    def may(self, username: str, remote_address: str, need: Need) -> bool:
+        """Whether a user who was let in before may do that now: what the server sends by itself is checked as well."""
+        found = self.table.find(username)
+        if found is None or found[0].status != ENABLED:
+            return False
+        return found[0].user_type == SUPER or self._is_allowed(username, _host(remote_address), need)
+
     def _user(self, command: RemotingCommand) -> User:
         name = command.ext_fields.get(ACCESS_KEY)
         if not name:
@@ -73,7 +81,7 @@ class Guard:
         rule = RULES.get(command.code)
         if rule is None:
             raise AccessRefused(f"request {command.code} is for super users")
-        host = remote_address.rpartition(":")[0].strip("[]")
+        host = _host(remote_address)
         for need in rule(command, self._facts):
             if not self._is_allowed(user.username, host, need):
                 raise AccessRefused(f"User:{user.username} has no permission: {need} is needed, from {host}")
@@ -82,11 +90,17 @@ class Guard:
         if self._decided_for != self.table.version or len(self._decisions) >= MAX_DECISIONS:
             self._decisions.clear()
             self._decided_for = self.table.version
+        if len(need.name) > MAX_RESOURCE_LENGTH:  # names nothing that there is: memory is for others
+            return is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
         key = (username, host, need)
         allowed = self._decisions.get(key)
         if allowed is None:
             allowed = self._decisions[key] = is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
         return allowed
+
+
+def _host(remote_address: str) -> str:
+    return remote_address.rpartition(":")[0].strip("[]")
 
 
 def _address(host: str) -> Address | None:

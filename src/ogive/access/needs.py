@@ -21,6 +21,7 @@ from ogive.wire.bodies import HeartbeatData, LockBatchBody, loads_object
 from ogive.wire.bodies.access import ANY, SUPER, USER_SUBJECT, User
 from ogive.wire.codes import RequestCode as C
 from ogive.wire.command import RemotingCommand
+from ogive.wire.message import parse_offset_message_id
 
 PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"
 TOPIC, GROUP, CLUSTER = "Topic", "Group", "Cluster"
@@ -51,6 +52,10 @@ def _on_topic(name: str | None, actions: tuple[str, ...]) -> Need:
     if name is not None and name.startswith(RETRY_PREFIX):
         return Need(GROUP, name.removeprefix(RETRY_PREFIX), tuple(dict.fromkeys(SUB if action == PUB else action for action in actions)))
     return Need(TOPIC, name or "", actions)
+
+
+def to_send(topic: str) -> Need:
+    return _on_topic(topic, (PUB,))
 
 
 def topic(*actions: str, field: str = "topic") -> Rule:
@@ -124,10 +129,10 @@ def _reply(field: str) -> Rule:
 
 
 def _of_message_id(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """An offset id ends with the place in the log, as 16 hexadecimal digits."""
+    """Read as whoever carries the request out reads it: of an id that two readers took for two places, the wrong one would count."""
     try:
-        found = facts.topic_at(int(command.ext_fields.get("msgId", "")[-16:], 16))
-    except ValueError:
+        found = facts.topic_at(parse_offset_message_id(command.ext_fields.get("msgId", ""))[1])
+    except ProtocolError:
         found = None
     return (_on_topic(found, (SUB,)),)
 

@@ -8,10 +8,11 @@ from typing import Final
 
 from ogive.broker.config import BrokerConfig
 from ogive.store.fs import Fs
+from ogive.store.model import APACHE_CONF
 from ogive.store.store import MessageStore
 from ogive.store.tables import read_file, replace_file
 
-NAME: Final = "apache-broker.conf"
+NAME: Final = APACHE_CONF
 _HEAD: Final = """\
 # Apache RocketMQ's broker starts on this directory:
 #   mqbroker -c apache-broker.conf -n HOST:PORT-OF-A-NAME-SERVER

@@ -29,13 +29,15 @@ def check_subscription(data: SubscriptionData) -> None:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One client in one group. *seen_at* is the time of its last heartbeat, on the table's clock."""
+    """One client in one group. *seen_at* is the time of its last heartbeat, on the table's clock; *user* is whose credentials that carried,
+    empty without access control."""
 
     client_id: str
     connection: Connection
     language: int
     version: int
     seen_at: float
+    user: str = ""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class ClientTable:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
-        self._producing: dict[str, Connection] = {}  # by client id
+        self._producing: dict[str, Client] = {}  # by client id
         self._count = 0
 
     def __len__(self) -> int:
@@ -116,7 +118,8 @@ class ClientTable:
 
     def producer_connection(self, client_id: str) -> Connection | None:
         """Where the client is, if it is online as a producer."""
-        return self._producing.get(client_id)
+        client = self._producing.get(client_id)
+        return client.connection if client is not None else None
 
     def register_producer(self, group: str, client: Client) -> None:
         """Raises Rejected when the table is full."""
@@ -127,7 +130,9 @@ class ClientTable:
             self._of(client.connection)[0].add(group)
         previous = members.get(client.connection)
         members[client.connection] = client
-        self._producing[client.client_id] = client.connection
+        known = self._producing.get(client.client_id)
+        if known is None or known.user == client.user:  # nobody takes the replies of another user's client by calling itself so
+            self._producing[client.client_id] = client
         if previous is not None and previous.client_id != client.client_id:
             self._forget_producer(previous)
 
@@ -161,7 +166,8 @@ class ClientTable:
     def _forget_producer(self, client: Client) -> None:
         """Its connection, unless it is in another group by it, or has made a new one."""
         others = (self.producers[group][client.connection] for group in self._groups_of[client.connection][0])
-        if self._producing.get(client.client_id) is client.connection and all(one.client_id != client.client_id for one in others):
+        known = self._producing.get(client.client_id)
+        if known is not None and known.connection is client.connection and all(one.client_id != client.client_id for one in others):
             del self._producing[client.client_id]
 
     def unregister_consumer(self, name: str, connection: Connection) -> None:

@@ -101,6 +101,11 @@ class Duplicates:
             self._working = True
             self._spawn(self._work_off(), "look for duplicates")
 
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: whatever is sent to one of that name from here on is new."""
+        for key in [key for key in self._firsts if key[0] == topic]:
+            del self._firsts[key]
+
     async def _work_off(self) -> None:
         try:
             while self._held:
@@ -140,7 +145,7 @@ class Duplicates:
             try:
                 put(fresh, partial(self._stored, fresh, firsts, keys))
             except OgiveError:
-                self._forget(keys)
+                self._forget(keys, firsts)
                 sends.refused()
                 raise
 
@@ -176,7 +181,7 @@ class Duplicates:
         self, fresh: Sequence[NewMessage], firsts: Sequence[_First], keys: Sequence[Key | None], result: list[PutResult] | StoreError
     ) -> None:
         if isinstance(result, StoreError):
-            self._forget(keys)
+            self._forget(keys, firsts)
             outcomes: list[Placed | StoreError] = [result] * len(firsts)
         else:
             outcomes = [Placed(message.queue_id, one) for message, one in zip(fresh, result, strict=True)]
@@ -186,10 +191,10 @@ class Duplicates:
             for waiter in waiters:
                 waiter(outcome)
 
-    def _forget(self, keys: Sequence[Key | None]) -> None:
-        for key in keys:
-            if key is not None:
-                self._firsts.pop(key, None)
+    def _forget(self, keys: Sequence[Key | None], firsts: Sequence[_First]) -> None:
+        for key, first in zip(keys, firsts, strict=True):
+            if key is not None and self._firsts.get(key) is first:
+                del self._firsts[key]
 
     def _expire(self, now: int) -> None:
         oldest_ms = now - self._window_ms

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 class _Lease:
     client_id: str
     expires_at: float
+    version: int = 0  # of the file that says so first
 
 
 class QueueLocks:
@@ -54,6 +55,13 @@ class QueueLocks:
         if self._writer.unsaved:
             await self._writer.saved()
 
+    async def safe(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        """Return when the file says who holds *queues* of the group. Raises StoreError; not for queues that it told of before: while a disk
+        is full, their owners go on."""
+        leases = self._groups.get(group, {})
+        if max([leases[queue].version for queue in queues if queue in leases], default=0) > self._writer.written:
+            await self._writer.saved()
+
     def save_soon(self) -> None:
         """Write what was given back or ended; nobody waits for it: until then a restart only keeps others out for one lease."""
         if self._writer.unsaved:
@@ -76,6 +84,7 @@ class QueueLocks:
                     continue
                 if lease.client_id != client_id:
                     self._writer.mark()
+                    lease.version = self._writer.version
                 lease.client_id, lease.expires_at = client_id, now + self._lease_s
                 held.append(queue)
         finally:

@@ -94,8 +94,7 @@ def _consumers(ctx: Context) -> Iterator[tuple[Labels, float]]:
 
 
 def _kind(language: int, version: int) -> tuple[str, str]:
-    name = LanguageCode(language).name.lower() if language in LanguageCode._value2member_map_ else "other"
-    return name, version_name(version)
+    return LanguageCode(language).name.lower(), version_name(version)
 
 
 class _Page:

@@ -7,7 +7,8 @@ Behaviour
 - ORDER_TOPIC_CONFIG of the first name server decides which topics are ordered.
 
 Differs from Java
-- A lost connection is noticed and mended at once (with growing pauses), so a restarted name server has its routes back in seconds.
+- A lost connection is noticed and mended after FIRST_RETRY_S (then with growing pauses), so a restarted name server has its routes back in
+  seconds. Something that takes connections and drops them is not met more often than that either.
 - Changes send the whole table, never a table of one topic, which a name server that does not know the broker would refuse.
 """
 
@@ -161,14 +162,15 @@ class _NameServer:
 
     async def _run(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s()):
-                    await self._wake.wait()
+            if self._failures:
+                await asyncio.sleep(self._pause_s())  # in full: what would wake us may be the very connection that was lost
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._registration.period_s):
+                        await self._wake.wait()
             await self.attempt()
 
     def _pause_s(self) -> float:
-        if not self._failures:
-            return self._registration.period_s
         return min(self._registration.period_s, FIRST_RETRY_S * 2.0 ** (self._failures - 1))
 
     async def attempt(self) -> None:
@@ -239,5 +241,8 @@ class _NameServer:
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = await self._registration.dial(self._address)
-            self._connection.on_close.append(lambda _: self._wake.set())
+            self._connection.on_close.append(self._lost)
         return self._connection
+
+    def _lost(self, _: Connection) -> None:
+        asyncio.get_running_loop().call_later(FIRST_RETRY_S, self._wake.set)

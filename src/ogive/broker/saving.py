@@ -21,18 +21,18 @@ class TableWriter:
         self._name = name
         self._table = table
         self._snapshot = snapshot
-        self._version = 0  # counts changes
-        self._written = 0  # the version that the file holds
+        self.version = 0  # counts changes
+        self.written = 0  # the version that the file holds
         self._writing: asyncio.Task[None] | None = None
 
     @property
     def unsaved(self) -> bool:
         """Whether a change has not reached stable storage yet."""
-        return self._written < self._version
+        return self.written < self.version
 
     def mark(self) -> None:
         """The table differs from the file; the next ``saved`` writes it."""
-        self._version += 1
+        self.version += 1
 
     def start(self) -> None:
         """Mark, and begin to write in the background. A failure is logged, and the change is kept for the next write."""
@@ -42,8 +42,8 @@ class TableWriter:
 
     async def saved(self) -> None:
         """Return when every change made before the call is on stable storage. Raises StoreError."""
-        wanted = self._version
-        while self._written < wanted:
+        wanted = self.version
+        while self.written < wanted:
             writing = self._writing or self._begin()
             await asyncio.wait([writing])
             if writing.exception() is not None and self._writing is None:
@@ -56,10 +56,10 @@ class TableWriter:
     async def _write(self) -> None:
         """Until the file holds the newest version, so that changes made during a write need no further trigger."""
         try:
-            while self._written < self._version:
-                version, render = self._version, self._snapshot()
+            while self.written < self.version:
+                version, render = self.version, self._snapshot()
                 await asyncio.to_thread(self._save, render)
-                self._written = version
+                self.written = version
         finally:
             self._writing = None
 

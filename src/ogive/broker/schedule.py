@@ -8,7 +8,7 @@ Behaviour
 - The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
-- Nothing polls: a timer or an arrival wakes a level.
+- Nothing polls: a timer or an arrival wakes a level; one that waits looks at the clock once a minute.
 - A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
 - A message without REAL_TOPIC or with an impossible REAL_QID is passed over with a warning; Java's task ends at it.
 """
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 64  # messages of one level that are on their way at the same time
 RETRY_S: Final = 0.1
+MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look again
 _FILLER_SIZE: Final = 0x7FFFFFFF
 _QUEUE_DIGITS: Final = 9  # more fit no record
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
@@ -167,7 +168,7 @@ class _Level:
             if due:
                 self._deliver(due)
             elif wait_ms:
-                self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
+                self._timer = self._loop.call_later(min(wait_ms / 1000, MAX_WAIT_S), self.wake)
 
     def _brought_in(self, error: StoreError | None) -> None:
         """What was on disk only can be read now, or not at all."""

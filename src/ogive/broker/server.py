@@ -7,8 +7,9 @@ from functools import partial
 from typing import Final
 
 from ogive.access.guard import Guard
+from ogive.access.needs import to_send
 from ogive.access.table import AccessTable
-from ogive.broker.clients import ClientTable
+from ogive.broker.clients import Client, ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
@@ -113,9 +114,10 @@ class Broker:
         ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
         self._schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
-        ctx.transactions.start(ctx.put_counted_now, ctx.store_host, ctx.loop.call_later)
+        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
         read = partial(ctx.cold_reads.read, ctx.store)
-        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms, read)
+        may_send = partial(_may_send, ctx.guard)
+        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms, read, may_send)
         self._jobs = [
             *(self._job(period_s, save, name) for period_s, save, name in saves),
             self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
@@ -172,7 +174,8 @@ class Broker:
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=now_ms),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
-            send_answer=send.answer_template(config.region, store_host),
+            send_answer=send.answer_template(config.region, send.message_id_format(store_host)),
+            batch_answer=send.answer_template(config.region, "%b"),
         )
 
     def _job(self, period_s: float, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
@@ -275,6 +278,10 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:
+    return guard is None or guard.may(client.user, client.connection.remote_address, to_send(topic))
 
 
 def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:

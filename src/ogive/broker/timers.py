@@ -48,7 +48,7 @@ IN_FLIGHT: Final = 1024  # messages on their way to the store
 RETRY_S: Final = 0.1
 _PRECISION_MS: Final = 1000
 _READ: Final = 1024  # queue entries at once
-_MAX_WAIT_S: Final = 3600.0  # the wall clock may be moved: look again
+MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look again
 _FILLER_SIZE: Final = 0x7FFFFFFF
 _QUEUE_DIGITS: Final = 9
 _TIME_DIGITS: Final = 18
@@ -340,7 +340,7 @@ class Timers:
 
     def _wake_in(self, wait_s: float) -> None:
         assert self._loop is not None
-        self._timer = self._loop.call_later(min(wait_s, _MAX_WAIT_S), self._wake)
+        self._timer = self._loop.call_later(min(wait_s, MAX_WAIT_S), self._wake)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -12,6 +12,8 @@ Differs from Java
 - Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked.
 - The age counts from when the message was stored, on the broker's own clock; Java takes the producer's.
 - A round asks at most max_checks_per_round questions.
+- With access control only producers whose user may send to the topic are asked: the question carries the message, and everybody may say in
+  a heartbeat that it produces for a group.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ogive.broker.clients import ClientTable
+from ogive.broker.clients import Client, ClientTable
 from ogive.broker.config import BrokerConfig
 from ogive.broker.transactions import Transaction, Transactions
 from ogive.errors import ConnectError, InvalidOption, ProtocolError, StoreError
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 64
 
+MaySend = Callable[[Client, str], bool]
+"""Whether the client's user may send to the topic."""
 Read = Callable[[Callable[[], StoredMessage | None]], Awaitable[StoredMessage | None]]
 
 
@@ -51,10 +55,11 @@ class TransactionChecks:
         store_host: bytes,
         now_ms: Callable[[], int],
         read: Read,
+        may_send: MaySend,
     ) -> None:
         """*read* carries out a read of the store, and waits for the disk where it has to, but not on the loop."""
         self._transactions, self._clients, self._config, self._read = transactions, clients, config, read
-        self._store_host, self._now_ms = store_host, now_ms
+        self._store_host, self._now_ms, self._may_send = store_host, now_ms, may_send
         self._turn = itertools.count()
 
     async def run(self) -> None:
@@ -102,14 +107,14 @@ class TransactionChecks:
             log.warning("nobody decided about the transaction of %s: it goes to %s", _name(half), CHECKED_TOO_OFTEN_TOPIC)
             self._transactions.drop(transaction, self._copy(half, CHECKED_TOO_OFTEN_TOPIC, properties))
             return False
-        group = properties[PropertyName.PRODUCER_GROUP]
-        if not self._live(group):
+        group, topic = properties[PropertyName.PRODUCER_GROUP], properties[PropertyName.REAL_TOPIC]
+        if not self._live(group, topic):
             log.debug("no producer of group %s is there to be asked about %s", group, _name(half))
             return False
         properties[PropertyName.TRANSACTION_CHECKS] = str(checks + 1)
         copy = self._copy(half, HALF_TOPIC, properties)
         await self._move(transaction, copy)
-        producers = self._live(group)
+        producers = self._live(group, topic)
         if transaction.decision is None and producers:
             self._ask(producers[next(self._turn) % len(producers)], transaction, half, copy)
         return True
@@ -149,10 +154,14 @@ class TransactionChecks:
         except ConnectError as exc:
             log.debug("the transaction of %s is asked about again later: %s", _name(half), exc)
 
-    def _live(self, group: str) -> list[Connection]:
-        """Producers that are there and read what they are sent."""
+    def _live(self, group: str, topic: str) -> list[Connection]:
+        """Producers that are there, read what they are sent, and may know what is sent to *topic*."""
         limit = self._config.server.max_write_buffer_bytes
-        return [member for member in self._clients.producers.get(group, ()) if not member.closed and member.unsent_bytes < limit]
+        return [
+            member
+            for member, client in self._clients.producers.get(group, {}).items()
+            if not member.closed and member.unsent_bytes < limit and self._may_send(client, topic)
+        ]
 
     def _copy(self, half: StoredMessage, topic: str, properties: dict[str, str]) -> NewMessage:
         return NewMessage(

@@ -5,19 +5,18 @@ Source: TransactionalMessageBridge.java, TransactionalMessageServiceImpl.java, 5
 Behaviour
 - The two topics and the progress of CID_RMQ_SYS_TRANS in them are all there is: a start reads them from there on. A directory can change
   hands with Apache's broker.
-- A commit stores the message under its real topic; when that is safe, an entry marks the half message as done. A start that finds the
-  message without its mark adds the mark: a transaction is committed once however often it is ended, and whenever the broker dies.
-- A transaction that is asked about goes to the end of the half topic with its count of checks; when that is safe, the old place is marked.
+- A commit stores the message under its real topic, and in the same write the entry that marks the half message as done. One that is asked
+  about goes to the end of the half topic with its count of checks, and the mark of its old place with it.
+- A power cut may keep a mark and lose what was written with it. So such a mark says how far before it that record starts, and a start
+  that does not find the record there does not believe the mark.
+- A start that finds a committed message without its mark, as a crash of Apache's broker leaves it, adds the mark: a transaction is
+  committed once however often it is ended, and whenever the broker dies.
 
 Differs from Java
 - A transaction is recognised by its unique key, producer group, topic, time of birth and body, so that a copy of its half message, or
   one that a client sent twice, does not make it two. Java commits each copy that is ended, also twice.
-- Commits are marked together after MARK_AFTER_S, Java's after 3 s; a rollback is answered when its mark is safe, in Java before.
-
-What it costs
-- One mark for many: a record less for each transaction, and every second write and sync with few producers.
-- What a commit stores is made from the half message when that comes, and kept in memory up to MAX_READY_BYTES. Each end read the half
-  message twice from the log, checked it and took it apart. Both together: 219 us of CPU before, 114 after.
+- Java marks after what it marks is stored and answered: 4.9 at once, one transaction a mark; 5.x within 3 s, many in one mark, which 4.9
+  cannot read. Ours are single ones, and safe when the end is answered.
 """
 
 import hashlib
@@ -41,12 +40,12 @@ from ogive.wire.message import StoredMessage, decode_properties, decode_stored, 
 log = logging.getLogger(__name__)
 
 _MARK_PROPERTIES: Final = b"TAGS\x01d\x02"
+MAX_MARKS_AT_ONCE: Final = 4  # of one transaction, in one write; nearly all have one
+_BESIDE_BYTES: Final = 1024  # what is written with a half message's copy or commit is less: its marks, and the count of checks
+_LARGE_BYTES: Final = 2048  # a smaller message has room for that in any segment
 MAX_SETTLED: Final = 10_000  # outcomes remembered, for whoever asks again
 MAX_MARKS: Final = 10_000  # marks whose places are remembered one by one; with more, progress in their topic is coarser
 UNMARKED_MS: Final = 10_000  # a commit without its mark is no older, compared with the newest message of its queue: Apache marks every 3 s
-MARK_AFTER_S: Final = 0.1  # commits that are marked together
-MARK_AGAIN_S: Final = 5.0  # after marks could not be stored
-MAX_MARK_BYTES: Final = 4096  # transactionOpMsgMaxSize: offsets of one mark, and what is collected before MARK_AFTER_S has passed
 MAX_READY_BYTES: Final = 16 * 1024 * 1024  # of half messages in memory; those of other transactions are read from the log
 _READ: Final = 256
 _QUEUE_DIGITS: Final = 9  # more fit no record
@@ -59,8 +58,7 @@ _BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyN
 Put = Callable[[Sequence[NewMessage], PutDone], None]
 Ended = Callable[[StoreError | None], None]
 """Called once the end of a transaction is safe, or could not be stored."""
-Later = Callable[[float, Callable[[], None]], object]
-"""Calls something after so many seconds."""
+_Stored = list[PutResult] | StoreError
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +72,7 @@ class Transaction:
     immunity_ms: int | None  # the age before which it is not asked about, where the producer chose one
     places: list[int]  # offsets in the half topic that carry no mark yet; the newest is the last
     moving: bool = False  # a new half message of it is on its way to the store
-    decision: Decision | None = None  # its end is on its way, or waits for the move
-    settled: bool = False  # it has ended, only marks are missing
+    decision: Decision | None = None  # its end is on its way, waits for the move, or only lacks marks
     waiting: list[Ended] = field(default_factory=list)
 
     @property
@@ -96,10 +93,9 @@ class Transactions:
         self._marks: deque[tuple[int, int]] = deque()  # (offset in the op topic + 1, highest half offset marked there or before)
         self._op_progress = store.min_offset(OP_HALF_TOPIC, 0)
         self._settled: OrderedDict[bytes, Decision] = OrderedDict()
-        self._unmarked: list[Transaction] = []  # settled, and no mark of theirs is on its way
-        self._unmarked_bytes = 0
-        self._mark_due = False  # `later` is going to call
-        self._later: Later = lambda _seconds, _call: None
+        self._unmarked: list[Transaction] = []  # ended, with places that are not marked, and no mark on its way
+        self._doubted: set[int] = set()  # places whose mark a start did not believe
+        self._stray: list[int] = []  # older places of ended transactions, without their mark
         self._ready: OrderedDict[int, NewMessage] = OrderedDict()  # what commits store, by the place of their half message
         self._ready_bytes = 0
 
@@ -153,10 +149,6 @@ class Transactions:
             offsets.note(TRANSACTION_GROUP, HALF_TOPIC, 0, half)
             offsets.note(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self._op_progress)
 
-    def _note_marks(self, marks: Iterable[PutResult], places: Sequence[int]) -> None:
-        for mark in marks:
-            self._note_mark(mark.queue_offset, places)
-
     def _note_mark(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         highest = max(half_offsets, default=-1)
         if self._marks:
@@ -170,10 +162,12 @@ class Transactions:
     def accept(self, message: NewMessage, done: PutDone) -> PutDone:
         """What to call instead of *done* with the outcome of storing a half message: from then on the transaction is open.
 
-        Raises Rejected when too many are.
+        Raises Rejected when too many are, InvalidOption for one whose end would fit no segment.
         """
         if len(self._places) >= self._max_open:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (max_open_transactions)")
+        if len(message.body) + len(message.properties) > _LARGE_BYTES:
+            self._store.check_fits(message, _BESIDE_BYTES)
         properties = decode_properties(message.properties)
         identity = identity_of(message.topic, properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
         opened = Transaction(identity, properties.get(PropertyName.PRODUCER_GROUP, ""), -1, -1, _immunity_ms(properties), [])
@@ -191,7 +185,7 @@ class Transactions:
                 self._open[opened.identity] = opened
                 opened.decision = self._settled.get(opened.identity)
                 if opened.decision is not None:
-                    self._settle(opened)
+                    self._mark_later(opened)
             self._keep(stored.queue_offset, NewMessage(*ready[:-1], prepared_transaction_offset=stored.commitlog_offset))
         done(result)
 
@@ -206,8 +200,9 @@ class Transactions:
         while self._ready_bytes > MAX_READY_BYTES:
             self._ready_bytes -= _memory(self._ready.popitem(last=False)[1])
 
-    def _leave_places(self, transaction: Transaction, places: Iterable[int]) -> None:
-        """They are marked."""
+    def _unplace(self, transaction: Transaction, places: Sequence[int], stored: Sequence[PutResult]) -> None:
+        """They are marked; the marks are the last of *stored*."""
+        self._note_mark(stored[-1].queue_offset, places)
         for place in places:
             del self._places[place]
             transaction.places.remove(place)
@@ -229,87 +224,69 @@ class Transactions:
 
     def drop(self, transaction: Transaction, message: NewMessage | None) -> None:
         """Give up; *message* is a copy for whoever looks into the matter. Raises StoreError."""
-        if message is None:
-            self.write_marks(transaction)
-        else:
-            self._put([message], partial(self._delivered, transaction))
+        self._put_marked(transaction, message, self._ended)
         transaction.decision = Decision.ROLLBACK
-
-    def write_marks(self, also: Transaction | None = None) -> None:
-        """Mark what has ended since the last time, and *also* what ends with its mark. Raises StoreError; then nothing has changed."""
-        ended = self._unmarked if also is None else [*self._unmarked, also]
-        if ended:
-            marked = [(transaction, list(transaction.places)) for transaction in ended]
-            self._put(self._mark_messages([place for _, places in marked for place in places]), partial(self._marked, marked))
-            self._unmarked, self._unmarked_bytes = [], 0
 
     def _end(self, transaction: Transaction, decision: Decision) -> None:
         """Raises StoreError; then the transaction stays as it is."""
+        message = None
         if decision is Decision.COMMIT:
-            ready = self._ready.get(transaction.queue_offset)
-            if ready is None:
-                ready = committed(self.half_message(transaction), self._store_host)
-            self._put([ready], partial(self._delivered, transaction))
-        else:
-            self.write_marks(transaction)
+            message = self._ready.get(transaction.queue_offset)
+            if message is None:
+                message = committed(self.half_message(transaction), self._store_host)
+        self._put_marked(transaction, message, self._ended)
         transaction.decision = decision
 
-    def _delivered(self, transaction: Transaction, result: list[PutResult] | StoreError) -> None:
+    def _put_marked(
+        self, transaction: Transaction, message: NewMessage | None, done: Callable[[Transaction, Sequence[int], _Stored], None]
+    ) -> None:
+        """Store *message* and the marks of the newest places: in one write, all or none. Raises StoreError."""
+        places = transaction.places[: -MAX_MARKS_AT_ONCE - 1 : -1]  # the newest first: it alone decides
+        marks = [self._mark(place) for place in places]
+        if message is not None:
+            marks[0] = marks[0]._replace(flag=self._store.size_of(message))
+            marks.insert(0, message)
+        self._put(marks, partial(done, transaction, places))
+
+    def _mark(self, place: int) -> NewMessage:
+        """Its *flag*, where there is one, is the size of the record right before it, without which it does not count."""
+        host = self._store_host
+        return NewMessage(OP_HALF_TOPIC, 0, b"%d" % place, _MARK_PROPERTIES, 0, 0, self._now_ms(), host, host)
+
+    def _ended(self, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
             self._failed(transaction, result)
         else:
-            self._settle(transaction)
+            self._leave_places(transaction, places, result)
 
-    def _settle(self, transaction: Transaction) -> None:
-        """Only the marks are missing."""
-        transaction.settled = True
+    def _leave_places(self, transaction: Transaction, places: Sequence[int], result: Sequence[PutResult]) -> None:
+        """They are marked, and the transaction has ended."""
+        self._unplace(transaction, places, result)
         self._answer(transaction, None)
-        self._mark_soon(transaction)
+        if transaction.places:  # of copies of its half message that came meanwhile, or of very many
+            self._mark_later(transaction)
+        else:
+            del self._open[transaction.identity]
 
-    def _mark_soon(self, transaction: Transaction) -> None:
+    def _mark_later(self, transaction: Transaction) -> None:
         self._unmarked.append(transaction)
-        self._unmarked_bytes += len(str(transaction.queue_offset)) + 1
-        if self._unmarked_bytes > MAX_MARK_BYTES:
-            self._mark_now()
-        elif not self._mark_due:
-            self._mark_due = True
-            self._later(MARK_AFTER_S, self._mark_in_time)
-
-    def _mark_in_time(self) -> None:
-        self._mark_due = False
-        self._mark_now()
-
-    def _mark_now(self) -> None:
         try:
             self.write_marks()
         except StoreError as exc:
-            self._mark_again(exc)
+            log.warning("%d ended transactions are marked later: %s", len(self._unmarked), exc)
 
-    def _mark_again(self, error: StoreError) -> None:
-        log.warning("%d ended transactions are marked later: %s", len(self._unmarked), error)
-        self._unmarked_bytes = 0
-        if not self._mark_due:
-            self._mark_due = True
-            self._later(MARK_AGAIN_S, self._mark_in_time)
+    def write_marks(self) -> None:
+        """Mark the places of transactions that have ended before. Raises StoreError; the next call goes on."""
+        while self._unmarked:
+            self._put_marked(self._unmarked[-1], None, self._marked)
+            self._unmarked.pop()
 
-    def _marked(self, marked: Sequence[tuple[Transaction, list[int]]], result: list[PutResult] | StoreError) -> None:
+    def _marked(self, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
-            self._unmarked += [transaction for transaction, _ in marked if transaction.settled]
-            for transaction, _ in marked:
-                if not transaction.settled:
-                    self._failed(transaction, result)
-            if self._unmarked:
-                self._mark_again(result)
-            return
-        self._note_marks(result, [place for _, places in marked for place in places])
-        for transaction, places in marked:
-            self._leave_places(transaction, places)
-            transaction.settled = True
-            if transaction.places:  # sent once more meanwhile
-                self._mark_soon(transaction)
-            else:
-                del self._open[transaction.identity]
-                self._answer(transaction, None)
+            log.warning("an ended transaction is marked later: %s", result)
+            self._unmarked.append(transaction)
+        else:
+            self._leave_places(transaction, places, result)
 
     def _failed(self, transaction: Transaction, error: StoreError) -> None:
         transaction.decision = None
@@ -325,53 +302,25 @@ class Transactions:
         for ended in waiting:
             ended(error)
 
-    def _mark_messages(self, places: Sequence[int]) -> list[NewMessage]:
-        """Many places in one body, as Apache's brokers write them since 5.0; they read one without a comma as 4.9 wrote it."""
-        bodies, size = list[list[bytes]]([[]]), 0
-        for place in places:
-            text = b"%d" % place
-            size += len(text) + 1
-            if size > MAX_MARK_BYTES:
-                bodies.append([])
-                size = len(text) + 1
-            bodies[-1].append(text)
-        now, host = self._now_ms(), self._store_host
-        return [NewMessage(OP_HALF_TOPIC, 0, b",".join(body), _MARK_PROPERTIES, 0, 0, now, host, host) for body in bodies]
-
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def move(self, transaction: Transaction, message: NewMessage, moved: Ended) -> None:
-        """Store *message*, its new half message, then mark the old places. Raises StoreError."""
-        self._put([message], partial(self._copied, transaction, list(transaction.places), moved))
+        """Store *message*, its new half message, and mark the old place. Raises StoreError."""
+        self._put_marked(transaction, message, partial(self._moved, moved))
         transaction.moving = True
 
-    def _copied(self, transaction: Transaction, old: list[int], moved: Ended, result: list[PutResult] | StoreError) -> None:
-        if isinstance(result, StoreError):
-            self._moved(transaction, result, moved)
-            return
-        self._half_end = result[0].queue_offset + 1
-        self._add_place(transaction, result[0])
-        try:
-            self._put(self._mark_messages(old), partial(self._left, transaction, old, moved))
-        except StoreError as exc:
-            self._left(transaction, old, moved, exc)
-
-    def _left(self, transaction: Transaction, old: list[int], moved: Ended, result: list[PutResult] | StoreError) -> None:
-        if isinstance(result, StoreError):
-            log.warning("an old half message is marked together with its copy: %s", result)
-        else:
-            self._note_marks(result, old)
-            self._leave_places(transaction, old)
-        self._moved(transaction, None, moved)
-
-    def _moved(self, transaction: Transaction, error: StoreError | None, moved: Ended) -> None:
+    def _moved(self, moved: Ended, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
         transaction.moving = False
+        if not isinstance(result, StoreError):
+            self._half_end = result[0].queue_offset + 1
+            self._add_place(transaction, result[0])
+            self._unplace(transaction, places, result)
         if transaction.decision is not None:  # came meanwhile
             try:
                 self._end(transaction, transaction.decision)
             except StoreError as exc:
                 self._failed(transaction, exc)
-        moved(error)
+        moved(result if isinstance(result, StoreError) else None)
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
@@ -390,8 +339,11 @@ class Transactions:
                 found.places = older.places + found.places
             newest[found.identity] = found
         for found in newest.values():
-            if found.queue_offset not in marked:  # the newest place decides: older ones are marked when a new one is made
-                found.places = [place for place in found.places if place not in marked]
+            unmarked = [place for place in found.places if place not in marked]
+            if found.queue_offset in marked:  # the newest place decides
+                self._stray += unmarked
+            else:
+                found.places = unmarked
                 self._open[found.identity] = found
         self._places.update(sorted((place, found) for found in self._open.values() for place in found.places))
         self._find_unmarked()
@@ -399,24 +351,51 @@ class Transactions:
         if self._open:
             log.info("%d transactions are open", len(self._open))
 
-    def start(self, put: Put, store_host: bytes, later: Later) -> None:
-        """Mark those whose commit a crash left without its mark.
+    def start(self, put: Put, store_host: bytes) -> None:
+        """Put right what a crash left behind: commits without their mark, and marks without their commit.
 
-        *put* stores messages, all or none, and calls back in the order of their offsets; *later* calls on the same thread.
+        *put* stores messages, all or none, and calls back in the order of their offsets.
         """
-        self._put, self._store_host, self._later = put, store_host, later
+        self._put, self._store_host = put, store_host
         for transaction in list(self._open.values()):
             if transaction.decision is Decision.COMMIT:
-                self._settle(transaction)
+                self._answer(transaction, None)
+                self._mark_later(transaction)
+            elif transaction.queue_offset in self._doubted:
+                self._move_away(transaction)
+        try:
+            for place in self._stray:
+                self._put((self._mark(place),), _marked_at_last)
+        except StoreError as exc:
+            log.warning("copies of half messages stay without their marks: %s", exc)
+        self._doubted.clear()
+        self._stray.clear()
+
+    def _move_away(self, transaction: Transaction) -> None:
+        """From a place whose mark does not count: Apache's broker would believe it."""
+        try:
+            self.move(transaction, _message_of(self.half_message(transaction), self._store_host), lambda _: None)
+        except StoreError as exc:
+            log.warning("a transaction stays where a mark without its commit speaks of it: %s", exc)
 
     def _read_marks(self, offsets: OffsetTable) -> set[int]:
         marked: set[int] = set()
         self._op_progress = max(offsets.get(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, self._store.min_offset(OP_HALF_TOPIC, 0))
         for at, stored in self._records(OP_HALF_TOPIC, 0, self._op_progress):
-            places = {int(word) for word in stored.body.split(b",") if word.isdigit()}
-            marked |= places
+            places = {int(word) for word in stored.body.split(b",") if word.isdigit()}  # many in one: Apache's since 5.0
+            if self._counts(stored):
+                marked |= places
+            else:
+                log.warning("the mark at %d does not count: what was written with it is gone", stored.commitlog_offset)
+                self._doubted |= places
             self._note_mark(at, places)
         return marked
+
+    def _counts(self, mark: StoredMessage) -> bool:
+        """Whether the record that *mark* was written with is there."""
+        if mark.flag <= 0:
+            return True
+        return self._store.record_at(mark.commitlog_offset - mark.flag) is not None
 
     def _records(self, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, StoredMessage]]:
         """(queue offset, record) from *offset* to the queue's end; offsets without a record are passed over."""
@@ -447,6 +426,11 @@ class Transactions:
                     if found is not None:
                         log.warning("the transaction of the message at %d was committed: its mark is added", stored.commitlog_offset)
                         found.decision = Decision.COMMIT
+
+
+def _marked_at_last(result: _Stored) -> None:
+    if isinstance(result, StoreError):
+        log.warning("a copy of a half message stays without its mark: %s", result)
 
 
 # --- the messages ----------------------------------------------------------------------------------------------------
@@ -481,11 +465,16 @@ def identity_of_record(stored: StoredMessage) -> bytes:
 
 def committed(half: StoredMessage, store_host: bytes) -> NewMessage:
     """The message that consumers get. It keeps TRAN_MSG and __transactionId__, as in Java, whose clients look at them."""
-    message = NewMessage(
-        half.topic, half.queue_id, half.body, half.properties, half.sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
-        half.reconsume_times, half.commitlog_offset,
-    )  # fmt: skip
+    message = _message_of(half, store_host)._replace(prepared_transaction_offset=half.commitlog_offset)
     return _for_consumers(message, decode_properties(half.properties))
+
+
+def _message_of(half: StoredMessage, store_host: bytes) -> NewMessage:
+    """To store it again as it is."""
+    return NewMessage(
+        half.topic, half.queue_id, half.body, half.properties, half.sys_flag, half.flag, half.born_timestamp_ms, half.born_host, store_host,
+        half.reconsume_times,
+    )  # fmt: skip
 
 
 def _for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage:

@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from ogive.wire.bodies.access import SUPER, User
 log = logging.getLogger(__name__)
 
 EXIT_STORE_FAILED: Final = 74  # EX_IOERR
+OPEN_FILES: Final = 65_536  # more than the connections and files that name server, broker and store hold at most
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
     if options.metrics_port is not None:
         check_metrics_host(options.metrics_host, options.insecure_listen)
+    raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(serve(options))
@@ -52,6 +55,17 @@ def run(options: argparse.Namespace) -> int:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:
             raise OgiveError(f"{exc}; mend that, or choose another directory with --data") from None
+
+
+def raise_open_files() -> None:
+    """Let the process open as many files as its user may: shells and systemd start it with 1,024, which a thousand clients use up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError) as exc:
+            log.warning("at most %d files and connections can be open: %s", soft, exc)
 
 
 def check_ports(options: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 import ssl as tls
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeVar, get_args
 from urllib.parse import urlsplit
 
 from ogive.client.hooks import SendHook
@@ -13,14 +13,25 @@ from ogive.transport.connection import split_address
 from ogive.wire.acl import Credentials
 from ogive.wire.compression import CompressionType, require
 
+C = TypeVar("C")
+
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
 DEFAULT_GROUP = "ogive-producer"
 MAX_TIME_S = 86_400.0  # a day; what is meant to last for ever is no time budget
 
 
+def own_config(config: C | None, kind: type[C]) -> C:
+    """*config*, or the defaults. Raises TypeError for what is none: it would be found out only by the first message."""
+    if config is not None and not isinstance(config, kind):
+        raise TypeError(f"config must be an ogive.{kind.__name__}, not {type(config).__name__}")
+    return kind() if config is None else config
+
+
 def check_time(name: str, seconds: float) -> float:
-    """*seconds*, if a clock can count them. Raises InvalidOption, also for infinity and NaN."""
+    """*seconds*, if a clock can count them. Raises InvalidOption, also for infinity and NaN, TypeError for what is no number."""
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"{name} must be a number of seconds, not {type(seconds).__name__}")
     if not 0 < seconds <= MAX_TIME_S:
         raise InvalidOption(f"{name} is {seconds}: above 0 and up to {MAX_TIME_S:.0f} seconds are possible")
     return seconds
@@ -35,7 +46,7 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
     for server in servers:
         try:
             host, _ = split_address(server)
-            if "," in host or " " in host:  # else a list joined by commas becomes one host that nobody finds
+            if set(host) & set(", /"):  # else a list joined by commas, or a URL, becomes one host that nobody finds
                 raise ConnectError(f"{host!r} is no host", server)
         except ConnectError:
             raise InvalidOption(f"name server {server!r} is not of the form host:port; several are joined by ;") from None
@@ -76,6 +87,8 @@ class ClientConfig:
     namespace_v2: str | None = None  # namespaceV2, of 5.x: every request carries it in its header
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name_server, str):
+            raise TypeError(f"name_server must be str, several joined by ;, not {type(self.name_server).__name__}")
         validate_namespace(self.namespace)
         validate_namespace(self.namespace_v2)
         if address_source(self.name_server) is None:

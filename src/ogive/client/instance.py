@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from ogive.client import api
-from ogive.client.config import ClientConfig, tls_context
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, tls_context
 from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
@@ -31,7 +31,7 @@ from ogive.client.namespace import Namespace
 from ogive.client.replies import ReplyTable
 from ogive.client.routes import MASTER_ID, NotWritable, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.client.stacks import stacks
-from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
+from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
@@ -546,7 +546,11 @@ class ClientOwner:
     """The client of one *user* (a producer, say): its own, which starts and closes with it, or a shared one, which it leaves alone."""
 
     def __init__(self, user: str, name_server: str, client: ClientConfig | ClientInstance | None) -> None:
-        """*client*: a running client to share, or the settings of an own one (instead of *name_server*)."""
+        """*client*: a running client to share, or the settings of an own one (instead of *name_server*). Raises InvalidOption for both."""
+        if not isinstance(client, ClientConfig | ClientInstance | None):
+            raise TypeError(f"client must be an ogive.ClientConfig, not {type(client).__name__}")
+        if client is not None and name_server != DEFAULT_NAME_SERVER:
+            raise InvalidOption(f"name server {name_server!r} stands beside client=, which has one itself: ClientConfig(name_server=...)")
         self._user = user
         self._shared = client if isinstance(client, ClientInstance) else None
         self._config = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)

@@ -252,7 +252,7 @@ def listener(
     With *as_* the function gets the body read as that (a dataclass, a pydantic model, a msgspec struct, a function of the body), and the
     message as well if it has a second parameter; a body that cannot be read counts as a failure. Without *auto_commit* an orderly
     listener's progress moves only when it answers COMMIT, for all messages of the queue since the last one; ROLLBACK has them all
-    delivered again, in order. Raises InvalidOption, and InvalidExpression for bad SQL.
+    delivered again, in order. Raises InvalidOption, also for a function that cannot be called so, and InvalidExpression for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,
@@ -272,6 +272,33 @@ def listener(
     )
 
     def decorate(function: Callable[P, R]) -> Listener[P, R]:
-        return Listener(function, config, getattr(function, "__qualname__", repr(function)))
+        name = getattr(function, "__qualname__", repr(function))
+        _check_function(function, name, 1 if as_ is None else 2)
+        return Listener(function, config, name)
 
     return decorate
+
+
+def _check_function(function: Callable[..., Any], name: str, most: int) -> None:
+    """Raises InvalidOption for what cannot be called with one argument, or up to *most*: the first message would show it too late."""
+    if not callable(function):
+        raise InvalidOption(f"a listener is a function, and {name} is none")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOption(f"{name} yields: calling it would do nothing. A listener returns")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return
+    refusals = []
+    for count in range(1, most + 1):
+        try:
+            signature.bind(*(None,) * count)
+        except TypeError as exc:
+            refusals.append(str(exc))
+        else:
+            return
+    takes = "the message" if most == 1 else "the value, and the message if it has a second parameter"
+    raise InvalidOption(
+        f"{name}{signature} cannot be a listener ({refusals[-1]}): it is called with {takes}. "
+        "A method needs its object first: ogive.listener(topic, group=...)(service.method)"
+    )

@@ -68,7 +68,11 @@ class Portal:
         self._inbox.append((function, args))
         if not self._draining:
             self._draining = True
-            self.loop.call_soon_threadsafe(self._drain)
+            try:
+                self.loop.call_soon_threadsafe(self._drain)
+            except BaseException:  # Ctrl-C: whoever goes on after it would wait for a loop that nobody woke
+                self._draining = False
+                raise
 
     @property
     def posted(self) -> int:

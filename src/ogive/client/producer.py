@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from ogive.client import api
-from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time
+from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time, own_config
 from ogive.client.hooks import run_after, run_before
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.outgoing import Outgoing
@@ -63,7 +63,7 @@ class Producer(Generic[B]):
         config: ProducerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self.config = config or ProducerConfig()
+        self.config = own_config(config, ProducerConfig)
         if group is not None:
             self.config = replace(self.config, group=group)
         self._owner = ClientOwner("producer", name_server, client)
@@ -463,6 +463,8 @@ def _as_message(
             deliver_at=deliver_at,
             delay_s=delay_s,
         )
+    if not isinstance(topic, Message):
+        raise TypeError(f"topic must be str, or a Message in its place, not {type(topic).__name__}")
     given = (body, tag, keys or None, properties or None, sharding_key, delay_level or None, deliver_at, delay_s)
     if any(value is not None for value in given):
         raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay: give nothing beside it")

@@ -95,20 +95,23 @@ def _frame(code: int, opaque: int, flag: int, entries: bytes, born_ms: int, prop
 def property_text(topic: str, body: bytes, tag: str | None, keys: tuple[str, ...], sharding_key: str | None, delay_level: int) -> str:
     """The stored properties of a message that has none of its own. Raises what ``Message`` raises for the same arguments.
 
-    The same checks as there without making the object, because this runs for every message.
+    The same checks as there without making the object, because this runs for every message; what is no plain text is left to it.
     """
     text, entries = "", 0
     if tag is not None:
-        text, entries = f"TAGS\x01{tag}\x02", 1
+        text, entries = f"TAGS\x01{tag}\x02", 1 if type(tag) is str else -1
     if keys:
-        joined = " ".join(keys)
+        try:
+            joined = " ".join(keys)
+        except TypeError:
+            joined = ""  # the message says which key is no text
         text += f"KEYS\x01{joined}\x02"
         entries += 1
         if joined.count(" ") != len(keys) - 1 or not all(keys):
             entries = -1
     if sharding_key is not None:
         text += f"__SHARDINGKEY\x01{sharding_key}\x02"
-        entries += 1
+        entries += 1 if type(sharding_key) is str else -1
     if delay_level:
         text += f"DELAY\x01{delay_level}\x02"
         entries += 1

@@ -324,7 +324,7 @@ class PushConsumer(Facade):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        if any(isinstance(one, str) for one in listeners):
+        if listeners and all(isinstance(one, str) for one in listeners):
             raise InvalidOption("a blocking push consumer calls listeners; to iterate over messages use ogive.aio.PushConsumer")
         self._consumer = push.PushConsumer(
             *listeners,

@@ -93,9 +93,13 @@ class LogWriter:
         handle = self._handles.get(start)
         if handle is None:
             handle = self._fs.open(segment_path(self._directory, start), create=True)
-            if self._fs.size(handle) != self._segment_bytes:
-                self._fs.truncate(handle, self._segment_bytes)
-                self._fs.fsync_dir(self._directory)
+            try:
+                if self._fs.size(handle) != self._segment_bytes:
+                    self._fs.fsync_dir(self._directory)  # before the size is right: a next try would take the name for a lasting one
+                    self._fs.truncate(handle, self._segment_bytes)
+            except OSError:
+                self._fs.close(handle)
+                raise
             self._handles[start] = handle
         return handle
 

@@ -13,8 +13,9 @@ from typing import Final, Protocol
 
 Data = bytes | bytearray | memoryview
 
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that say "not now" and lose nothing; any other error of a write or sync is final."""
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""Errors that say "not now" and lose nothing; any other error of a write or sync is final. Files that cannot be opened because too many are
+belong here: clients hold most of them, and must not end the store by connecting."""
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _ROOM_BYTES: Final = 1024 * 1024

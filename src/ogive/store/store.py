@@ -34,7 +34,7 @@ from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.indexfile import IndexFiles
-from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, FileSizes, GetResult, NewBatch, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
@@ -119,6 +119,7 @@ class MessageStore:
         self._reports: deque[Callable[[], None]] = deque()
         self._in_submit = False
         self._full_until = 0.0
+        self._full = StoreFull("no room in the store")  # what was refused last
         self._flush_refused = False  # the flush on its way met a full disk, and waits to be tried again
         self._saved_position = recovered.end  # of the checkpoint on the disk; set by the writer thread
         self._closed = False
@@ -181,7 +182,7 @@ class MessageStore:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def put(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
         """Place one message or a batch (all or none, in one segment). *done* is called once, on the owner thread.
 
         Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for
@@ -203,6 +204,10 @@ class MessageStore:
     def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
         """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
         self._appender.check_fits(message, spare_bytes)
+
+    def size_of(self, message: NewMessage) -> int:
+        """Of its record. Raises InvalidOption for a message that no record can hold."""
+        return self._appender.size_of(message)
 
     def submit(self) -> None:
         """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing.
@@ -517,11 +522,11 @@ class MessageStore:
         self._appender.finish(groups)
         touched: dict[QueueKey, ConsumeQueue] = {}
         for group in groups:
-            for queue, entry in group.entries:
-                queue.tail += entry
-                queue.max_offset += 1
+            for queue, entries, count in group.entries:
+                queue.tail += entries
+                queue.max_offset += count
+                self._stats.puts += count
                 touched[queue.key] = queue
-            self._stats.puts += len(group.entries)
             self._index.add(group.keyed)
         self._stats.groups += len(groups)
         self._stats.put_bytes += groups[-1].end - self._visible_end
@@ -540,7 +545,7 @@ class MessageStore:
     def _try_again(self) -> None:
         """The disk was full: raise StoreFull until it is time to ask it again."""
         if self._monotonic() < self._full_until:
-            raise StoreFull("no space left in the store")
+            raise StoreFull(str(self._full))
         self._full_until = 0.0
         self._post_flush()
 
@@ -549,6 +554,7 @@ class MessageStore:
         if not groups or groups[0] is not self._first_waiting():
             return  # taken back already, with the group that met the full disk
         log.warning("the store refuses writes: %s", error)
+        self._full = error
         taken = self._appender.take_back()
         if self._writer is not None:
             self._writer.post(self._work.accept_again)
@@ -589,7 +595,7 @@ class MessageStore:
             self._write_derived(flush)
         except OSError as exc:
             if exc.errno in NO_SPACE:
-                self._on_owner(self._refuse_flush)
+                self._on_owner(functools.partial(self._refuse_flush, exc))
             else:
                 self._work.fail_by("writing consume queues", exc)
         else:
@@ -607,9 +613,10 @@ class MessageStore:
         if self._flusher.end():
             self._flush()
 
-    def _refuse_flush(self) -> None:
+    def _refuse_flush(self, cause: OSError) -> None:
         self._flush_refused = True
-        log.warning("the store refuses writes: no space left for consume queues")
+        self._full = StoreFull(f"no room for consume queues: {cause.strerror}")
+        log.warning("the store refuses writes: %s", self._full)
         self._full_until = self._monotonic() + _RETRY_FULL_S
 
     def _remove(self, directories: Sequence[Path]) -> None:

@@ -38,7 +38,7 @@ class Group:
     end: int
     extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
     pieces: list[bytes]  # of the last extent
-    entries: list[tuple[ConsumeQueue, bytes]] = field(default_factory=list)
+    entries: list[tuple[ConsumeQueue, bytes, int]] = field(default_factory=list)  # and how many they are
     keyed: list[Keyed] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class GroupWriter:
             self._log.prepare(groups[-1].end)
         except OSError as exc:
             if exc.errno in NO_SPACE:
-                self._refusing = StoreFull(f"no space left for the commit log: {exc.strerror}")
+                self._refusing = StoreFull(f"no room for the commit log: {exc.strerror}")
                 self._complete(groups, self._refusing)
             else:
                 self._fail("making room in the commit log", exc, groups)

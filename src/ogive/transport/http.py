@@ -31,7 +31,7 @@ class PageServer:
         self.host, self.port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._busy: set[asyncio.StreamWriter] = set()
+        self._busy: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     @property
     def address(self) -> str:
@@ -54,10 +54,11 @@ class PageServer:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._busy) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._busy.add(writer)
+        if len(self._busy) >= MAX_CONNECTIONS:  # whoever came first makes room: a watcher asks and goes, and must not be shut out by others
+            oldest = next(iter(self._busy))
+            del self._busy[oldest]
+            oldest.transport.abort()
+        self._busy[writer] = None
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -70,7 +71,7 @@ class PageServer:
             log.debug("a request for a page came to nothing: %r", exc)
             writer.transport.abort()
         finally:
-            self._busy.discard(writer)
+            self._busy.pop(writer, None)
 
     def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")

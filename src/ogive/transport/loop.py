@@ -1,6 +1,13 @@
 """The event loop that everything of ours runs on."""
 
 import asyncio
+import logging
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
+
+REPORT_S: Final = 10.0
+_NO_DESCRIPTOR: Final = "socket.accept() out of system resource"  # asyncio's words
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -8,5 +15,21 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_Reports())
+        return loop
     return uvloop.new_event_loop()
+
+
+class _Reports:
+    """A process without a free descriptor would log a thousand tracebacks a second while clients wait to be accepted, and fill the disk."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.get("message") != _NO_DESCRIPTOR:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + REPORT_S
+            log.error("clients wait to be accepted: %s; raise the limit (ulimit -n)", context.get("exception"))

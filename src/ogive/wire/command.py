@@ -25,13 +25,17 @@ _BORN: Final = b"\0\1g\0\0\0\r"  # 13 digits follow
 _NO_FLAG: Final = b"\0\1h\0\0\0\0010\0\1i"  # flag 0, and then properties
 _MAX_RUN: Final = 256  # bytes; with 4,096 of them kept
 _LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
+_LANGUAGES: Final = frozenset(map(int, LanguageCode))
 _JSON: Final = int(SerializeType.JSON)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 
 @dataclass(slots=True)
 class RemotingCommand:
-    """One request or response. ``opaque`` pairs a response with its request, per connection and direction."""
+    """One request or response. ``opaque`` pairs a response with its request, per connection and direction.
+
+    *language* is one of LanguageCode: a peer's that nobody knows is read as OTHER.
+    """
 
     code: int
     ext_fields: dict[str, str] = field(default_factory=dict)
@@ -130,7 +134,7 @@ def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
         _int32(header, "opaque"),
         _int32(header, "flag"),
         remark,
-        language if isinstance(language, int) else LanguageCode.OTHER,
+        language if isinstance(language, int) and language in _LANGUAGES else LanguageCode.OTHER,
         _int32(header, "version"),
         _JSON,
     )
@@ -205,6 +209,8 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
         raise ProtocolError(f"binary header holds text that is no UTF-8: {exc.reason}") from None
     if len(fields) > MAX_EXT_FIELDS:
         raise ProtocolError(f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}")
+    if language not in _LANGUAGES:
+        language = LanguageCode.OTHER
     return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)
 
 

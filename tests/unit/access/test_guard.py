@@ -70,6 +70,15 @@ def test_a_request_without_credentials_is_told_so(guard: Guard) -> None:
         guard.check(RemotingCommand(310, {"b": "T"}), HERE)
 
 
+def test_names_that_are_longer_than_any_cost_no_memory(guard: Guard) -> None:
+    """Decisions are remembered; each could hold as much as a whole header, or a body."""
+    for n in range(3):
+        with pytest.raises(AccessRefused, match="no permission"):
+            guard.check(send(ALICE, "x" * 200_000 + str(n)), HERE)
+    guard.check(send(ALICE), HERE)
+    assert [need.name for _, _, need in guard._decisions] == ["T"]
+
+
 async def test_a_disabled_user_is_out_at_once(guard: Guard) -> None:
     guard.check(send(ALICE), HERE)
     await guard.table.update_user(User(username="alice", status="disable"))

@@ -90,6 +90,7 @@ HEARTBEAT = {
         (314, {"srcGroup": "G", "destGroup": "H", "topic": "T"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T"]),
         (309, GROUP | {"msgId": "7F00000100002A9F" + "0000000000000064", "topic": "Mine"}, b"", ["Sub on Group:G", "Sub on Topic:T"]),
         (309, GROUP | {"msgId": "-64"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
+        (309, GROUP | {"msgId": "7F00000100002A9F" + "00000001" + "        00000064"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
         (309, GROUP, b"", ["Sub on Group:G", "Sub on Topic:"]),
         (25, {}, b"", ["Update on Cluster:C"]),
         (26, {}, b"", ["Get on Cluster:C"]),

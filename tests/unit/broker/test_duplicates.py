@@ -75,6 +75,19 @@ async def test_the_window_outlives_a_restart(start_broker: StartBroker, tmp_path
         assert await stored(client, 3) == [b"x", b"y"]
 
 
+async def test_a_deleted_topic_takes_its_keys_along(start_broker: StartBroker) -> None:
+    """What is acknowledged after the deletion must be there."""
+    server = await start_broker(duplicate_window_s=60.0)
+    async with await RawClient.open(server.address) as client:
+        key = {"UNIQ_KEY": "K"}
+        await client.send("T", b"deleted", key)
+        kept = place(await client.send("U", b"kept", key))
+        await client.ok(215, topic="T")
+        await client.send("T", b"again", key)
+        assert await stored(client) == [b"again"]
+        assert place(await client.send("U", b"kept", key)) == kept
+
+
 async def test_without_the_option_everything_is_stored(server: Broker, client: RawClient) -> None:
     assert server.context.duplicates is None
     for _ in range(2):
@@ -246,6 +259,20 @@ def test_when_the_first_fails_the_second_fails_and_a_third_is_new() -> None:
     bench.refuse = False
     bench.send("a")
     assert len(bench.waiting) == 1
+
+
+def test_what_fails_behind_a_deletion_forgets_no_later_message_with_its_key() -> None:
+    bench = Bench()
+    bench.send("a")
+    bench.duplicates.forget_topic("T")
+    bench.send("a")
+    (_, first_done), (_, _) = bench.waiting
+    first_done(StoreError("disk"))
+    del bench.waiting[0]
+    bench.send("a")
+    assert len(bench.waiting) == 1
+    bench.finish()
+    assert [isinstance(result, list) for _, result in bench.answers] == [False, True, True]
 
 
 def test_a_batch_that_is_refused_is_not_answered_once_more() -> None:

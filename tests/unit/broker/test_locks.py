@@ -1,11 +1,13 @@
 """Who holds which queue: leases, their limits and their file, with time in the test's hand."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from ogive.broker.locks import QueueLocks
 from ogive.broker.replies import Rejected
+from ogive.errors import StoreError
 from ogive.model import MessageQueue
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -105,6 +107,25 @@ async def test_a_file_of_locks_is_written_only_when_a_queue_changes_hands(tmp_pa
     locks.expire()
     await locks.saved()
     assert locks_in(tmp_path, 10, clock).lock("G", "c2", [Q0]) == [Q0]
+
+
+async def test_a_full_disk_gives_no_new_lock_and_takes_none_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    clock = Clock()
+    locks = locks_in(tmp_path, 10, clock)
+    await locks.safe("G", locks.lock("G", "c1", [Q0]))
+    await locks.safe("H", locks.lock("H", "c2", [Q1]))
+    with monkeypatch.context() as disk:
+        disk.setattr(JsonTable, "save", full)
+        locks.unlock("H", "c2", [Q1])
+        await locks.safe("G", locks.lock("G", "c1", [Q0]))
+        for _ in range(2):  # also when it asks again: nobody has been told that it holds the queue
+            with pytest.raises(StoreError, match="queue locks"):
+                await locks.safe("H", locks.lock("H", "c3", [Q1]))
+    await locks.safe("H", locks.lock("H", "c3", [Q1]))
+    assert locks_in(tmp_path, 10, clock).lock("H", "c4", [Q1]) == []
 
 
 @pytest.mark.parametrize(

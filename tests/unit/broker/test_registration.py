@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from ogive.broker import registration as registrations
 from ogive.broker.registration import Registration
 from ogive.broker.topics import TopicTable
 from ogive.errors import ResponseCode
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
-from ogive.transport.connection import Connection
+from ogive.transport.connection import Connection, connect
 from ogive.transport.server import Server
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, kv_table_dumps
 from ogive.wire.codes import Flag, RequestCode
@@ -188,14 +189,42 @@ async def test_a_name_server_that_comes_up_later_gets_the_table(register: Start,
 
 
 async def test_a_restarted_name_server_gets_the_table_without_waiting_for_the_period(
-    register: Start, servers: tuple[FakeNameServer, FakeNameServer]
+    register: Start, servers: tuple[FakeNameServer, FakeNameServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(registrations, "FIRST_RETRY_S", 0.01)
     server = servers[0]
     await register(server, period_s=3600.0)
     await server.stop()
     server.held = None
     await server.start()
     await server.until(lambda: server.held is not None)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_name_server_that_drops_its_connections_is_not_asked_in_a_tight_loop(
+    answers: bool, register: Start, servers: tuple[FakeNameServer, FakeNameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy whose server is away takes connections and drops them; what speaks something else makes us drop them."""
+    monkeypatch.setattr(registrations, "FIRST_RETRY_S", 3600.0)
+    dropping, other = servers
+    handle = dropping._handle
+
+    def drop(connection: Connection, command: RemotingCommand) -> None:
+        if answers:
+            handle(connection, command)
+        else:
+            dropping.requests.append(command)
+        connection.close()
+
+    assert dropping._server is not None
+    dropping._server.handle = drop
+    await register(dropping, period_s=3600.0)
+    for _ in range(20):  # each is a way as long as another attempt would need
+        connection = await connect("127.0.0.1", other.port)
+        await connection.call(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG), LIMIT_S)
+        connection.close()
+        await connection.wait_closed()
+    assert dropping.codes() == [RequestCode.REGISTER_BROKER]
 
 
 async def test_a_refusal_is_tried_again(register: Start, servers: tuple[FakeNameServer, FakeNameServer]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.cold_reads import MAX_TRIES
-from ogive.broker.schedule import BATCH, Schedule, delayed
+from ogive.broker.schedule import BATCH, MAX_WAIT_S, Schedule, delayed
 from ogive.errors import ProtocolError, StoreBusy, StoreError
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig
@@ -74,6 +74,14 @@ async def test_a_message_is_delivered_when_it_is_due_and_not_before(bench: Bench
     bench.send(b"a", 1)
     assert await bench.at(1_009_999) == []
     assert await bench.at(1_010_000) == [b"a"]
+
+
+async def test_a_long_wait_looks_at_the_clock_now_and_then(bench: Bench) -> None:
+    """It may be set on, and the time that timers of the loop count stands still while the machine sleeps."""
+    bench.send(b"in an hour", 3)
+    timer = bench.schedule._levels[SCHEDULE_TOPIC, 2]._timer
+    assert timer is not None
+    assert timer.when() - asyncio.get_running_loop().time() <= MAX_WAIT_S
 
 
 async def test_each_level_waits_for_itself(bench: Bench) -> None:

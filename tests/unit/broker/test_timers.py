@@ -10,7 +10,7 @@ import pytest
 
 from ogive.broker.replies import Rejected
 from ogive.broker.timer_progress import TimerProgressFile
-from ogive.broker.timers import BATCH, IN_FLIGHT, Handle, Progress, Timers, read_handle, recall_handle, timed
+from ogive.broker.timers import BATCH, IN_FLIGHT, MAX_WAIT_S, Handle, Progress, Timers, read_handle, recall_handle, timed
 from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
 from ogive.store.fs import OsFs
@@ -370,3 +370,10 @@ async def test_what_apache_reads_makes_it_take_up_everything_that_waits(tmp_path
     page = (tmp_path / "config" / "timercheck").read_bytes()
     assert (len(page), struct.unpack(">qqqq", page[:32])) == (4096, (NOW + 8_999, 0, 1, 1))
     await bench.close()
+
+
+async def test_a_long_wait_looks_at_the_clock_within_a_minute(bench: Bench) -> None:
+    bench.send(b"in an hour", 3_600_000)
+    timer = bench.timers._timer
+    assert timer is not None
+    assert timer.when() - asyncio.get_running_loop().time() <= MAX_WAIT_S <= 60.0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import cast
@@ -15,7 +16,7 @@ from ogive.cli.main import EXIT_USAGE, main
 from ogive.cli.messages import _property
 from ogive.cli.output import confirm, print_json, print_table
 from ogive.cli.parser import build_parser
-from ogive.cli.up import broker_config, check_host
+from ogive.cli.up import OPEN_FILES, broker_config, check_host, raise_open_files
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 
 
@@ -123,6 +124,27 @@ def test_options_reach_the_broker() -> None:
     assert config.levels.delays_ms == (1000, 2000)
     assert (config.advertised_host, config.transaction_check_max) == ("192.0.2.1", 3)
     assert config.name_servers == ("127.0.0.1:1",)
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1024, 4096), (4096, 4096)),
+        ((1024, resource.RLIM_INFINITY), (OPEN_FILES, resource.RLIM_INFINITY)),
+        ((1024, 1 << 20), (OPEN_FILES, 1 << 20)),
+        ((4096, 4096), None),
+        ((1 << 20, 1 << 20), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_a_broker_opens_as_many_files_as_its_user_may(
+    limits: tuple[int, int], raised: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: asked.append(wanted))
+    raise_open_files()
+    assert asked == ([] if raised is None else [raised])
 
 
 def test_bad_delay_levels_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

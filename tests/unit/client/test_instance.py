@@ -3,11 +3,12 @@
 import asyncio
 import json
 import logging
+from typing import Any
 
 import pytest
 
-from ogive.client.config import ClientConfig
-from ogive.client.instance import ClientInstance
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, Silent, error, ok
@@ -441,10 +442,25 @@ async def test_a_client_says_what_is_wrong_with_its_use() -> None:
         await client.route("Orders")
 
 
-@pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", ":1"])
+@pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", ":1", "a:1,b:1", "rocketmq://a:1"])
 def test_a_name_server_address_that_cannot_work_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="name server"):
         ClientConfig(name_server=text)
+
+
+@pytest.mark.parametrize("value", [None, 9876, ["127.0.0.1:9876"]])
+def test_a_name_server_that_is_no_text_is_named(value: Any) -> None:
+    """As ``os.environ.get`` gives it where nothing is set."""
+    with pytest.raises(TypeError, match="name_server must be str"):
+        ClientConfig(name_server=value)
+
+
+def test_a_client_that_is_configured_twice_is_refused() -> None:
+    """Else the address beside client= would count for nothing, and the messages would go elsewhere."""
+    with pytest.raises(InvalidOption, match=r"'10\.0\.0\.1:9876' stands beside client="):
+        ClientOwner("producer", "10.0.0.1:9876", ClientConfig())
+    with pytest.raises(TypeError, match=r"client must be an ogive\.ClientConfig, not dict"):
+        ClientOwner("producer", DEFAULT_NAME_SERVER, {"credentials": None})  # type: ignore[arg-type] # as an untyped program may
 
 
 def test_name_servers_are_split_and_get_the_usual_port() -> None:

@@ -30,14 +30,14 @@ def test_tags_that_a_listener_may_name(expression: str, tags: tuple[str, ...]) -
 
 
 def test_async_functions_are_recognised() -> None:
-    async def ship(message: Any) -> None: ...
+    async def ship(message: Any, note: str = "") -> None: ...
 
     class Shipping:
         async def __call__(self, message: Any) -> None: ...
 
     make = listener("Orders", group="shipping")
     assert make(ship).is_async
-    assert make(functools.partial(ship, 1)).is_async
+    assert make(functools.partial(ship, note="by night")).is_async
     assert make(Shipping()).is_async
     assert not make(print).is_async
 
@@ -74,6 +74,66 @@ def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int)
 )
 def test_a_setting_that_cannot_work_is_refused_at_once(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidOption, match=says):
+        listener(**{"topic": "Orders", "group": "billing", **settings})
+
+
+def _nothing() -> None: ...
+
+
+def _two(message: Any, more: Any) -> None: ...
+
+
+def _three(value: Any, message: Any, more: Any) -> None: ...
+
+
+def _yields(message: Any) -> Any:
+    yield message
+
+
+async def _yields_later(message: Any) -> Any:
+    yield message
+
+
+class Service:
+    def handle(self, message: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "function", "says"),
+    [
+        ({}, _nothing, "too many positional arguments.*called with the message"),
+        ({}, _two, "missing a required argument: 'more'"),
+        ({}, Service.handle, r"Service.handle\(self, message.*service.method"),
+        ({"as_": dict}, _three, "missing a required argument: 'more'.*with the value, and the message"),
+        ({}, _yields, "_yields yields"),
+        ({}, _yields_later, "yields"),
+        ({}, "bill", "'bill' is none"),
+    ],
+)
+def test_a_function_that_could_not_be_called_is_refused_at_once(settings: dict[str, Any], function: Any, says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        listener("Orders", group="billing", **settings)(function)
+
+
+@pytest.mark.parametrize(
+    "function", [Service().handle, lambda *messages: None, lambda message, times=1: None, functools.partial(_two, more=1), int]
+)
+def test_whatever_takes_a_message_may_listen(function: Any) -> None:
+    assert listener("Orders", group="billing")(function).function is function
+
+
+@pytest.mark.parametrize("function", [_nothing, _three])
+def test_with_a_value_one_or_two_arguments_are_given(function: Any) -> None:
+    make = listener("Orders", group="billing", as_=dict)
+    make(lambda value: None)
+    make(_two)
+    with pytest.raises(InvalidOption, match="cannot be a listener"):
+        make(function)
+
+
+@pytest.mark.parametrize("settings", [{"group": None}, {"topic": None}, {"tags": ["paid"]}])
+def test_settings_of_a_wrong_type_are_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"(group name|topic name|tags) must be str"):
         listener(**{"topic": "Orders", "group": "billing", **settings})
 
 

@@ -146,6 +146,16 @@ async def test_bodies_are_compressed_in_the_way_that_is_wished(kind: Compression
     [
         ("Orders", {}, TypeError),
         ("Orders", {"body": "text"}, TypeError),
+        ("Orders", {"body": 1}, TypeError),
+        (None, {"body": b""}, TypeError),
+        ("Orders", {"body": b"", "tag": 1}, TypeError),
+        ("Orders", {"body": b"", "tag": 1, "keys": "4711", "sharding_key": "a", "delay_level": 1}, TypeError),
+        ("Orders", {"body": b"", "keys": 4711}, TypeError),
+        ("Orders", {"body": b"", "keys": ["4711", None]}, TypeError),
+        ("Orders", {"body": b"", "sharding_key": 4711}, TypeError),
+        ("Orders", {"body": b"", "properties": {"amount": 3}}, TypeError),
+        ("Orders", {"body": b"", "delay_s": "3"}, TypeError),
+        ("Orders", {"body": b"", "timeout_s": "3"}, TypeError),
         ("Ord ers", {"body": b""}, InvalidOption),
         ("Orders", {"body": bytes(4 * 1024 * 1024 + 1)}, MessageIllegal),
         ("Orders", {"body": b"", "tag": ""}, MessageIllegal),
@@ -165,8 +175,9 @@ async def test_a_message_that_no_broker_would_take_is_refused_before_it_leaves(
     topic: str | Message, arguments: dict[str, object], expected: type[Exception]
 ) -> None:
     async with producing("Orders") as (producer, [broker]):
-        with pytest.raises(expected):
+        with pytest.raises(expected) as caught:
             await producer.submit(topic, **arguments)  # type: ignore[arg-type]
+        assert expected is not TypeError or " must be " in str(caught.value) or "is missing" in str(caught.value)  # and not an operator's
         assert (producer.in_flight, broker.requests) == (0, [])
 
 

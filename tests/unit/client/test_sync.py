@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -329,6 +330,18 @@ def test_a_blocking_consumer_calls_listeners_only() -> None:
         ogive.PushConsumer("Orders", group="billing")
 
 
+def test_an_address_among_listeners_is_explained() -> None:
+    with pytest.raises(InvalidOption, match="given as name_server="):
+        ogive.PushConsumer(ogive.listener("Orders", group="billing")(print), "10.0.0.1:9876")
+
+
+def test_settings_of_another_kind_are_refused_at_once() -> None:
+    makers: list[Any] = [ogive.Producer, partial(ogive.PullConsumer, "Orders", group="billing")]
+    for make in makers:
+        with pytest.raises(TypeError, match=r"config must be an ogive\.(Producer|Consumer)Config, not ClientConfig"):
+            make(config=ogive.ClientConfig())
+
+
 def test_without_a_name_server_a_blocking_send_fails_in_time() -> None:
     with ogive.Producer("127.0.0.1:1") as producer, pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1"):
         producer.send("Orders", b"", timeout_s=1.0)
@@ -472,6 +485,22 @@ def test_code_on_the_loop_that_exits_does_not_take_the_loop_with_it(broker: Fake
     )
     assert result.stdout == "3\n1\n"
     assert "SystemExit" in result.stderr
+
+
+def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, where the next cell goes on with the same producer."""
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"before")
+        loop = portals.portal().loop
+        with monkeypatch.context() as at_a_bad_moment:
+
+            def interrupted(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            at_a_bad_moment.setattr(loop, "call_soon_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.submit("Orders", b"interrupted")
+        producer.submit("Orders", b"after").result(WAIT_S)
 
 
 def test_control_c_ends_a_blocking_call(broker: FakeBroker) -> None:

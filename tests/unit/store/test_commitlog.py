@@ -1,11 +1,13 @@
-"""Reading the log behind the part in memory."""
+"""Files of the log that are made, and reading the log behind the part in memory."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from ogive.store import OsFs
-from ogive.store.commitlog import ReadRuns
+from ogive.store.commitlog import LogWriter, ReadRuns
+from tests.chaos.faults import FailFrom, FaultyFs
 from tests.stores import Driver, message, small
 
 QUEUES = 4
@@ -69,6 +71,28 @@ def test_what_was_read_with_damage_in_it_is_read_again(reader: int, tmp_path: Pa
     log.write_bytes(good)
     assert driver.store.get("T", 1, 0, 20, 1 << 20).count == 20
     driver.close()
+
+
+def test_the_name_of_a_segment_is_made_to_last_with_the_next_try(tmp_path: Path) -> None:
+    """What was not synced when its disk was full, or no descriptor left, is not taken for synced afterwards: a power cut would take the
+    whole segment. Nor does a try that failed hold a descriptor."""
+    asked: list[str] = []
+    failing = FailFrom("fsync_dir", "commitlog", nth=0, times=1, code=errno.EMFILE)
+    failing.armed = True
+
+    def fault(call: str, path: Path) -> None:
+        asked.append(call)
+        failing(call, path)
+
+    (tmp_path / "commitlog").mkdir()
+    writer = LogWriter(FaultyFs(fault), tmp_path / "commitlog", 4096, 0)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="Too many open files"):
+        writer.prepare(4096)
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    writer.prepare(4096)
+    assert (asked.count("fsync_dir"), failing.failures, writer.prepared) == (2, 1, 4096)
+    writer.close()
 
 
 def test_stretches_that_were_read_take_bounded_memory() -> None:

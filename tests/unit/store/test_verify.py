@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ogive.broker import Broker, BrokerConfig
 from ogive.errors import StoreLocked, StoreUnusable
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store import GetStatus, JsonTable, OsFs
 from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
 from ogive.store.verify import repair, verify
+from tests.raw_client import RawClient
 from tests.stores import Driver, crash, message, small
 
 COUNT = 120
@@ -118,6 +121,20 @@ def test_damage_is_found_told_and_mended(root: Path, what: str) -> None:
         assert after.is_sound, after.problems
         assert bodies(root) == good
         assert json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"].keys() == {"T0", "T1"}
+
+
+async def test_a_repair_makes_no_delayed_message_due_earlier(tmp_path: Path) -> None:
+    """It knows the broker's own delay levels."""
+    broker = Broker(BrokerConfig(data=tmp_path, port=0, delay_levels="1h 2h", segment_bytes=1024 * 1024))
+    await broker.start()
+    async with await RawClient.open(broker.address) as client:
+        await client.send("T", b"later", {"UNIQ_KEY": "A", "DELAY": "2"})
+    await broker.stop()
+    (queue,) = (tmp_path / "consumequeue" / SCHEDULE_TOPIC / "1").iterdir()
+    good = queue.read_bytes()
+    flip(queue, 7)
+    assert repair(tmp_path)[1].is_sound
+    assert queue.read_bytes() == good
 
 
 def test_store_of_a_killed_broker_is_behind_not_wrong(tmp_path: Path) -> None:

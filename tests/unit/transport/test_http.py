@@ -53,6 +53,17 @@ async def test_a_request_that_is_too_long_or_never_ends_gets_nothing(server: Pag
     assert await ask(server, b"GET /a") == b""
 
 
+async def test_who_says_nothing_shuts_out_no_watcher(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that cannot ask /health restarts the broker."""
+    monkeypatch.setattr(http, "TIMEOUT_S", 60.0)
+    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
+    for _ in range(3):
+        assert (await ask(server, b"GET /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert len(server._busy) <= MAX_CONNECTIONS
+    for _, writer in held:
+        writer.close()
+
+
 async def test_connections_are_bounded_and_the_pages_stay_there(server: PageServer) -> None:
     held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS + 20)]
     await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in held), return_exceptions=True), 30)

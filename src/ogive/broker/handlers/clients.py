@@ -22,6 +22,7 @@ from ogive.broker.replies import Rejected, reply, success
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.model import validate_group, validate_topic
 from ogive.transport.connection import Connection
+from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, consumer_ids_dumps, loads_object
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
@@ -44,7 +45,8 @@ def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) ->
         )
     data = HeartbeatData.decode(command.body)
     _check(data)
-    client = Client(data.client_id, connection, command.language, command.version, ctx.loop.time())
+    user = command.ext_fields.get(ACCESS_KEY, "") if ctx.guard is not None else ""
+    client = Client(data.client_id, connection, command.language, command.version, ctx.loop.time(), user)
     changed = False
     for consumer in data.consumers:
         changed |= _register_consumer(ctx, consumer, client, data)

@@ -6,7 +6,8 @@ Behaviour
 - A lock is given if the queue is free, the client's own, or its lease is over; each call renews the lease.
 
 Differs from Java
-- Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue to a second member.
+- Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue to a second member. A lease that is
+  renewed needs no disk: a full one stops no orderly consumer.
 - Only queues that this broker has can be locked; the others are left out of the answer.
 """
 
@@ -24,7 +25,7 @@ async def lock(ctx: Context, _connection: Connection, _header: LockBatchRequest,
     request = _decode(body)
     queues = [queue for queue in request.queues if _is_ours(ctx, queue)]
     held = ctx.locks.lock(request.group, request.client_id, queues)
-    await ctx.locks.saved()
+    await ctx.locks.safe(request.group, held)
     return success(body=locked_queues_dumps(held))
 
 

@@ -97,6 +97,8 @@ async def delete(ctx: Context, connection: Connection, header: DeleteTopicReques
         ctx.store.delete_topic(header.topic)
         ctx.offsets.remove_topic(header.topic)
         ctx.traffic.forget_topic(header.topic)
+        if ctx.duplicates is not None:
+            ctx.duplicates.forget_topic(header.topic)
     return success()
 
 

@@ -62,6 +62,7 @@ class LocalOffsetStore(Offsets):
             self._writer.shutdown()
             self._writer = None
         if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child has it open, too, and would go on holding it
             os.close(self._lock)
             self._lock = None
 

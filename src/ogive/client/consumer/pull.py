@@ -7,7 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
@@ -49,7 +49,7 @@ class PullConsumer:
         self._settings = PullSettings(
             topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
         )
-        self._config = config or ConsumerConfig()
+        self._config = own_config(config, ConsumerConfig)
         self._owner = ClientOwner("pull consumer", name_server, client)
         self._namespace = namespace = self._owner.namespace
         self._wire_settings = replace(

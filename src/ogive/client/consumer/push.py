@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
@@ -49,12 +49,14 @@ class PushConsumer:
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
-        self._config = config or ConsumerConfig()
+        self._config = own_config(config, ConsumerConfig)
         self._owner = ClientOwner("push consumer", name_server, client)
         topics = [one for one in listeners if isinstance(one, str)]
         self._iterated = bool(topics)
         if not topics:
             self._listeners = _checked_listeners(listeners, group)
+        elif any(isinstance(one, Listener) for one in listeners):
+            raise InvalidOption(f"{topics[0]!r} stands among listeners, which name their topics: an address is given as name_server=")
         elif len(listeners) > 1 or group is None:
             raise InvalidOption("to iterate, give one topic and a group; to consume several topics, give listeners")
         else:
@@ -278,7 +280,16 @@ def run(
     config: ConsumerConfig | None = None,
     client: ClientConfig | None = None,
 ) -> None:
-    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Blocks; raises what ``PushConsumer.start`` raises."""
+    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Blocks; raises what ``PushConsumer.start`` raises.
+
+    Raises IllegalStateError where an event loop runs already: there it is ``async with ogive.aio.PushConsumer(...)``.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise IllegalStateError("run() would hold up the event loop that calls it: use `async with ogive.aio.PushConsumer(...)` there")
     consumer = PushConsumer(*listeners, name_server=name_server, config=config, client=client)
     asyncio.run(_serve(consumer))
 

@@ -2,6 +2,8 @@
 
 Behaviour
 - A pass runs at start, when members or routes change, every 20 s, and 1 s after a pass that could not do everything; never two within 1 s.
+  For 20 s after queues were taken over, a retry topic that is missing counts so: brokers make it with a group's first heartbeat, and name
+  servers hear of it a moment later.
 - A broadcasting member holds every queue, whoever else is there.
 - A topic whose queues or members cannot be learned keeps its assignment.
 - A queue that is given up: no new call begins, progress goes to the broker, then (orderly) the lock is given back. An orderly queue whose
@@ -75,6 +77,7 @@ class Rebalancer:
         self._changing = asyncio.Lock()  # one change of the assignment at a time
         self._failing: set[str] = set()  # topics whose last pass failed
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # given up while a call was still running
+        self._retries_expected_until = 0.0  # by the loop's clock: a retry topic that is missing now should come to be
         self._locked_still: dict[MessageQueue, float] = {}  # given up, and their broker could not be told: until when its lock lasts
         self._loop = asyncio.get_running_loop()
 
@@ -118,7 +121,7 @@ class Rebalancer:
             mine = self._share(queues, members, me)
         except NoRoute as exc:
             log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
-            return topic.startswith(RETRY_PREFIX)
+            return topic.startswith(RETRY_PREFIX) and self._loop.time() >= self._retries_expected_until
         except OgiveError as exc:
             level = logging.DEBUG if topic in self._failing else logging.WARNING  # once per outage
             self._failing.add(topic)
@@ -130,6 +133,8 @@ class Rebalancer:
         given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
         released = await self._give_up(given_up)
         added = await self._take_over(taken, alone=len(members) == 1)
+        if added:
+            self._retries_expected_until = self._loop.time() + self._config.rebalance_period_s
         if released or added:
             log.info(
                 "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)

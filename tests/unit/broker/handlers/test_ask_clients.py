@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from typing import cast
 
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import consumer_status_dumps, loads_object, queue_from_json
-from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
 
@@ -27,6 +28,15 @@ async def test_a_message_is_given_to_the_client_that_is_named(server: Broker, cl
     client.connection.reply(answer_to(request, b'{"consumeResult":"CR_SUCCESS"}'))
     answer = await asking
     assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"consumeResult":"CR_SUCCESS"}')
+
+
+async def test_a_client_of_an_unknown_language_is_shown_as_another_one(server: Broker, another: RawClient) -> None:
+    """Whoever asks who is connected must not lose the connection over it."""
+    async with await RawClient.open(server.address, SerializeType.ROCKETMQ, cast(LanguageCode, 99)) as stranger:
+        await stranger.heartbeat("c1", "G", "T")
+        for code in (RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.GET_ALL_PRODUCER_INFO):
+            assert b'"OTHER"' in (await another.ok(code, consumerGroup="G")).body
+        assert 'language="other"' in server.metrics_page().text
 
 
 async def test_a_message_or_client_that_is_not_there_is_an_answer(client: RawClient) -> None:

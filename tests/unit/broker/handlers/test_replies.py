@@ -170,3 +170,16 @@ async def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_any_group() -> 
     assert (table.producer_connection("c"), table.producer_connection("renamed")) == (None, second)
     table.drop(second)
     assert table.producer_connection("renamed") is None
+
+
+async def test_nobody_takes_the_place_of_another_user_s_client() -> None:
+    """With access control: replies would go to whoever calls itself by the id of a client that waits for them."""
+    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
+    first, again, thief = Connection(), Connection(), Connection()
+    table.register_producer("A", Client("c", first, 0, 0, 0.0, "alice"))
+    table.register_producer("A", Client("c", thief, 0, 0, 0.0, "mallory"))
+    assert table.producer_connection("c") is first
+    table.drop(thief)
+    assert table.producer_connection("c") is first
+    table.register_producer("A", Client("c", again, 0, 0, 0.0, "alice"))
+    assert table.producer_connection("c") is again

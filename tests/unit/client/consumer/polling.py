@@ -27,13 +27,17 @@ SELDOM = replace(QUICK, persist_period_s=60)
 
 def member(broker: FakeBroker, *topics: str, config: ConsumerConfig = QUICK, **settings: Any) -> PullConsumer:
     """A member of the group "replay"."""
-    wanted = {"group": "replay", "start": "earliest", "name_server": broker.address, **settings}
-    return PullConsumer(*(topics or ("Orders",)), config=config, **wanted)
+    return PullConsumer(*(topics or ("Orders",)), config=config, **{"group": "replay", **_where(broker, settings)})
 
 
 def reader(broker: FakeBroker, config: ConsumerConfig = QUICK, **settings: Any) -> PullConsumer:
     """One that is assigned queues."""
-    return PullConsumer(config=config, **{"start": "earliest", "name_server": broker.address, **settings})
+    return PullConsumer(config=config, **_where(broker, settings))
+
+
+def _where(broker: FakeBroker, settings: dict[str, Any]) -> dict[str, Any]:
+    address = {} if "client" in settings else {"name_server": broker.address}
+    return {"start": "earliest", **address, **settings}
 
 
 def fill(broker: FakeBroker, count: int, queue_id: int = 0) -> None:

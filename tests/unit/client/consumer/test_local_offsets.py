@@ -1,6 +1,7 @@
 """Progress of a broadcasting member in a local file."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,14 @@ async def test_a_file_has_one_owner_at_a_time(path: Path) -> None:
     await first.close()
     await (third := LocalOffsetStore(path)).open()
     await third.close()
+
+
+async def test_a_file_is_free_again_though_a_forked_child_has_it_open(path: Path) -> None:
+    store = await opened(path)
+    assert store._lock is not None
+    in_the_child = os.dup(store._lock)  # what a fork leaves there: the same open file
+    try:
+        await store.close()
+        await (await opened(path)).close()
+    finally:
+        os.close(in_the_child)

@@ -13,7 +13,7 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push import PushConsumer, run
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
@@ -537,6 +537,20 @@ async def test_routes_are_known_before_anything_is_pulled(broker: FakeBroker) ->
     assert route < hello < pull
 
 
+async def test_a_retry_topic_that_comes_to_be_late_is_not_waited_for_a_whole_period(broker: FakeBroker) -> None:
+    """A new group's is made by its first heartbeat, and the first pass may ask for its route before a name server has heard of it."""
+    asked = 0
+
+    def route(request: RemotingCommand) -> Any:
+        nonlocal asked
+        asked += request.ext_fields["topic"] == "%RETRY%billing"
+        return error(ResponseCode.TOPIC_NOT_EXIST) if request.ext_fields["topic"] == "%RETRY%billing" and asked <= 3 else None
+
+    broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+    async with consumer(broker, to(Seen()), config=replace(QUICK, rebalance_period_s=3600)) as running:
+        await eventually(lambda: any(queue.topic == "%RETRY%billing" for queue in running.assignment["billing"]))
+
+
 async def test_of_several_starts_at_once_one_counts(broker: FakeBroker) -> None:
     running = consumer(broker, to(Seen()))
     results = await asyncio.gather(*(running.start() for _ in range(10)), return_exceptions=True)
@@ -800,6 +814,7 @@ async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first
         (lambda: PushConsumer("Orders"), "a topic and a group|one topic and a group"),
         (lambda: PushConsumer("Orders", "Refunds", group="billing"), "one topic and a group"),
         (lambda: PushConsumer(print), "is no listener"),  # type: ignore[arg-type]
+        (lambda: PushConsumer(to(print), "10.0.0.1:9876"), "given as name_server="),
         (lambda: PushConsumer(to(print), group="shipping"), "their own groups"),
         (lambda: PushConsumer(to(print), to(print)), "two listeners to one topic"),
         (lambda: PushConsumer(to(print), to(print, topic="Refunds", orderly=True)), "orderly listener beside"),
@@ -810,3 +825,8 @@ async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first
 def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], says: str) -> None:
     with pytest.raises(InvalidOption, match=says):
         make()
+
+
+async def test_run_inside_an_event_loop_says_what_to_use_there() -> None:
+    with pytest.raises(IllegalStateError, match=r"async with ogive\.aio\.PushConsumer"):
+        run(to(print))
