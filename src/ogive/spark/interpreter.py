@@ -34,8 +34,8 @@ def _installed_pyspark() -> Path | None:
 
 def _without(package: Path, python: Path) -> Path:
     """An interpreter like *python* that has nothing out of *package* on its path. It is gone when this process ends."""
-    directory, owner = Path(tempfile.mkdtemp(prefix="ogive-python-")), os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(directory, ignore_errors=True))  # a forked child must not
+    directory = Path(tempfile.mkdtemp(prefix="ogive-python-"))
+    atexit.register(_remove, directory, os.getpid())
     wrapper = directory / "python"
     wrapper.write_text(
         "#!/bin/sh\n"
@@ -49,3 +49,8 @@ def _without(package: Path, python: Path) -> Path:
     )
     wrapper.chmod(0o755)
     return wrapper
+
+
+def _remove(directory: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child runs this as well when it ends
+        shutil.rmtree(directory, ignore_errors=True)
