@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self
 from ogive.client import api
 from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time, own_config
 from ogive.client.hooks import run_after, run_before
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.outgoing import Outgoing
+from ogive.client.owner import ClientOwner
 from ogive.client.publish import Publisher
 from ogive.client.request import Requester
 from ogive.client.routes import split_by_size
