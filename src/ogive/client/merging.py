@@ -234,11 +234,15 @@ def read_result(key: str, answer: RemotingCommand, queue: MessageQueue) -> SendR
 
 def read_results(keys: list[str], answer: RemotingCommand, queue: MessageQueue) -> list[SendResult]:
     """One result for each of *keys*, which were stored together. Raises ProtocolError."""
-    first = read_result(keys[0], answer, queue)
+    return split_result(read_result(keys[0], answer, queue), keys)
+
+
+def split_result(result: SendResult, keys: list[str]) -> list[SendResult]:
+    """A batch's result as one for each message: consecutive offsets of one queue."""
     if len(keys) == 1:
-        return [first]
-    ids = first.offset_id.split(",")
+        return [result]
+    ids = result.offset_id.split(",")
     if len(ids) != len(keys):
-        ids = [first.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
+        ids = [result.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
     rows = enumerate(zip(keys, ids, strict=True))
-    return [SendResult(first.status, key, offset_id, first.queue, first.queue_offset + i) for i, (key, offset_id) in rows]
+    return [SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i) for i, (key, offset_id) in rows]

@@ -17,6 +17,7 @@ from ogive.client import api
 from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time, own_config
 from ogive.client.hooks import run_after, run_before
 from ogive.client.instance import ClientInstance
+from ogive.client.merging import split_result
 from ogive.client.outgoing import Outgoing
 from ogive.client.owner import ClientOwner
 from ogive.client.publish import Publisher
@@ -302,7 +303,7 @@ class Producer(Generic[B]):
                 await asyncio.wait([future for _, future in waiting])
         results: list[SendResult | None] = [None] * len(items)
         for indexes, future in waiting:
-            for i, result in zip(indexes, _split_result(future.result()), strict=True):
+            for i, result in zip(indexes, _results_of(future.result()), strict=True):
                 results[i] = result
         return [result for result in results if result is not None]
 
@@ -431,7 +432,7 @@ class Producer(Generic[B]):
 
     def _ended(self, messages: Sequence[Message], outgoing: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
         """What became of *messages*, which went together; the hooks' view of them, empty where there is no hook."""
-        results = None if result is None else _split_result(result)
+        results = None if result is None else _results_of(result)
         if self._tracer is not None and results is not None:
             record_sent(self._tracer, outgoing, results, self.config.group)
         for message, one in zip(messages, results or itertools.repeat(None), strict=False):
@@ -488,10 +489,6 @@ def _batch_item_bytes(message: Message) -> int:
     return _BATCH_ITEM_BYTES + len(message.body) + text
 
 
-def _split_result(result: SendResult) -> list[SendResult]:
-    """A batch's result as one per message: consecutive offsets of one queue."""
-    keys, ids = result.id.split(","), result.offset_id.split(",")
-    if len(ids) != len(keys):
-        ids = [result.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
-    rows = zip(keys, ids, strict=True)
-    return [SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i) for i, (key, offset_id) in enumerate(rows)]
+def _results_of(result: SendResult) -> list[SendResult]:
+    """One for each message that went together."""
+    return split_result(result, result.id.split(","))

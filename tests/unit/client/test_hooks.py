@@ -12,8 +12,9 @@ from ogive.client.config import ProducerConfig
 from ogive.client.producer import Producer
 from ogive.errors import MessageIllegal, NoRoute, ResponseCode, SendFailed
 from ogive.model import Message, SendResult
-from ogive.testing.fake_broker import WAIT_S, FakeBroker, error
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
+from ogive.wire.headers import SendMessageResponse
 from ogive.wire.message import decode_batch, decode_properties
 from tests.unit.client.serving import on_a_thread
 from tests.unit.client.test_producer import properties_of
@@ -59,6 +60,16 @@ async def test_a_hook_sees_each_message_before_and_after_and_may_add_to_it(broke
     properties = properties_of(broker.of(SEND)[0])
     assert (properties["path"], properties["size"], properties["TAGS"]) == ("a", "XL", "paid")
     assert properties_of(broker.of(SEND)[1])["__SHARDINGKEY"] == "7"
+
+
+async def test_a_hook_gets_the_handle_that_takes_the_message_back(broker: FakeBroker) -> None:
+    notes = Notes()
+    place = SendMessageResponse(msg_id="7F" * 16, queue_id=0, queue_offset=0, recall_handle="aGFuZGxl")
+    broker.script(SEND, ok(place))
+    async with producer(broker, notes) as sending:
+        sent = await sending.send("Orders", b"1", delay_s=60.0)
+    assert sent.recall_handle == "aGFuZGxl"
+    assert notes.after == [(b"1", sent, None)]
 
 
 async def test_the_first_hook_is_the_outermost(broker: FakeBroker) -> None:
