@@ -1,11 +1,11 @@
 """A Spark session with the settings that were measured to matter for topics on one machine."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ogive.spark.interpreter import find_python
 from ogive.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def session(
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
+    find_python(local=master.startswith("local"))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
     find_java()
