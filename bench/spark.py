@@ -413,7 +413,8 @@ def note_ceiling(book: Book, name_server: str, topic: str, size: str) -> None:
 
         def decode(decoder: RecordDecoder = decoder) -> None:
             for queue, body in answers:
-                decoder.decode(body, queue)
+                for _ in decoder.batches(body, queue):
+                    pass
 
         book.note(f"{size}: decoding alone, one core, {name}", rows / book.repeated("decoding", decode))
 
