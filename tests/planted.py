@@ -35,7 +35,7 @@ PLANTED: Final = (
     ),
     Mutation(
         "dispatch before durable", "store/store.py", "            self._writer.post(group)\n",
-        "            self._writer.post(group)\n            for queue, entry in group.entries:\n                queue.append(entry)\n"
+        "            self._writer.post(group)\n            for queue, entry, _ in group.entries:\n                queue.append(entry)\n"
         "            group.entries.clear()\n",
         f"{FAULTS}::test_nothing_is_visible_before_it_is_durable",
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ogive.errors import StoreError
-from ogive.store import Fs, GetStatus, MessageStore, NewMessage, OsFs, PutResult, StoreConfig
+from ogive.store import Fs, GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
 from ogive.store.writer import InlineWriter, WriterThread
 from ogive.wire.message import StoredMessage, decode_stored
 
@@ -56,8 +56,14 @@ class Driver:
         self.store.start(self._reports.put if threaded else run_now, writer=WriterThread if threaded else InlineWriter)
 
     def put(self, *messages: NewMessage) -> list[PutResult]:
-        """Store one message or a batch and wait for the answer. Raises the error that the answer is."""
-        answers = self.post(*messages)
+        """Store one message or several and wait for the answer. Raises the error that the answer is."""
+        return self._answer(self.post(*messages))
+
+    def put_batch(self, batch: NewBatch) -> list[PutResult]:
+        """The same for what came as a batch."""
+        return self._answer(self._post(batch))
+
+    def _answer(self, answers: list[list[PutResult] | StoreError]) -> list[PutResult]:
         self.wait(answers)
         answer = answers[0]
         if isinstance(answer, StoreError):
@@ -66,6 +72,9 @@ class Driver:
 
     def post(self, *messages: NewMessage) -> list[list[PutResult] | StoreError]:
         """Store without waiting; the answer appears in the list."""
+        return self._post(messages)
+
+    def _post(self, messages: Sequence[NewMessage] | NewBatch) -> list[list[PutResult] | StoreError]:
         answers: list[list[PutResult] | StoreError] = []
         self.store.put(messages, answers.append)
         self.store.submit()

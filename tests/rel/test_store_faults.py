@@ -207,7 +207,7 @@ class ShowsEarly(MessageStore):
     def submit(self) -> None:
         group = self._appender.forming
         super().submit()
-        for queue, entry in group.entries if group else ():
+        for queue, entry, _ in group.entries if group else ():
             queue.append(entry)
         if group:
             group.entries.clear()

@@ -23,7 +23,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 
@@ -61,6 +61,8 @@ class Context:
     """What the broker adds to each message, as it stands in the record."""
     send_answer: bytes
     """The header of a send's answer, see handlers/send.py."""
+    batch_answer: bytes
+    """The same for a batch."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     sends_waiting: int = 0
     delivered: Callable[[int], int] = lambda level: 0
@@ -68,7 +70,7 @@ class Context:
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    def put(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
         """Store messages, all or none; everything put in one loop turn goes to the writer together. Raises StoreError.
 
         *done* is called when they are safe: with the topics they are in, so a topic made a moment ago is waited for.
@@ -79,7 +81,7 @@ class Context:
         """*done*, called no sooner than the topics that there are now are safe."""
         return partial(self._once_saved, done) if self.topics.unsaved else done
 
-    def put_now(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+    def put_now(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
         """The same, but *done* waits for no topic: it is called in the order of the messages' offsets."""
         self.store.put(messages, done)
         if not self._submit_due:

@@ -174,7 +174,8 @@ class Broker:
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=now_ms),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=send.own_properties(config.region, config.cluster),
-            send_answer=send.answer_template(config.region, store_host),
+            send_answer=send.answer_template(config.region, send.message_id_format(store_host)),
+            batch_answer=send.answer_template(config.region, "%b"),
         )
 
     def _job(self, period_s: float, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:

@@ -1,7 +1,7 @@
 """The durable store of the broker: Apache's byte layout, acknowledged means durable."""
 
 from ogive.store.fs import Fs, OsFs
-from ogive.store.model import Entry, GetResult, GetStatus, NewMessage, PutDone, PutResult, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, GetResult, GetStatus, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig, StoreStats
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
 
@@ -12,6 +12,7 @@ __all__ = [
     "GetStatus",
     "JsonTable",
     "MessageStore",
+    "NewBatch",
     "NewMessage",
     "OsFs",
     "PutDone",

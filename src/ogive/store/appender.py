@@ -4,21 +4,24 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate, count, repeat
 from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
-from ogive.store.model import MAX_RECORD_BYTES, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
+from ogive.store.model import MAX_RECORD_BYTES, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
 from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
     CRC_BYTES,
     MAX_CRC_PROPERTIES,
+    build_batch,
     build_record,
     delay_level,
     fixed_bytes,
+    stored_properties,
     strip_crc,
     tag_hash,
     topic_field,
@@ -61,14 +64,16 @@ class Appender:
         self.waiting: deque[Group] = deque()  # with the writer, in order
         self.forming: Group | None = None
 
-    def append(self, messages: Sequence[NewMessage], done: PutDone) -> int:
+    def append(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> int:
         """Place *messages*, all or none; bytes of the forming group now. Raises InvalidOption for a message that no record can hold."""
         now = self._clock_ms()
         if now > self.store_timestamp_ms:  # never back, whatever the clock does
             self.store_timestamp_ms = now
+        if isinstance(messages, NewBatch):
+            return self._append_batch(messages, done)
         if len(messages) == 1:
             return self._append_one(messages[0], done)
-        return self._append_batch(messages, done)
+        return self._append_each(messages, done)
 
     def _append_one(self, message: NewMessage, done: PutDone) -> int:
         """append() of a single message."""
@@ -83,14 +88,42 @@ class Appender:
         if entry:
             offset = queue.next_offset
             queue.next_offset = offset + 1
-            group.entries.append((queue, entry))
+            group.entries.append((queue, entry, 1))
         group.pieces.append(record)
         group.waiters.append((done, [_put_result(PutResult, (offset, position, size, stored_ms))]))
         self.waiting_bytes += size
         self.end = group.end = position + size
         return group.end - group.start
 
-    def _append_batch(self, messages: Sequence[NewMessage], done: PutDone) -> int:
+    def _append_batch(self, batch: NewBatch, done: PutDone) -> int:
+        """append() of messages of one queue: sizes, places, entries and what the index needs are made for all of them at once."""
+        shared, items = batch.shared, batch.items
+        queue = self.queues.get(shared[:2]) or self._new_queue(shared[:2])
+        properties = stored_properties([text for _, _, text in items], self._with_crc)
+        fixed = queue.fixed_bytes + len(shared.born_host) + len(shared.store_host) - 16 + (CRC_BYTES if self._with_crc else 0)
+        sizes = [fixed + len(body) + len(text) for (_, body, _), text in zip(items, properties, strict=True)]
+        longest = max(map(len, properties))
+        if longest > MAX_CRC_PROPERTIES or max(sizes) > MAX_RECORD_BYTES or queue.scheduled or shared.sys_flag & _TRANSACTION:
+            return self._append_each(batch.each(), done)
+        total, first, stored_ms = sum(sizes), queue.next_offset, self.store_timestamp_ms
+        group = self._room(total)
+        start, end = self.end, self.end + total
+        try:
+            pieces = build_batch(batch, queue.topic_field, properties, sizes, first, start, stored_ms, self._with_crc)
+        except (struct.error, OverflowError) as exc:
+            raise InvalidOption(f"message does not fit the stored form: {exc}") from None
+        places = list(accumulate(sizes[:-1], initial=start))
+        tags = map(tag_hash, properties) if b"TAGS\x01" in b"\x02".join(properties) else repeat(0)
+        group.pieces += pieces
+        group.entries.append((queue, b"".join(map(ENTRY.pack, places, sizes, tags)), len(sizes)))
+        group.keyed += zip(repeat(queue.topic_bytes), properties, places, repeat(stored_ms))
+        group.waiters.append((done, list(map(_put_result, repeat(PutResult), zip(count(first), places, sizes, repeat(stored_ms))))))
+        queue.next_offset = first + len(sizes)
+        self.waiting_bytes += total
+        self.end = group.end = end
+        return end - group.start
+
+    def _append_each(self, messages: Sequence[NewMessage], done: PutDone) -> int:
         """append() of several. Everything is built before anything changes: one that fits no record refuses the whole batch."""
         queue = None
         sized: list[tuple[ConsumeQueue, bytes, int]] = []
@@ -105,7 +138,7 @@ class Appender:
         position, stored_ms = self.end, self.store_timestamp_ms
         offsets = {queue: queue.next_offset for queue, _, _ in sized}
         pieces: list[bytes] = []
-        entries: list[tuple[ConsumeQueue, bytes]] = []
+        entries: list[tuple[ConsumeQueue, bytes, int]] = []
         keyed: list[Keyed] = []
         results: list[PutResult] = []
         for message, (queue, properties, size) in zip(messages, sized, strict=True):
@@ -113,7 +146,7 @@ class Appender:
             _, entry, record = self._build(message, queue, properties, size, offset, position)
             pieces.append(record)
             if entry:
-                entries.append((queue, entry))
+                entries.append((queue, entry, 1))
                 offsets[queue] = offset + 1
             results.append(_put_result(PutResult, (offset if entry else 0, position, size, stored_ms)))
             if message[4] & _TRANSACTION != _ROLLBACK:
@@ -163,7 +196,7 @@ class Appender:
         if groups:
             self.end = groups[0].start
         for group in groups:
-            for queue, _ in group.entries:
+            for queue, _, _ in group.entries:
                 queue.next_offset = queue.max_offset
         self.waiting.clear()
         self.forming, self.waiting_bytes = None, 0

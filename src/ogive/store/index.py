@@ -55,7 +55,8 @@ class KeyIndex:
         places: list[tuple[int, int]] = []
         known = self._prefixes
         for topic, properties, offset, stored_ms in pending:
-            unique, named = _value(properties, b"UNIQ_KEY\x01"), _value(properties, b"KEYS\x01")
+            unique = _value(properties, b"UNIQ_KEY\x01")
+            named = _value(properties, b"KEYS\x01") if b"KEYS\x01" in properties else None
             prefix = known.get(topic)
             if prefix is None:
                 prefix = self._prefix(topic)

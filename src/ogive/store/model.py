@@ -1,7 +1,7 @@
 """What goes into the store and what comes out."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 from ogive.errors import InvalidOption, StoreError
 from ogive.model import DelayLevels
 from ogive.store.indexfile import Sizes
+from ogive.wire.message import BatchItem
 
 
 class FileSizes(NamedTuple):
@@ -83,6 +84,21 @@ class NewMessage(NamedTuple):
     store_host: bytes = bytes(8)
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """Messages of one queue that came together. *shared* holds what they have in common; its flag, body and properties do not count."""
+
+    shared: NewMessage
+    items: Sequence[BatchItem]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def each(self) -> list[NewMessage]:
+        """Every message by itself."""
+        return [self.shared._replace(flag=flag, body=body, properties=properties) for flag, body, properties in self.items]
 
 
 class PutResult(NamedTuple):

@@ -8,10 +8,10 @@ Source: MessageDecoder.createCrc32, 5.3.
 import functools
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ogive.store.model import NewMessage
+from ogive.store.model import NewBatch, NewMessage
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import HEAD, MAGIC_V1, MAGIC_V2, MAX_PROPERTIES_BYTES, RECORD_V4, TAIL, decode_stored, java_hash, raw_property
 
@@ -28,6 +28,8 @@ _FIXED_V4: Final = RECORD_V4.size
 _MIN_RECORD_BYTES: Final = _FIXED_V4 + 3
 _MEANT: Final = struct.Struct(">II4xi4xqqi44xi")
 """size, magic, queue id, queue offset, commit-log offset, sys flag, body size of a record with IPv4 hosts"""
+_BORN: Final = struct.Struct(">iq")
+"""sys flag, born timestamp"""
 _crc32 = zlib.crc32
 
 
@@ -53,6 +55,12 @@ class Record(NamedTuple):
 def strip_crc(properties: bytes) -> bytes:
     """Without the checksum of a record that this message came from: it would speak of other bytes."""
     return properties[:-CRC_BYTES] if properties[-CRC_BYTES : _CRC_NAME_BYTES - CRC_BYTES] == _CRC_NAME else properties
+
+
+def stored_properties(given: Iterable[bytes], with_crc: bool) -> list[bytes]:
+    """What is stored of each: no checksum of another record, and a separator at the end where a checksum follows; 4.9 leaves it off."""
+    bare = [strip_crc(text) if _CRC_NAME in text else text for text in given]
+    return [text if not text or text[-1] == 2 else text + b"\x02" for text in bare] if with_crc else bare
 
 
 def topic_field(topic: bytes) -> bytes:
@@ -84,22 +92,56 @@ def build_record(
             stored_ms, store_host, reconsume_times, prepared, len(body),
         )  # fmt: skip
     else:
-        sys_flag = (sys_flag & ~_V6) | (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
         magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
-        head = b"".join(
-            (
-                HEAD.pack(size, magic, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born),
-                born_host,
-                stored_ms.to_bytes(8),
-                store_host,
-                TAIL.pack(reconsume_times, prepared),
-                len(body).to_bytes(4),
-            )
-        )
+        middle = _middle(message, stored_ms)
+        head = _head(len(middle)).pack(size, magic, body_crc, queue_id, flag, queue_offset, commitlog_offset, middle, len(body))
     if not with_crc:
         return b"".join((head, body, field, len(properties).to_bytes(2), properties))
     record = b"".join((head, body, field, (len(properties) + CRC_BYTES).to_bytes(2), properties))
     return record + crc_property(_crc32(record) & 0x7FFFFFFF)
+
+
+def build_batch(
+    batch: NewBatch,
+    field: bytes,
+    properties: Sequence[bytes],
+    sizes: Sequence[int],
+    queue_offset: int,
+    commitlog_offset: int,
+    stored_ms: int,
+    with_crc: bool,
+) -> list[bytes]:
+    """build_record() for each of *batch*, one behind the other: pieces to be joined.
+
+    *properties* are what is to be stored of each, *sizes* those of the records. Raises struct.error for a number that does not fit.
+    """
+    pieces: list[bytes] = []
+    magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
+    middle, queue_id = _middle(batch.shared, stored_ms), batch.shared.queue_id
+    pack, join, crc_bytes = _head(len(middle)).pack, b"".join, CRC_BYTES if with_crc else 0
+    for (flag, body, _), text, size in zip(batch.items, properties, sizes, strict=True):
+        head = pack(size, magic, _crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, commitlog_offset, middle, len(body))
+        record = join((head, body, field, (len(text) + crc_bytes).to_bytes(2), text))
+        pieces.append(record)
+        if with_crc:
+            pieces.append(crc_property(_crc32(record) & 0x7FFFFFFF))
+        queue_offset += 1
+        commitlog_offset += size
+    return pieces
+
+
+@functools.cache  # three lengths: of no, one or two IPv6 hosts
+def _head(middle_bytes: int) -> struct.Struct:
+    """The fixed part of a record, with what _middle() returns as one piece."""
+    return struct.Struct(f">IIIiiqq{middle_bytes}si")
+
+
+def _middle(message: NewMessage, stored_ms: int) -> bytes:
+    """A record's fixed part from the sys flag to what comes before the body's length: what the messages of a batch share."""
+    born_host, store_host = message.born_host, message.store_host
+    sys_flag = (message.sys_flag & ~_V6) | (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
+    born, tail = _BORN.pack(sys_flag, message.born_timestamp_ms), TAIL.pack(message.reconsume_times, message.prepared_transaction_offset)
+    return b"".join((born, born_host, stored_ms.to_bytes(8), store_host, tail))
 
 
 def crc_property(crc: int) -> bytes:

@@ -34,7 +34,7 @@ from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.indexfile import IndexFiles
-from ogive.store.model import Entry, FileSizes, GetResult, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, FileSizes, GetResult, NewBatch, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
@@ -182,7 +182,7 @@ class MessageStore:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def put(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
         """Place one message or a batch (all or none, in one segment). *done* is called once, on the owner thread.
 
         Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for
@@ -531,11 +531,11 @@ class MessageStore:
         self._appender.finish(groups)
         touched: dict[QueueKey, ConsumeQueue] = {}
         for group in groups:
-            for queue, entry in group.entries:
-                queue.tail += entry
-                queue.max_offset += 1
+            for queue, entries, count in group.entries:
+                queue.tail += entries
+                queue.max_offset += count
+                self._stats.puts += count
                 touched[queue.key] = queue
-            self._stats.puts += len(group.entries)
             self._index.add(group.keyed)
         self._stats.groups += len(groups)
         self._stats.put_bytes += groups[-1].end - self._visible_end

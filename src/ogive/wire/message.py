@@ -82,6 +82,12 @@ def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
     return binascii.hexlify(store_host + commitlog_offset.to_bytes(8)).decode().upper()
 
 
+def offset_message_ids(store_host: bytes, commitlog_offsets: Iterable[int]) -> str:
+    """The ids of several messages, with commas between them: as a batch is answered."""
+    raw = b"".join([store_host + offset.to_bytes(8) for offset in commitlog_offsets])
+    return raw.hex(",", len(store_host) + 8).upper()
+
+
 def parse_offset_message_id(text: str) -> tuple[str, int]:
     """``ip:port`` of the broker and the commit-log offset. Raises ProtocolError."""
     try:
@@ -431,6 +437,7 @@ def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 _BATCH_ITEM: Final = struct.Struct(">iiiii")  # item size, magic 0, CRC 0, flag, body length
+_BATCH_ITEM_READ: Final = struct.Struct(">i8xii")  # the same without magic and CRC, which nobody looks at
 _batch_item: Final = tuple.__new__  # a third of what the call of a named tuple costs
 
 
@@ -454,18 +461,18 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchItem]:
     """Raises ProtocolError where lengths do not add up, or over *max_messages*."""
     items: list[BatchItem] = []
-    at, end = 0, len(body)
+    at, end, unpack = 0, len(body), _BATCH_ITEM_READ.unpack_from
     while at < end:
         if len(items) == max_messages:
             raise ProtocolError(f"batch holds more than {max_messages} messages")
         if end - at < 22:
             raise ProtocolError("batch ends in the middle of a message")
-        size, _magic, _crc, flag, body_length = _BATCH_ITEM.unpack_from(body, at)
-        properties_at = at + 22 + body_length
-        if not 22 <= size <= end - at or body_length < 0 or properties_at > at + size:
+        size, flag, body_length = unpack(body, at)
+        stop, properties_at = at + size, at + 22 + body_length
+        if body_length < 0 or not properties_at <= stop <= end:
             raise ProtocolError(f"batch item of {size} bytes with a body of {body_length} does not fit")
-        if properties_at + int.from_bytes(body[properties_at - 2 : properties_at]) != at + size:
+        if properties_at + (body[properties_at - 2] << 8 | body[properties_at - 1]) != stop:
             raise ProtocolError("the parts of a batch item do not add up to its length")
-        items.append(_batch_item(BatchItem, (flag, body[at + 20 : properties_at - 2], body[properties_at : at + size])))
-        at += size
+        items.append(_batch_item(BatchItem, (flag, body[at + 20 : properties_at - 2], body[properties_at:stop])))
+        at = stop
     return items

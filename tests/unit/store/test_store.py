@@ -2,14 +2,17 @@ import errno
 import itertools
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
-from ogive.store import GetStatus, MessageStore, NewMessage, PutResult, StoreConfig
-from ogive.wire.message import decode_stored, java_hash
+from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, PutResult, StoreConfig
+from ogive.store.disk import Cold
+from ogive.store.record import crc_property
+from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync
 from tests.stores import Clock, Driver, crash, message, small
@@ -29,6 +32,85 @@ def test_offsets_are_consecutive_per_queue_and_bytes_in_the_log(driver: Driver) 
     for before, after in itertools.pairwise(results):
         assert after.commitlog_offset == before.commitlog_offset + before.size
     assert driver.bodies(queue_id=1) == [b"1", b"3", b"5"]
+
+
+def item(text: bytes, body: bytes = b"body", flag: int = 0) -> BatchItem:
+    return BatchItem(flag, body, text)
+
+
+def stored_by(
+    put: Callable[[Driver], list[PutResult]], **config: Any
+) -> tuple[list[PutResult], dict[Path, bytes], list[bytes | Cold | None]]:
+    """What *put* gives, and every byte that is stored then; the index of keys is asked too."""
+    fs = MemoryFs()
+    with Driver(small(ROOT, **config), fs, threaded=False) as driver:
+        driver.put(message("before"), message("before", queue_id=3))
+        results = put(driver)
+        assert len(driver.read_all()) + len(driver.read_all(queue_id=3)) == 2 + len(results)
+        driver.put(message("after", queue_id=3))
+        stats = driver.store.stats()
+        assert (stats.puts, stats.waiting_bytes) == (3 + len(results), 0)
+        found = list(driver.store.find_key("T", "one", 0, 2**62))
+    return results, {path: bytes(inode.data) for path, inode in fs.names.items()}, found
+
+
+V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
+BATCHES: dict[str, tuple[dict[str, Any], list[BatchItem]]] = {
+    "plain": ({}, [item(b"UNIQ_KEY\x01%d\x02" % n) for n in range(5)]),
+    "keys and tags": (
+        {"sys_flag": 1, "born_timestamp_ms": 5, "reconsume_times": 2},
+        [item(b"TAGS\x01a\x02KEYS\x01one two\x02UNIQ_KEY\x01A\x02", b"", 7), item(b"KEYS\x01one\x02", b"y", -1), item(b"TAGS\x01b", b"z")],
+    ),
+    "no properties": ({}, [item(b"", b"a" * 300), item(b"", b"b")]),
+    "no last separator": ({}, [item(b"K\x01v"), item(b"K\x01v\x02")]),
+    "checksum of another record": ({}, [item(b"K\x01v\x02" + crc_property(77)), item(b"K\x01" + crc_property(78) + b"\x02")]),
+    "IPv6": ({"born_host": V6}, [item(b"A\x01b\x02")] * 3),
+    "IPv6 both": ({"born_host": V6, "store_host": V6}, [item(b"A\x01b\x02")] * 3),
+    "one": ({}, [item(b"UNIQ_KEY\x01one\x02")]),
+    "over the end of a segment": ({}, [item(b"", bytes(1500)) for _ in range(10)]),
+    "no room for a checksum": ({}, [item(b"K\x01v\x02"), item(b"K\x01" + b"v" * 32764 + b"\x02")]),
+}
+
+
+@pytest.mark.parametrize("record_crc", [True, False])
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_leaves_the_bytes_that_its_messages_would(name: str, record_crc: bool) -> None:
+    """Built together or one by one: log, queues and index of keys are the same."""
+    fields, items = BATCHES[name]
+    batch = NewBatch(message("not looked at", queue_id=3, flag=9, **fields), items)
+    config = {"record_crc": record_crc, "segment_bytes": 65536 if name == "no room for a checksum" else 16384}
+    together = stored_by(lambda driver: driver.put_batch(batch), **config)
+    assert together == stored_by(lambda driver: driver.put(*batch.each()), **config)
+    assert [result.queue_offset for result in together[0]] == [1 + n for n in range(len(items))]
+
+
+def test_a_batch_for_a_delay_level_is_placed_like_its_messages() -> None:
+    """Entries of that topic hold delivery times; a prepared record has no place in a queue."""
+    for topic, sys_flag in (("SCHEDULE_TOPIC_XXXX", 0), ("T", 4)):
+        batch = NewBatch(message(topic=topic, queue_id=2, sys_flag=sys_flag), [item(b"DELAY\x013\x02"), item(b"DELAY\x014\x02")])
+        with Driver(small(ROOT), MemoryFs(), threaded=False) as one, Driver(small(ROOT), MemoryFs(), threaded=False) as other:
+            assert one.put_batch(batch) == other.put(*batch.each())
+            assert one.store.entries(topic, 2, 0, 9) == other.store.entries(topic, 2, 0, 9)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        NewBatch(message(), []),
+        NewBatch(message(queue_id=2**40), [item(b"")]),
+        NewBatch(message(topic="a/b"), [item(b"")]),
+        NewBatch(message(), [item(b""), item(b"", flag=2**31)]),
+        NewBatch(message(), [item(b""), item(b"K\x01" + bytes(32767))]),
+        NewBatch(message(), [item(b"", bytes(4000)) for _ in range(5)]),
+    ],
+    ids=["empty", "queue id", "topic", "flag", "properties", "more than a segment"],
+)
+def test_a_batch_with_something_that_fits_no_record_is_refused_as_a_whole(driver: Driver, batch: NewBatch) -> None:
+    driver.put(message("before"))
+    with pytest.raises(InvalidOption):
+        driver.put_batch(batch)
+    assert driver.put(message("after"))[0].queue_offset == 1
+    assert driver.bodies() == [b"before", b"after"]
 
 
 def test_batch_has_consecutive_offsets_in_one_segment(driver: Driver) -> None:

@@ -23,7 +23,9 @@ import json
 import random
 import secrets
 import struct
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
@@ -34,13 +36,13 @@ from ogive.broker.timers import DELAY_MS, DELAY_SEC, DELIVER_MS, TIMES_BYTES, re
 from ogive.broker.transactions import redirect_half
 from ogive.errors import OgiveError, ProtocolError, ResponseCode
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
-from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import VERSION, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageResponse
-from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, raw_property
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, encode_properties, offset_message_ids, raw_property
 
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 
@@ -53,8 +55,9 @@ _MAX_INT: Final = 0x7FFFFFFF
 _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """What a message that waits in one of these topics may grow by when it is delivered."""
-_new_message: Final = tuple.__new__  # an eighth of what _replace() costs, for each message of a batch
 _LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
+_OWN_NAMES: Final = (PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER)
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
 _UNIQ_KEY_CHARS: Final = len(_UNIQ_KEY)
 
@@ -85,15 +88,20 @@ _SHORT: Final = _Names("b", "e", "f", "g", "h", "i", "j", "l", "c", "d", "k", "m
 
 def own_properties(region: str, cluster: str) -> str:
     """What is added to each message."""
-    return f"{PropertyName.MSG_REGION}\x01{region}\x02{PropertyName.TRACE_ON}\x01true\x02{PropertyName.CLUSTER}\x01{cluster}\x02"
+    return encode_properties(dict(zip(_OWN_NAMES, (region, "true", cluster), strict=True))).decode()
 
 
-def answer_template(region: str, store_host: bytes) -> bytes:
-    """The header of a send's answer; to fill in: queue id, unique key (JSON text), commit-log offset, queue offset, opaque."""
+def message_id_format(store_host: bytes) -> str:
+    """Of a message's id; to fill in: its commit-log offset."""
+    return f"{store_host.hex().upper()}%016X"
+
+
+def answer_template(region: str, message_id: str) -> bytes:
+    """The header of a send's answer; to fill in: queue id, unique key (JSON text), what *message_id* asks for, queue offset, opaque."""
     text = (
         '{"code":0,"extFields":{"queueId":"%d","transactionId":%s,"msgId":"'
-        + store_host.hex().upper()
-        + '%016X","TRACE_ON":"true","MSG_REGION":'
+        + message_id
+        + '","TRACE_ON":"true","MSG_REGION":'
         + json.dumps(region).replace("%", "%%")
         + ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
         + f"{VERSION}}}"
@@ -136,7 +144,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         _put_batch(ctx, connection, command, draft, text)
         return
-    asked_queue, recall = queue_id, None
+    asked_queue, recall, properties = queue_id, None, _NONE
     key_at = text.find(_UNIQ_KEY)
     if (
         key_at < 0
@@ -148,7 +156,9 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         or "POP_CK\x01" in text
         or "CLUSTER\x01" in text  # has been through a broker before
     ):
-        topic, queue_id, text, key, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
+        topic, queue_id, properties, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
+        key = properties[PropertyName.UNIQ_KEY]
+        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties
     else:
         key_at += _UNIQ_KEY_CHARS
         key_end = text.find("\x02", key_at)
@@ -159,7 +169,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     )
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic != config.name:
-        _put_elsewhere(ctx, message, config.name, done)
+        _put_elsewhere(ctx, message, properties, config.name, done)
     elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
         ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
@@ -167,10 +177,10 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     ctx.sends_waiting += 1
 
 
-def _put_elsewhere(ctx: Context, message: NewMessage, topic: str, done: PutDone) -> None:
+def _put_elsewhere(ctx: Context, message: NewMessage, properties: Mapping[str, str], topic: str, done: PutDone) -> None:
     """A message that was sent to *topic*, not to the one it is stored in. Raises InvalidOption for one that could not leave it again."""
     if message.topic == HALF_TOPIC:
-        ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+        ctx.put_now((message,), ctx.transactions.accept(message, properties, ctx.once_saved(done)))
         return
     if message.topic in _WAITING:
         check_delivery(ctx.store, message, topic, _WAITING[message.topic])
@@ -193,8 +203,14 @@ def _stored(
     if recall is not None:
         _reply_in_full(ctx, connection, command, queue_id, key, result, recall)
         return
-    json_key = b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
-    head = ctx.send_answer % (queue_id, json_key, stored.commitlog_offset, stored.queue_offset, command.opaque)
+    _reply(connection, ctx.send_answer % (queue_id, _json(key), stored.commitlog_offset, stored.queue_offset, command.opaque))
+
+
+def _json(key: str) -> bytes:
+    return b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
+
+
+def _reply(connection: Connection, head: bytes) -> None:
     connection.reply(_LENGTHS.pack(len(head) + 4, len(head)) + head)
 
 
@@ -287,8 +303,8 @@ def encoded(text: str) -> bytes:
 
 def _redirect(
     ctx: Context, command: RemotingCommand, topic: str, queue_id: int, text: str, reconsume_times: int, names: _Names
-) -> tuple[str, int, str, str, str | None]:
-    """Topic, queue, properties as stored, unique key and recall handle of a message with special properties or for a retry topic."""
+) -> tuple[str, int, dict[str, str], str | None]:
+    """Topic, queue, properties without the broker's own, and recall handle of a message with special properties or for a retry topic."""
     properties = decode_properties(encoded(text))
     properties.pop("POP_CK", None)
     if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
@@ -297,9 +313,8 @@ def _redirect(
         properties[PropertyName.DELAY] = "-1"
     if PropertyName.UNIQ_KEY not in properties:
         properties[PropertyName.UNIQ_KEY] = secrets.token_hex(16).upper()
-    key = properties[PropertyName.UNIQ_KEY]
-    for entry in ctx.own_properties.split("\x02"):
-        properties.pop(entry.partition("\x01")[0], None)
+    for name in _OWN_NAMES:
+        properties.pop(name, None)
     if _is_transactional(properties, topic, reconsume_times):
         topic, queue_id = redirect_half(properties, topic, queue_id)
     else:
@@ -310,7 +325,7 @@ def _redirect(
     if topic == TIMER_TOPIC:
         ctx.timers.check_room()
         recall = recall_handle(properties, ctx.config.name)
-    return topic, queue_id, "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties, key, recall
+    return topic, queue_id, properties, recall
 
 
 def _is_transactional(properties: dict[str, str], topic: str, reconsume_times: int) -> bool:
@@ -344,21 +359,19 @@ def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, d
     items = decode_batch(command.body)
     if not items:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-    messages = []
-    topic, queue_id, _, _, sys_flag, *shared = draft[:5] + draft[6:]
-    for flag, body, properties in items:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(properties)} bytes of properties in a batch are over the limit")
-        if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_" in properties:
-            _refuse_special_item(properties)
-        messages.append(_new_message(NewMessage, (topic, queue_id, body, properties, sys_flag, flag, *shared)))
+    if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
+    texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
+    if b"DELAY\x01" in texts or b"TRAN_MSG\x01" in texts or b"TIMER_" in texts:
+        for item in items:
+            _refuse_special_item(item.properties)
     if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    key, started = own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
+    batch, key, started = NewBatch(draft, items), own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
     if ctx.duplicates is not None:
-        ctx.duplicates.put(ctx.put, messages, partial(_placed_batch, ctx, connection, command, draft, key, started))
+        ctx.duplicates.put(ctx.put, batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started))
     else:
-        ctx.put(messages, partial(_stored_batch, ctx, connection, command, draft, key, started))
+        ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started))
     ctx.sends_waiting += 1
 
 
@@ -387,8 +400,12 @@ def _stored_batch(
         ctx.traffic.failed += 1
         refuse(connection, command, result)
         return
-    ctx.traffic.stored(draft.topic, len(result), sum(stored.size for stored in result), ctx.loop.time() - started)
-    _reply_in_full(ctx, connection, command, draft.queue_id, key, result)
+    ctx.traffic.stored(draft.topic, len(result), sum([stored.size for stored in result]), ctx.loop.time() - started)
+    if key is None:
+        _reply_in_full(ctx, connection, command, draft.queue_id, key, result)
+    elif not command.flag & ONEWAY:
+        ids = offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result])
+        _reply(connection, ctx.batch_answer % (draft.queue_id, _json(key), ids.encode(), result[0].queue_offset, command.opaque))
 
 
 def _reply_in_full(
@@ -401,9 +418,8 @@ def _reply_in_full(
     recall: str | None = None,
 ) -> None:
     """The answer of a batch, or of one message with a handle to take it back."""
-    host = ctx.store_host.hex().upper()
     header = SendMessageResponse(
-        msg_id=",".join([f"{host}{stored.commitlog_offset:016X}" for stored in result]),
+        msg_id=offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result]),
         queue_id=queue_id,
         queue_offset=result[0].queue_offset,
         transaction_id=key,

@@ -191,6 +191,25 @@ async def test_a_batch_is_stored_in_order_with_its_items_as_they_are(client: Raw
     assert all("CLUSTER" not in message.properties for message in pulled)
 
 
+async def test_a_batch_without_a_key_of_its_own_is_answered_without_one(client: RawClient) -> None:
+    answer = await client.send_batch("T", [b"a", b"b"])
+    pulled = messages(await client.pull("looker", "T", 0))
+    assert (answer.ext_fields["msgId"], answer.ext_fields.get("transactionId")) == (",".join(m.offset_id for m in pulled), None)
+
+
+async def test_a_batch_that_is_sent_one_way_is_stored_and_not_answered(client: RawClient) -> None:
+    items = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"")])
+    client.oneway(320, items, **(client.send_fields("T", 0, "UNIQ_KEY\x01B\x02") | {"m": True}))
+    answer = await client.send("T", b"c")
+    assert (answer.ext_fields["queueOffset"], client.connection.received_frames) == ("2", 1)
+
+
+async def test_a_batch_with_too_many_properties_is_refused_as_a_whole(server: Broker, client: RawClient) -> None:
+    items = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"K\x01" + b"v" * MAX_PROPERTIES_BYTES)])
+    answer = await client.call(320, items, **(client.send_fields("T", 0, "") | {"m": True}))
+    assert (answer.code, server.context.store.stats().puts) == (ResponseCode.MESSAGE_ILLEGAL, 0)
+
+
 @pytest.mark.parametrize("name", ["DELAY", "TRAN_MSG", "TIMER_DELAY_SEC"])
 async def test_a_batch_with_a_special_item_is_refused_as_a_whole(server: Broker, client: RawClient, name: str) -> None:
     items = [BatchItem(0, b"plain", b""), BatchItem(0, b"special", encode_properties({name: "1"}))]
