@@ -6,7 +6,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 from bench import workloads as load
 from bench.peers import PEERS, Flush, running
@@ -55,20 +55,22 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of every load: to see that it runs, not to quote")
     parser.add_argument("--only", choices=PEERS, help="one broker only, for profiling")
     parser.add_argument("--flush", choices=get_args(Flush), help="one flush mode only")
+    parser.add_argument("--load", choices=LOADS, help="one kind of load only")
     options = parser.parse_args()
     figures: dict[str, Figures] = {}
     for peer in [options.only] if options.only else PEERS:
         figures[peer] = {}
         for flush in [options.flush] if options.flush else get_args(Flush):
-            measure(peer, flush, 10 if options.quick else 1, figures[peer])
-    figures.setdefault("ogive", {})["import ogive (ms)"] = load.import_ms()
+            measure(peer, flush, 10 if options.quick else 1, options.load, figures[peer])
+    if options.load is None:
+        figures.setdefault("ogive", {})["import ogive (ms)"] = load.import_ms()
     print_table(figures)
     print_clients(figures)
     return 0
 
 
-def measure(peer: str, flush: Flush, scale: int, out: Figures) -> None:
-    """Every load on one freshly started broker."""
+def measure(peer: str, flush: Flush, scale: int, only: str | None, out: Figures) -> None:
+    """Every load, or *only* one kind, on one freshly started broker."""
     directory = Path(tempfile.mkdtemp(prefix="ogive-bench-"))
     try:
         with running(peer, directory, flush) as (broker, ready_s):
@@ -77,13 +79,8 @@ def measure(peer: str, flush: Flush, scale: int, out: Figures) -> None:
             run.note("resident when idle (MiB)", resident_mib(run.pid))
             for topic in TOPICS:
                 load.create_topic(run.name_server, topic, 8)
-            _sends(run)
-            _latencies(run)
-            if flush == "async":
-                _backlogs(run)
-                run.note(
-                    "our consumer, idle with 64 queues (% of a core)", load.idle_cpu_percent(run.name_server, seconds=max(2, 20 // scale))
-                )
+            for name in LOADS if only is None else [only]:
+                LOADS[name](run)
             run.note("resident after load (MiB)", resident_mib(run.pid))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -99,7 +96,6 @@ def _sends(run: Run) -> None:
     run.note_rate("their Producer, 64 threads, 1 KiB", first)
     run.note("their Producer, failed sends", first.failed)
     run.note_rate("their Producer, 64 threads, 128 B", theirs("Small", "Producer", "-w", "64", "-s", "128"))
-    run.note_rate("their Producer, 1 thread, 1 KiB", theirs("Single", "Producer", "-w", "1", "-s", "1024"))
     run.note_rate("their BatchProducer, 10 threads, 16 of 1 KiB", theirs("Batches", "BatchProducer", "-w", "10", "-s", "1024", "-b", "16"))
     run.note_rate("their TransactionProducer, 32 threads, 1 KiB", theirs("Transactions", "TransactionProducer", "-w", "32", "-s", "1024"))
     run.note_rate("our pipelined producer, 1 KiB", load.our_producer(run.name_server, run.pid, "Ours", count=300_000 // run.scale))
@@ -107,11 +103,16 @@ def _sends(run: Run) -> None:
     run.note_rate("our pipelined producer, 128 B", small)
 
 
+def _singles(run: Run) -> None:
+    warm_up_s, rounds, seconds = (10, 9, 1.5) if run.scale == 1 else (4, 3, 0.5)
+    singles = load.one_by_one(run.name_server, run.pid, "Single", "Sends", warm_up_s=warm_up_s, rounds=rounds, seconds=seconds)
+    run.note_rate("their Producer, 1 thread, 1 KiB", singles.theirs)
+    run.note("our synchronous sends, 1 KiB (messages/s)", singles.ours_per_s)
+    run.note("one synchronous send, p50 (ms)", singles.ours_p50_ms)
+    run.note("one synchronous send, p99 (ms)", singles.ours_p99_ms)
+
+
 def _latencies(run: Run) -> None:
-    single = load.one_by_one(run.name_server, "Sends", count=3_000 // run.scale)
-    run.note("our synchronous sends, 1 KiB (messages/s)", single.per_s)
-    run.note("one synchronous send, p50 (ms)", single.p50_ms)
-    run.note("one synchronous send, p99 (ms)", single.p99_ms)
     p50, p99 = load.latency_ms(run.name_server, "Listener", "listener", count=2_000 // run.scale)
     run.note("send to listener, p50 (ms)", p50)
     run.note("send to listener, p99 (ms)", p99)
@@ -125,6 +126,8 @@ def _latencies(run: Run) -> None:
 
 
 def _backlogs(run: Run) -> None:
+    if run.flush != "async":  # what is read back was written before
+        return
     count = 1_000_000 // run.scale
     for topic, size, body in (("Backlog", "1 KiB", load.BODY), ("SmallBacklog", "128 B", load.SMALL)):
         load.our_producer(run.name_server, run.pid, topic, count=count - 1, body=body)
@@ -134,6 +137,11 @@ def _backlogs(run: Run) -> None:
         run.note_rate(f"our consumer, backlog of {size}", rate)
     rate = load.our_consumer(run.name_server, run.pid, "SmallBacklog", "orderly", count=count, limit_s=120.0, orderly=True)
     run.note_rate("our orderly consumer, backlog of 128 B", rate)
+    percent = load.idle_cpu_percent(run.name_server, seconds=max(2, 20 // run.scale))
+    run.note("our consumer, idle with 64 queues (% of a core)", percent)
+
+
+LOADS: Final = {"sends": _sends, "singles": _singles, "latencies": _latencies, "backlogs": _backlogs}
 
 
 def print_table(figures: dict[str, Figures]) -> None:

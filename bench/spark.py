@@ -5,7 +5,9 @@
     python -m bench.spark --only ogive
     python -m bench.spark --write     # and the table into docs/performance.md
 
-Figures are medians of three, after a warm-up. "Same columns" are those of Kafka's source: key, body, topic, queue, offset, timestamp.
+All brokers run at once, and each measurement goes from one to the next, round after round: what warms Spark's code, or slows the machine
+for a while, does so for all of them. The first round is warm-up; figures are medians of three more. The sinks, which fill the topics, write
+once, after a twentieth of the rows as warm-up. "Same columns" are those of Kafka's source: key, body, topic, queue, offset, timestamp.
 Each figure is printed when it is there. One that fails, or takes too long, is left out of the table and named below it, and the others go
 on; when --minutes are over the rest is left out. The exit status is 1 then. What Spark says is in a file, whose end is shown when something
 fails.
@@ -21,9 +23,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,7 +36,6 @@ import ogive
 import ogive.spark
 from bench.kafka import CONNECTOR, jars, kafka
 from bench.peers import running
-from ogive.model import MessageQueue
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.ranges import QueueRange
 from ogive.spark.reader import joined
@@ -57,7 +59,22 @@ LATENCY_S: Final = 15.0
 DOCS: Final = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- spark: written by python -m bench.spark --write -->", "<!-- end of spark -->"
 
+DECODED_ROWS: Final = 100_000  # of each broker, held in memory for the measurement of decoding alone
+WARM_UP: Final = 20  # the part of the rows that is sent before
+
 Figures = dict[str, float]
+Load = Callable[[], "DataFrame"]
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What fills the topics of one broker, after *warm_up*, and what reads them as batches and streams."""
+
+    warm_up: Work
+    sinks: Mapping[str, Work]
+    batches: Mapping[str, Load]
+    streams: Mapping[str, Load]
 
 
 class Stuck(Exception):
@@ -81,9 +98,13 @@ class Book:
         self._peer = ""
 
     def begin(self, peer: str) -> None:
-        self._peer = peer
+        self.turn_to(peer)
         self.figures[peer] = {}
         self.say("starting the broker")
+
+    def turn_to(self, peer: str) -> None:
+        """What follows is about *peer*."""
+        self._peer = peer
 
     def say(self, text: str) -> None:
         passed = int(time.monotonic() - self._began)
@@ -111,10 +132,6 @@ class Book:
             return False
         return True
 
-    def row(self, name: str, measure: Callable[[], float]) -> bool:
-        """Note what *measure* gives; whether it came to its end. Raises Over."""
-        return self.tried(name, lambda: self.note(name, measure()))
-
     def timed(self, name: str, work: Callable[[], object]) -> float:
         """The seconds that *work* took, in a thread of its own: one that hangs is left alone. Raises Stuck, Over, or what *work* raises."""
         left = min(MOST_S, self._deadline - time.monotonic())
@@ -138,14 +155,6 @@ class Book:
         if raised:
             raise raised[0]
         return time.perf_counter() - started
-
-    def repeated(self, name: str, work: Callable[[], object]) -> float:
-        spent = self.timed(name, work)  # warm
-        runs: list[float] = []
-        while len(runs) < REPEATS and (not runs or spent < ENOUGH_S):
-            runs.append(self.timed(name, work))
-            spent += runs[-1]
-        return statistics.median(runs)
 
 
 def main() -> int:
@@ -184,9 +193,13 @@ def run(book: Book, peers: "tuple[str, ...] | list[str]", divisor: int, director
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a session that this process has started has one
     ended = False
     try:
-        for peer in peers:
-            book.begin(peer)
-            book.tried("everything else", partial(of_peer, book, spark, peer, divisor, directory))
+        with ExitStack() as stack:
+            brokers: dict[str, RunningBroker | str] = {}
+            for peer in peers:
+                book.begin(peer)
+                book.tried("everything", partial(start, brokers, stack, peer, directory))
+            for size, (body_bytes, rows) in SIZES.items():
+                measure(book, spark, brokers, size, body_bytes, rows // divisor, directory)
         ended = not book.stuck
     finally:
         if ended:
@@ -195,11 +208,8 @@ def run(book: Book, peers: "tuple[str, ...] | list[str]", divisor: int, director
             os.kill(jvm, signal.SIGKILL)  # it may hang; its Python processes end with it
 
 
-def of_peer(book: Book, spark: "SparkSession", peer: str, divisor: int, directory: Path) -> None:
-    """Everything on one broker."""
-    with _peer(peer, directory / peer) as address:
-        for size, (body_bytes, rows) in SIZES.items():
-            measure(book, spark, address, size, body_bytes, rows // divisor, directory)
+def start(brokers: "dict[str, RunningBroker | str]", stack: ExitStack, peer: str, directory: Path) -> None:
+    brokers[peer] = stack.enter_context(_peer(peer, directory / peer))
 
 
 def start_spark(with_kafka: bool, log: Path) -> "SparkSession":
@@ -237,37 +247,81 @@ def _peer(peer: str, directory: Path) -> Iterator[RunningBroker | str]:
 
 
 def measure(
-    book: Book, spark: "SparkSession", address: "RunningBroker | str", size: str, body_bytes: int, rows: int, directory: Path
+    book: Book, spark: "SparkSession", brokers: "Mapping[str, RunningBroker | str]", size: str, body_bytes: int, rows: int, directory: Path
 ) -> None:
-    """Everything on one broker with bodies of one size."""
+    """Everything with bodies of one size."""
     topic = f"Rows_{body_bytes}"
-    frame = spark.range(rows).selectExpr(
-        f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body", "cast(id as string) as key"
-    )
-    if isinstance(address, str):
-        sinks, readers, streams = _of_kafka(spark, frame, address, topic)
-    else:
-        sinks, readers, streams = _of_ogive(spark, frame, address, topic)
-    filled = [spark_row(book, spark, f"{size}: {name}", partial(rate, rows, book.timed, name, send)) for name, send in sinks.items()]
-    if not all(filled):
-        return  # the other figures count rows that are not all there
-    for kind, loads in ((count, readers), (partial(drain, directory), streams)):
-        for name, load in loads.items():
-            spark_row(book, spark, f"{size}: {name}", partial(rate, rows, book.repeated, name, partial(kind, load)))
-    if not isinstance(address, str):
-        book.tried(f"{size}: alone", partial(note_ceiling, book, address.name_server, topic, size))
-    if body_bytes == 100:
+    ways: dict[str, Ways] = {}
+
+    def meet(peer: str) -> None:
+        of_peer: Any = _of_kafka if isinstance(brokers[peer], str) else _of_ogive
+        ways[peer] = of_peer(spark, partial(frame, spark, body_bytes), rows, brokers[peer], topic)
+
+    for peer in brokers:
+        book.turn_to(peer)
+        book.tried(size, partial(meet, peer))
+    filled = [peer for peer in ways if fill(book, spark, peer, ways[peer], size, rows)]  # else figures count rows that are not there
+    loads: dict[str, Mapping[str, Work]] = {
+        peer: {name: partial(count, load) for name, load in ways[peer].batches.items()}
+        | {name: partial(drain, directory, load) for name, load in ways[peer].streams.items()}
+        for peer in filled
+    }
+    for name in dict.fromkeys(name for named in loads.values() for name in named):
+        works = {peer: named[name] for peer, named in loads.items() if name in named}
+        in_rounds(book, spark, f"{size}: {name}", dict.fromkeys(works, rows), works)
+    ours = {peer: address for peer in filled if not isinstance(address := brokers[peer], str)}
+    book.tried(f"{size}: alone", partial(measure_alone, book, spark, ours, topic, size))
+    for peer in filled if body_bytes == SIZES["100 B"][0] else ():
+        address = brokers[peer]
         sending = _kafka_sender(spark, address, topic) if isinstance(address, str) else _ogive_sender(address, topic)
-        spark_row(book, spark, LATENCY, partial(timed_latency_ms, book, next(iter(streams.values())), sending, directory))
+        book.turn_to(peer)
+        stream = next(iter(ways[peer].streams.values()))
+        spark_tried(book, spark, LATENCY, partial(note_latency, book, stream, sending, directory))
 
 
-def rate(rows: int, clock: Callable[[str, Callable[[], object]], float], name: str, work: Callable[[], object]) -> float:
-    return rows / clock(name, work)
+def frame(spark: "SparkSession", body_bytes: int, rows: int) -> "DataFrame":
+    """What is sent."""
+    columns = f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body", "cast(id as string) as key"
+    return spark.range(rows).selectExpr(*columns)
 
 
-def spark_row(book: Book, spark: "SparkSession", name: str, measure: Callable[[], float]) -> bool:
-    """As Book.row. What Spark may still do for a measurement that hangs is ended, so that it does not slow the next. Raises Over."""
-    if book.row(name, measure):
+def fill(book: Book, spark: "SparkSession", peer: str, ways: Ways, size: str, rows: int) -> bool:
+    """Note what the sinks of *peer* do, each once; whether all of them came to their end."""
+    book.turn_to(peer)
+    steps = [("warm-up of the sink", partial(book.timed, "warm-up", ways.warm_up))] + [
+        (f"{size}: {name}", partial(note_rate, book, f"{size}: {name}", rows, sink)) for name, sink in ways.sinks.items()
+    ]
+    outcomes = [spark_tried(book, spark, name, step) for name, step in steps]
+    return all(outcomes)
+
+
+def note_rate(book: Book, name: str, rows: int, work: Work) -> None:
+    book.note(name, rows / book.timed(name, work))
+
+
+def in_rounds(book: Book, spark: "SparkSession", name: str, rows: Mapping[str, int], works: Mapping[str, Work]) -> None:
+    """Note the rate of each peer's work, which is about so many *rows*: they have their turns, round after round. Raises Over."""
+    runs: dict[str, list[float]] = {peer: [] for peer in works}
+
+    def run(peer: str) -> None:
+        runs[peer].append(book.timed(name, works[peer]))
+
+    try:
+        for _ in range(1 + REPEATS):
+            for peer in [peer for peer, times in runs.items() if len(times) < 2 or sum(times) < ENOUGH_S]:
+                book.turn_to(peer)
+                if not spark_tried(book, spark, name, partial(run, peer)):
+                    del runs[peer]
+    finally:  # also when the time of the run is over
+        for peer, times in runs.items():
+            if len(times) > 1:
+                book.turn_to(peer)
+                book.note(name, rows[peer] / statistics.median(times[1:]))
+
+
+def spark_tried(book: Book, spark: "SparkSession", name: str, measure: Work) -> bool:
+    """As Book.tried. What Spark may still do for a measurement that hangs is ended, so that it does not slow the next. Raises Over."""
+    if book.tried(name, measure):
         return True
 
     def end() -> None:
@@ -282,39 +336,43 @@ def spark_row(book: Book, spark: "SparkSession", name: str, measure: Callable[[]
     return False
 
 
-Loads = dict[str, Callable[[], "DataFrame"]]
+Frame = Callable[[int], "DataFrame"]
+"""So many rows."""
 
 
-Sends = dict[str, Callable[[], object]]
-
-
-def _of_kafka(spark: "SparkSession", frame: "DataFrame", address: str, topic: str) -> tuple[Sends, Loads, Loads]:
-    """What fills the topic, and what reads it as batches and streams."""
+def _of_kafka(spark: "SparkSession", frame: Frame, rows: int, address: str, topic: str) -> Ways:
     server = {"kafka.bootstrap.servers": address}
     start = {**server, "subscribe": topic, "startingOffsets": "earliest"}
-    send = frame.selectExpr("key", "body as value").write.format("kafka").options(**server, topic=topic).mode("append")
     limit = {"maxOffsetsPerTrigger": "1000000"}  # as ours by default
-    return (
-        {"sink": send.save},
+
+    def send(topic: str, rows: int) -> None:
+        frame(rows).selectExpr("key", "body as value").write.format("kafka").options(**server, topic=topic).mode("append").save()
+
+    return Ways(
+        partial(send, f"{topic}_warm", rows // WARM_UP),
+        {"sink": partial(send, topic, rows)},
         {"batch, same columns": lambda: spark.read.format("kafka").options(**start).load()},
         {"stream, same columns": lambda: spark.readStream.format("kafka").options(**start, **limit).load()},
     )
 
 
-def _of_ogive(spark: "SparkSession", frame: "DataFrame", broker: RunningBroker, topic: str) -> tuple[Sends, Loads, Loads]:
+def _of_ogive(spark: "SparkSession", frame: Frame, rows: int, broker: RunningBroker, topic: str) -> Ways:
     server = {"nameServer": broker.name_server}
-    wide = f"{topic}_64"
-    for name, queues in ((topic, 2), (wide, 64)):
+    wide, warm = f"{topic}_64", f"{topic}_warm"
+    for name, queues in ((topic, 2), (wide, 64), (warm, 2)):
         Wire(broker).create(name, queues)
-    rows = frame.selectExpr("key as keys", "body").write.format("rocketmq").options(**server).mode("append")
+
+    def send(topic: str, rows: int) -> None:
+        frame(rows).selectExpr("key as keys", "body").write.format("rocketmq").options(**server).mode("append").save(topic)
 
     def table(name: str, schema: str | None = None) -> "DataFrame":
         reader = spark.read.format("rocketmq").options(**server)
         return (reader.schema(schema) if schema else reader).load(name)
 
     stream = spark.readStream.format("rocketmq").options(**server, subscribe=topic, startingOffsets="earliest").schema(SAME)
-    return (
-        {"sink": lambda: rows.save(topic), "sink, 64 queues": lambda: rows.save(wide)},
+    return Ways(
+        partial(send, warm, rows // WARM_UP),
+        {"sink": partial(send, topic, rows), "sink, 64 queues": partial(send, wide, rows)},
         {
             "batch, same columns": lambda: table(topic, SAME),
             "batch, all columns": lambda: table(topic),
@@ -324,19 +382,19 @@ def _of_ogive(spark: "SparkSession", frame: "DataFrame", broker: RunningBroker, 
     )
 
 
-def count(load: Callable[[], "DataFrame"]) -> None:
+def count(load: Load) -> None:
     """A batch, into nothing."""
     load().write.format("noop").mode("overwrite").save()
 
 
-def drain(directory: Path, load: Callable[[], "DataFrame"]) -> None:
+def drain(directory: Path, load: Load) -> None:
     """A stream to its end, into nothing."""
     checkpoint = tempfile.mkdtemp(dir=directory)
     query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
 
 
-def latency_ms(load: Callable[[], "DataFrame"], sending: Callable[[threading.Event], None], directory: Path) -> float:
+def latency_ms(load: Load, sending: Callable[[threading.Event], None], directory: Path) -> float:
     """How long a micro-batch takes, from planning to commit, while messages come steadily; the first third of the time is warm-up."""
     checkpoint = tempfile.mkdtemp(dir=directory)
     query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
@@ -359,10 +417,10 @@ def latency_ms(load: Callable[[], "DataFrame"], sending: Callable[[threading.Eve
     return statistics.median(float(one["durationMs"]["triggerExecution"]) for one in progress)
 
 
-def timed_latency_ms(book: Book, load: Callable[[], "DataFrame"], sending: Callable[[threading.Event], None], directory: Path) -> float:
+def note_latency(book: Book, load: Load, sending: Callable[[threading.Event], None], directory: Path) -> None:
     found: list[float] = []
     book.timed(LATENCY, lambda: found.append(latency_ms(load, sending, directory)))
-    return found[0]
+    book.note(LATENCY, found[0])
 
 
 def _steadily(send: Callable[[], object], ended: threading.Event) -> None:
@@ -400,22 +458,43 @@ def _kafka_sender(spark: "SparkSession", server: str, topic: str) -> Callable[[t
     return run
 
 
-def note_ceiling(book: Book, name_server: str, topic: str, size: str) -> None:
-    """One core, without Spark: pulls alone, and decoding alone of answers that lie in memory, joined as in a task."""
-    here = cluster((name_server,))
-    ranges = [QueueRange(queue, span.min_offset, span.max_offset) for queue, span in here.spans((topic,)).items()]
-    rows = sum(map(len, ranges))
-    answers: list[tuple[MessageQueue, bytes]] = []
-    pulling = book.timed("pulls", lambda: answers.extend((covered.queue, body) for covered, body in joined(here.read(ranges))))
-    book.note(f"{size}: pulls alone, one process", rows / pulling)
+def measure_alone(book: Book, spark: "SparkSession", brokers: Mapping[str, RunningBroker], topic: str, size: str) -> None:
+    """One process, without Spark: pulls alone, and decoding alone of answers that lie in memory, joined as in a task."""
+    ranges = {
+        peer: [
+            QueueRange(queue, span.min_offset, span.max_offset) for queue, span in cluster((broker.name_server,)).spans((topic,)).items()
+        ]
+        for peer, broker in brokers.items()
+    }
+
+    def pull(peer: str) -> Iterator[tuple[QueueRange, bytes]]:
+        return joined(cluster((brokers[peer].name_server,)).read(ranges[peer]))
+
+    def drop(peer: str) -> None:
+        for _ in pull(peer):
+            pass
+
+    rows = {peer: sum(map(len, wanted)) for peer, wanted in ranges.items()}
+    in_rounds(book, spark, f"{size}: pulls alone, one process", rows, {peer: partial(drop, peer) for peer in brokers})
+    answers = {peer: list(first_rows(pull(peer), DECODED_ROWS)) for peer in brokers}
+    held = {peer: sum(len(covered) for covered, _ in kept) for peer, kept in answers.items()}
     for name, columns in (("same columns", [part.split()[0] for part in SAME.split(", ")]), ("all columns", MESSAGE_COLUMNS.names)):
         decoder = RecordDecoder(arrow_schema(only(MESSAGE_COLUMNS, *columns)))
+        works = {peer: partial(decode_all, decoder, kept) for peer, kept in answers.items()}
+        in_rounds(book, spark, f"{size}: decoding alone, one core, {name}", held, works)
 
-        def decode(decoder: RecordDecoder = decoder) -> None:
-            for queue, body in answers:
-                decoder.decode(body, queue)
 
-        book.note(f"{size}: decoding alone, one core, {name}", rows / book.repeated("decoding", decode))
+def first_rows(answers: Iterator[tuple[QueueRange, bytes]], rows: int) -> Iterator[tuple[QueueRange, bytes]]:
+    for covered, body in answers:
+        yield covered, body
+        rows -= len(covered)
+        if rows <= 0:
+            return
+
+
+def decode_all(decoder: RecordDecoder, answers: list[tuple[QueueRange, bytes]]) -> None:
+    for covered, body in answers:
+        decoder.decode(body, covered.queue)
 
 
 def table(figures: dict[str, Figures]) -> str:

@@ -1,6 +1,7 @@
 """The loads: their benchmark programs, our producer, our consumer. Each returns plain numbers."""
 
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -46,24 +47,29 @@ def their_sends(name_server: str, pid: int, topic: str, program: str, *options: 
     A transaction counts once, when it is committed.
     """
     options = ("-n", name_server, "-t", topic, "-ri", "1000", *options)
-    with ogive.Admin(name_server) as admin, _their_program(program, options) as log:
-
-        def stored() -> int:
-            return sum(row.max_offset for row in admin.offsets(topic))
-
-        give_up = time.perf_counter() + 60.0
-        while not stored() and time.perf_counter() < give_up:
-            time.sleep(0.1)
-        time.sleep(warm_up_s)
+    with ogive.Admin(name_server) as admin, _their_program(program, options) as (_, log):
+        _warm_up(admin, topic, warm_up_s)
         with measured(pid) as use:
-            before = stored()
+            before = _stored(admin, topic)
             time.sleep(seconds)
-            count = stored() - before
+            count = _stored(admin, topic) - before
         output = log.read_text("utf-8", "replace")
     if not count:
         raise RuntimeError(f"their {program} sent nothing within {seconds} s:\n{output[-2000:]}")
     failed = max((int(n) for n in re.findall(r"Send Failed: (\d+)", output)), default=0)
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6, failed)
+
+
+def _stored(admin: ogive.Admin, topic: str) -> int:
+    return sum(row.max_offset for row in admin.offsets(topic))
+
+
+def _warm_up(admin: ogive.Admin, topic: str, seconds: float) -> None:
+    """Let a program of theirs run for so long after its first message."""
+    give_up = time.perf_counter() + 60.0
+    while not _stored(admin, topic) and time.perf_counter() < give_up:
+        time.sleep(0.1)
+    time.sleep(seconds)
 
 
 def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float) -> Rate:
@@ -83,16 +89,17 @@ def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count:
 
 
 @contextmanager
-def _their_program(program: str, options: Sequence[str]) -> Iterator[Path]:
-    """A benchmark program of Apache's, running inside the block; the file that its output goes to."""
+def _their_program(program: str, options: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A benchmark program of Apache's, running inside the block, and the file that its output goes to."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home, "output")
         with log.open("wb") as out:
             command = java_command(_BENCHMARK + program, *options, home=Path(home), jvm=_CLIENT_JVM)
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
-            yield log
+            yield process, log
         finally:
+            process.send_signal(signal.SIGCONT)
             stop(process)
 
 
@@ -210,23 +217,53 @@ def timed_burst(name_server: str, topic: str, group: str, *, count: int, ahead_s
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """One synchronous send after another."""
+class Singles:
+    """One synchronous send after another, their client's and ours."""
 
-    per_s: float
-    p50_ms: float
-    p99_ms: float
+    theirs: Rate
+    ours_per_s: float
+    ours_p50_ms: float
+    ours_p99_ms: float
 
 
-def one_by_one(name_server: str, topic: str, *, count: int) -> Single:
+def one_by_one(name_server: str, pid: int, their_topic: str, our_topic: str, *, warm_up_s: float, rounds: int, seconds: float) -> Singles:
+    """Medians of *rounds* in which theirs and ours send in turns, for *seconds* each: how fast threads wake drifts within minutes.
+
+    Their program is stopped (SIGSTOP) while ours sends: *seconds* must stay below its timeout of 3 s.
+    """
+    theirs: list[Rate] = []
+    ours: list[float] = []
+    took_ms: list[float] = []
+    options = ("-n", name_server, "-t", their_topic, "-ri", "1000", "-w", "1", "-s", str(len(BODY)))
+    with ogive.Admin(name_server) as admin, ogive.Producer(name_server) as producer, _their_program("Producer", options) as (process, _):
+        _warm_up(admin, their_topic, warm_up_s)
+        for _ in range(rounds):
+            with measured(pid) as use:
+                before = _stored(admin, their_topic)
+                time.sleep(seconds)
+                count = _stored(admin, their_topic) - before
+            theirs.append(Rate(count / use.wall_s, use.cpu_s / max(count, 1) * 1e6))
+            process.send_signal(signal.SIGSTOP)
+            for _ in range(50):
+                producer.send(our_topic, BODY)
+            round_ms = _send_for(producer, our_topic, seconds)
+            ours.append(1000 / statistics.mean(round_ms))
+            took_ms += round_ms
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.2)
+    quantiles = statistics.quantiles(took_ms, n=100)
+    their_rate = Rate(statistics.median(rate.per_s for rate in theirs), statistics.median(rate.broker_cpu_us for rate in theirs))
+    return Singles(their_rate, statistics.median(ours), quantiles[49], quantiles[98])
+
+
+def _send_for(producer: ogive.Producer, topic: str, seconds: float) -> list[float]:
+    """How long each send took, ms."""
     took: list[float] = []
-    with ogive.Producer(name_server) as producer:
-        for _ in range(count + 50):
-            started = time.perf_counter()
-            producer.send(topic, BODY)
-            took.append((time.perf_counter() - started) * 1000)
-    quantiles = statistics.quantiles(took[50:], n=100)
-    return Single(1000 / statistics.mean(took[50:]), quantiles[49], quantiles[98])
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        producer.send(topic, BODY)
+        took.append((time.perf_counter() - started) * 1000)
+    return took
 
 
 _IDLE: Final = """

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from ogive.errors import InvalidOption, MessageIllegal, OgiveError, ResponseCode
+from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DELAY_S: Final = 40 * 365 * 86_400  # brokers have a limit of their own, three days by default (timerMaxDelaySec)
@@ -189,30 +189,35 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             raise TypeError(f"body must be bytes, not {type(self.body).__name__}: encode text first")
-        if not self.topic or len(self.body) > MAX_BODY_BYTES:
-            raise self._illegal()
+        if not self.topic:
+            raise InvalidOption("a message needs a topic")
+        if len(self.body) > MAX_BODY_BYTES:
+            raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}")
         if isinstance(self.keys, str):
             object.__setattr__(self, "keys", (self.keys,))
         if self.properties is not _NO_PROPERTIES:
             object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
-            for name, value in self.properties.items():
-                if name in RESERVED_PROPERTIES:
-                    raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} is reserved; use the argument for it")
-                _check_text("property", name)
-                _check_text(f"property {name!r}", value)
+        self._check_texts()
+        self._check_times()
+
+    def _check_texts(self) -> None:
         if self.tag is not None:
             _check_text("tag", self.tag)
         if self.sharding_key is not None:
             _check_text("sharding key", self.sharding_key)
-        if self.delay_level < 0:
-            raise InvalidOption(f"delay level {self.delay_level} is below 0")
-        self._check_times()
         for key in self.keys:
             _check_text("key", key)
             if " " in key:
                 raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"key {key!r} holds a space: keys are stored separated by spaces")
+        for name, value in self.properties.items():
+            if name in RESERVED_PROPERTIES:
+                raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} is reserved; use the argument for it")
+            _check_text("property", name)
+            _check_text(f"property {name!r}", value)
 
     def _check_times(self) -> None:
+        if self.delay_level < 0:
+            raise InvalidOption(f"delay level {self.delay_level} is below 0")
         if (self.delay_level > 0) + (self.deliver_at is not None) + (self.delay_s is not None) > 1:
             raise InvalidOption("a message is delivered after a delay level, at a time or after some seconds: give one of them")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
@@ -226,11 +231,6 @@ class Message:
     def is_delayed(self) -> bool:
         """By level, or by the broker's timer."""
         return self.delay_level > 0 or self.deliver_at is not None or self.delay_s is not None
-
-    def _illegal(self) -> OgiveError:
-        if not self.topic:
-            return InvalidOption("a message needs a topic")
-        return MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}")
 
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})

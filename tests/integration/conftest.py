@@ -1,16 +1,25 @@
-"""What the tests of the Spark bridge share: one session a process, because a start takes about 5 s."""
+"""What the tests on a real broker share. One Spark session a process, because a start takes about 5 s."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ogive import aio
 from tests.peers import RunningBroker
 from tests.topics import Stream, Wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+async def orders(broker: RunningBroker, topic: str) -> AsyncIterator[aio.Producer]:
+    """A producer; the topic has four queues."""
+    async with aio.Admin(broker.name_server) as admin, aio.Producer(broker.name_server) as producer:
+        await admin.create_topic(topic, queues=4)
+        yield producer
 
 
 @pytest.fixture(scope="session")

@@ -257,4 +257,9 @@ def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
     assert b"1 dead letter was given to refusers again" in ogive("dead-letter", "send", "refusers", sent["id"], *server).stdout
     retry = ogive("tail", "%RETRY%refusers", "--from", "earliest", "--count", "1", "--json", *server)
     assert (json.loads(retry.stdout)["body"], json.loads(retry.stdout)["id"]) == ("poison", sent["id"])
-    assert b"has no dead letters" in ogive("dead-letter", "list", "nobody", *server).stderr
+    misspelt = ogive("dead-letter", "list", "refuser", *server)
+    assert (misspelt.returncode, b"Similar groups: refusers" in misspelt.stderr) == (1, True)
+    ogive("group", "create", "happy", *server)
+    for command in (("list", "happy"), ("send", "happy", "--all")):
+        answer = ogive("dead-letter", *command, *server)
+        assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"ogive: group happy has no dead letters\n")

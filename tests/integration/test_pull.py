@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,14 +16,6 @@ from tests.peers import RunningBroker
 
 WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
-
-
-@pytest.fixture
-async def orders(broker: RunningBroker, topic: str) -> AsyncIterator[aio.Producer]:
-    """A producer; the topic has four queues."""
-    async with aio.Admin(broker.name_server) as admin, aio.Producer(broker.name_server) as producer:
-        await admin.create_topic(topic, queues=4)
-        yield producer
 
 
 async def send(producer: aio.Producer, topic: str, numbers: range, *, tags: int = 1) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -49,6 +50,17 @@ def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: Running
     assert ogive.spark.read(topic, name_server=broker.name_server, spark=spark).count() == 2
     tagged = ogive.spark.read(topic, name_server=broker.name_server, spark=spark, schema="body binary", tags="b")
     assert [bytes(row.body) for row in tagged.collect()] == [b"two"]
+
+
+def test_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> None:
+    """And not the zip of sources that Spark puts before it, which each Python process would compile anew."""
+
+    def where(_: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
 
 
 def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, broker: RunningBroker, topic: str) -> None:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, EqualTo, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.query import StreamingQuery
 
+import ogive.spark
 from ogive.model import MessageQueue
 from tests.integration.state_job import PATIENCE
 from tests.spark_clusters import CONNECT, run_job
@@ -193,6 +197,25 @@ def test_offsets_are_one_text(wire: Wire, stream: Stream, topic: str, tmp_path: 
     offset = json.loads(written.read_text().split("\n")[2])
     queue_ids = next(iter(offset["q"][topic].values()))
     assert list(queue_ids) == [str(queue_id) for queue_id in range(12)]
+
+
+def test_a_stream_into_a_topic_can_be_started_from_another_thread(spark: SparkSession, wire: Wire, topic: str, tmp_path: Path) -> None:
+    """Spark looks for the sink in the session that is active in the calling thread: in a thread of the user's there is none."""
+    wire.create(topic)
+
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("rocketmq").option("nameServer", wire.name_server).load(topic).select("body")
+        writer = rows.writeStream.format("rocketmq").options(nameServer=wire.name_server, topic=topic)
+        return writer.option("checkpointLocation", str(tmp_path / "copy")).trigger(availableNow=True).start()
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(Py4JJavaError, match="Failed to find the data source: rocketmq"):
+        thread.submit(start).result()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ogive.spark.register, spark).result()
+        assert thread.submit(start).result().awaitTermination(120)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ogive.spark.session).result()
+        assert thread.submit(start).result().awaitTermination(120)
 
 
 @pytest.mark.nightly

@@ -40,6 +40,7 @@ def never(case: str, file: str, old: str, new: str, test: str) -> Mutation:
 
 REBALANCE, ORDERLY, PULLS = "client/consumer/rebalance.py", "client/consumer/orderly.py", "client/consumer/pull_service.py"
 PROCESS_QUEUE, SEND_BACK, INSTANCE = "client/consumer/process_queue.py", "client/consumer/send_back.py", "client/instance.py"
+OWNER: Final = "client/owner.py"
 
 MUTATIONS: Final = (
     never(
@@ -154,12 +155,12 @@ MUTATIONS: Final = (
         "test_stuck.py::test_case_20_a_listener_that_hangs_stops_neither_other_topics_nor_heartbeats[plain]",
     ),
     never(
-        "21", INSTANCE,
+        "21", OWNER,
         "        if self._client is not None and self._shared is None:\n            await self._client.close()", "        pass",
         "test_resources.py::test_case_21_starts_and_stops_leave_nothing_behind[15]",
     ),
     never(
-        "22", INSTANCE, "        if self._client is not None and self._shared is None:", "        if self._client is not None:",
+        "22", OWNER, "        if self._client is not None and self._shared is None:", "        if self._client is not None:",
         "test_resources.py::test_case_22_closing_one_of_two_on_a_client_leaves_the_other_working[consumer]",
     ),
     never(

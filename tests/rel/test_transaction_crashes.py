@@ -78,7 +78,7 @@ class Bench:
         properties = {"UNIQ_KEY": body.partition(b":")[0].decode(), "TRAN_MSG": "true", "PGROUP": "shop", **own}
         topic, queue_id = redirect_half(properties, TOPIC, len(body) % 3)
         message = NewMessage(topic, queue_id, body, encode_properties(properties), born_timestamp_ms=1, born_host=HOST, store_host=HOST)
-        self.store.put([message], self.transactions.accept(message, done))
+        self.store.put([message], self.transactions.accept(message, properties, done))
 
     def move(self, transaction: Transaction) -> None:
         half = self.transactions.half_message(transaction)

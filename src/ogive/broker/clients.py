@@ -1,5 +1,6 @@
 """Who is connected: producers and consumers by group, with their subscriptions. Source: ConsumerManager.java, ProducerManager.java, 5.3."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,7 +11,10 @@ from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 
+log = logging.getLogger(__name__)
+
 MAX_CLIENT_ID: Final = 255
+MAX_SHOWN: Final = 80  # characters of an expression in a log line
 
 
 def check_client_id(client_id: str) -> None:
@@ -30,7 +34,7 @@ def check_subscription(data: SubscriptionData) -> None:
 @dataclass(slots=True, eq=False)
 class Client:
     """One client in one group. *seen_at* is the time of its last heartbeat, on the table's clock; *user* is whose credentials that carried,
-    empty without access control."""
+    empty without access control; *differs* is what the log was told of how it subscribes otherwise than its group."""
 
     client_id: str
     connection: Connection
@@ -38,6 +42,7 @@ class Client:
     version: int
     seen_at: float
     user: str = ""
+    differs: str = ""
 
 
 @dataclass(slots=True)
@@ -68,6 +73,17 @@ class ConsumerGroup:
     @property
     def is_broadcasting(self) -> bool:
         return self.message_model == "BROADCASTING"
+
+    def difference(self, wanted: Iterable[SubscriptionData]) -> str:
+        """How these subscriptions differ from the group's, in words; empty where they do not."""
+        own = {data.topic: data.expression for data in wanted}
+        known = {topic: subscription.data.expression for topic, subscription in self.subscriptions.items()}
+        for topic in sorted(own.keys() | known.keys()):
+            if topic not in own or topic not in known:
+                return f"it {'subscribes' if topic in own else 'does not subscribe'} to {topic}"
+            if own[topic] != known[topic]:
+                return f"it subscribes to {topic} with {own[topic][:MAX_SHOWN]!r} instead of {known[topic][:MAX_SHOWN]!r}"
+        return ""
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
         """Take over a heartbeat's subscriptions; True if topics came or went. A changed expression counts only with a larger version."""
@@ -147,11 +163,25 @@ class ClientTable:
             group = group or self.consumers.setdefault(data.group, ConsumerGroup(data.group))
             self._of(client.connection)[1].add(data.group)
         assert group is not None
+        if with_subscriptions:
+            self._compare(group, data, client)
         group.members[client.connection] = client
         group.consume_type, group.message_model, group.consume_from_where = data.consume_type, data.message_model, data.consume_from_where
         resubscribed = with_subscriptions and group.subscribe(data.subscriptions)
         if is_new or resubscribed:
             self._changed(data.group)
+
+    def _compare(self, group: ConsumerGroup, data: ConsumerData, client: Client) -> None:
+        """The fault behind most messages that "do not arrive": said once for each member and difference."""
+        previous = group.members.get(client.connection)
+        others = len(group.members) - (previous is not None)
+        client.differs = group.difference(data.subscriptions) if others else ""
+        if client.differs and (previous is None or client.differs != previous.differs):
+            log.warning(
+                "group %s: member %s differs from the others: %s. The last heartbeat decides for all, so messages are missed: "
+                "members of a group must subscribe alike",
+                group.name, client.client_id, client.differs,
+            )  # fmt: skip
 
     def unregister_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group)

@@ -5,13 +5,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from ogive.broker import apache_conf
 from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.retention import Retention, disk_used
+from ogive.broker.schedule import is_level
 from ogive.broker.timer_progress import TimerProgressFile
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
@@ -25,8 +26,6 @@ from ogive.store.tables import JsonTable
 from ogive.store.writer import MakeWriter, WriterThread
 
 log = logging.getLogger(__name__)
-
-_LEVEL_DIGITS: Final = 9
 
 
 def now_ms() -> int:
@@ -128,7 +127,7 @@ def _cut_progress(
         return
     beyond = {}
     for level, at in table.items():
-        if isinstance(level, str) and level.isdecimal() and len(level) <= _LEVEL_DIGITS and isinstance(at, int):
+        if is_level(level) and isinstance(at, int):
             end = store.max_offset(SCHEDULE_TOPIC, int(level) - 1)
             if at > end:
                 beyond[level] = end

@@ -20,10 +20,12 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.broker.cold_reads import Fetch, JobReads
+from ogive.broker.waiting import MAX_WAIT_S, QUEUE_DIGITS, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ProtocolError, StoreError
-from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.disk import Cold
-from ogive.store.model import Entry, NewMessage, PutDone, PutResult
+from ogive.store.model import Entry, NewMessage, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.bodies import DataVersion
 from ogive.wire.message import decode_properties, decode_stored
@@ -32,12 +34,7 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 64  # messages of one level that are on their way at the same time
 RETRY_S: Final = 0.1
-MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look again
-_FILLER_SIZE: Final = 0x7FFFFFFF
-_QUEUE_DIGITS: Final = 9  # more fit no record
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
-
-Put = Callable[[tuple[NewMessage], PutDone], None]
 
 
 def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
@@ -117,7 +114,7 @@ class Schedule:
         """Take over a file's content; entries that are none are left out."""
         table = value.get("offsetTable")
         for text, offset in table.items() if isinstance(table, dict) else ():
-            if not _is_level(text) or not isinstance(offset, int) or not 0 < offset <= _MAX_OFFSET:
+            if not is_level(text) or not isinstance(offset, int) or not 0 < offset <= _MAX_OFFSET:
                 continue
             level = self._levels.get((SCHEDULE_TOPIC, int(text) - 1))
             if level is not None:
@@ -126,8 +123,9 @@ class Schedule:
                 self._others[text] = offset
 
 
-def _is_level(text: object) -> bool:
-    return isinstance(text, str) and text.isdecimal() and len(text) <= _QUEUE_DIGITS
+def is_level(text: object) -> bool:
+    """Whether delayOffset.json may mean a level by it."""
+    return isinstance(text, str) and text.isdecimal() and len(text) <= QUEUE_DIGITS
 
 
 class _Level:
@@ -190,7 +188,7 @@ class _Level:
         except Cold as cold:
             self._fetch(cold, _looked_at_later)
             return max(self._needed_from, stats.commitlog_start)
-        if first and first[0].size != _FILLER_SIZE:
+        if first and first[0].size != FILLER_SIZE:
             self._needed_from = first[0].commitlog_offset  # whatever comes behind it stands behind it in the log, too
             return self._needed_from
         return stats.commitlog_start
@@ -263,22 +261,18 @@ class _Level:
 
     def _message(self, entry: Entry) -> NewMessage | None:
         """The message to store again, or None if there is none to be had. Raises StoreError, Cold."""
-        record = self._reads.record_at(entry.commitlog_offset) if entry.size != _FILLER_SIZE else None
+        record = self._reads.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
         if record is None:
             log.warning("delay level %d: the log has no message at %d any more", self.level, entry.commitlog_offset)
             return None
         stored = decode_stored(record)
-        properties = decode_properties(stored.properties)
-        topic, queue = properties.get(PropertyName.REAL_TOPIC), properties.get(PropertyName.REAL_QUEUE_ID, "")
-        if not topic or not queue.isdecimal() or len(queue) > _QUEUE_DIGITS or len(topic) > MAX_RESOURCE_LENGTH:
+        place = real_place(decode_properties(stored.properties))
+        if place is None:
             log.warning("delay level %d: the message at %d does not say where it belongs", self.level, entry.commitlog_offset)
             return None
-        if topic == HALF_TOPIC:
+        if place[0] == HALF_TOPIC:
             return None  # a half message is never delayed: this is what Java does with one that is
-        return NewMessage(
-            topic, int(queue), stored.body, stored.properties, stored.sys_flag, stored.flag, stored.born_timestamp_ms, stored.born_host,
-            self._store_host, stored.reconsume_times,
-        )  # fmt: skip
+        return stored_again(stored, place, stored.properties, self._store_host)
 
 
 def _looked_at_later(_error: StoreError | None) -> None:

@@ -7,7 +7,7 @@ sends take are of all sends since the start.
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -110,14 +110,14 @@ class Traffic:
         self.puts.count(topic, "", messages, size)
         self.put_times.add(seconds)
 
-    def counted(self, messages: Iterable[NewMessage], done: PutDone) -> PutDone:
+    def counted(self, messages: Sequence[NewMessage], done: PutDone) -> PutDone:
         """*done* for messages that the broker stores by itself; they count for their topics."""
-        return partial(self._count, [message.topic for message in messages], done)
+        return partial(self._count, messages, done)
 
-    def _count(self, topics: list[str], done: PutDone, result: list[PutResult] | StoreError) -> None:
+    def _count(self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | StoreError) -> None:
         if not isinstance(result, StoreError):
-            for topic, stored in zip(topics, result, strict=True):
-                self.puts.count(topic, "", 1, stored.size)
+            for message, stored in zip(messages, result, strict=True):
+                self.puts.count(message.topic, "", 1, stored.size)
         done(result)
 
     def pulled(self, group: str, topic: str, count: int, size: int) -> None:

@@ -27,8 +27,10 @@ from typing import Any, Final, NamedTuple
 
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
+from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
-from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, RETRY_PREFIX, TIMER_TOPIC, PropertyName
+from ogive.model import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, PropertyName
+from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.record import strip_crc
@@ -48,14 +50,9 @@ IN_FLIGHT: Final = 1024  # messages on their way to the store
 RETRY_S: Final = 0.1
 _PRECISION_MS: Final = 1000
 _READ: Final = 1024  # queue entries at once
-MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look again
-_FILLER_SIZE: Final = 0x7FFFFFFF
-_QUEUE_DIGITS: Final = 9
 _TIME_DIGITS: Final = 18
 TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
 """What a message may grow by when it is delivered."""
-
-Put = Callable[[tuple[NewMessage], PutDone], None]
 
 
 # --- what a send asks for ----------------------------------------------------------------------------------------------
@@ -264,7 +261,7 @@ class Timers:
     def _read(self, progress: Progress = _FROM_HERE) -> None:
         while entries := self._store.entries(*TIMER_KEY, self._end, _READ):
             for offset, entry in enumerate(entries, self._end):
-                record = self._store.record_at(entry.commitlog_offset) if entry.size != _FILLER_SIZE else None
+                record = self._store.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
                 if record is None:
                     log.warning("timer message %d is not in the log any more", offset)
                 else:
@@ -417,15 +414,11 @@ class Timers:
             log.warning("timer message %d is not in the log any more", one.offset)
             return None
         stored = decode_stored(record)
-        properties = decode_properties(stored.properties)
-        topic, queue = properties.get(PropertyName.REAL_TOPIC), properties.get(PropertyName.REAL_QUEUE_ID, "")
-        if not topic or not queue.isdecimal() or len(queue) > _QUEUE_DIGITS or len(topic) > MAX_RESOURCE_LENGTH or topic == HALF_TOPIC:
+        place = real_place(decode_properties(stored.properties))
+        if place is None or place[0] == HALF_TOPIC:
             log.warning("timer message %d does not say where it belongs", one.offset)
             return None
-        return NewMessage(
-            topic, int(queue), stored.body, self._delivered_properties(stored), stored.sys_flag, stored.flag, stored.born_timestamp_ms,
-            stored.born_host, self._store_host, stored.reconsume_times,
-        )  # fmt: skip
+        return stored_again(stored, place, self._delivered_properties(stored), self._store_host)
 
     def _delivered_properties(self, stored: StoredMessage) -> bytes:
         """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them, where there is room."""

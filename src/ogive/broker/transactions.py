@@ -51,6 +51,7 @@ _READ: Final = 256
 _QUEUE_DIGITS: Final = 9  # more fit no record
 _MAX_IMMUNITY_S: Final = 7 * 24 * 3600
 _OBJECT_BYTES: Final = 512  # of a half message in memory beside its bytes, about
+_new_message: Final = tuple.__new__  # a third of what the call of a named tuple costs
 _NO_TRANSACTION: Final = ~SysFlag.TRANSACTION_MASK
 _REAL_PLACE: Final = f"{PropertyName.REAL_TOPIC}\x01%b\x02{PropertyName.REAL_QUEUE_ID}\x01%b\x02".encode()
 _BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC)  # not in what consumers get
@@ -159,8 +160,9 @@ class Transactions:
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
-    def accept(self, message: NewMessage, done: PutDone) -> PutDone:
-        """What to call instead of *done* with the outcome of storing a half message: from then on the transaction is open.
+    def accept(self, message: NewMessage, properties: Mapping[str, str], done: PutDone) -> PutDone:
+        """What to call instead of *done* with the outcome of storing a half message, whose *properties* these are: from then on the
+        transaction is open.
 
         Raises Rejected when too many are, InvalidOption for one whose end would fit no segment.
         """
@@ -168,7 +170,6 @@ class Transactions:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (max_open_transactions)")
         if len(message.body) + len(message.properties) > _LARGE_BYTES:
             self._store.check_fits(message, _BESIDE_BYTES)
-        properties = decode_properties(message.properties)
         identity = identity_of(message.topic, properties, message.born_timestamp_ms, zlib.crc32(message.body) & 0x7FFFFFFF)
         opened = Transaction(identity, properties.get(PropertyName.PRODUCER_GROUP, ""), -1, -1, _immunity_ms(properties), [])
         return partial(self._accepted, opened, _for_consumers(message, properties), done)
@@ -186,7 +187,7 @@ class Transactions:
                 opened.decision = self._settled.get(opened.identity)
                 if opened.decision is not None:
                     self._mark_later(opened)
-            self._keep(stored.queue_offset, NewMessage(*ready[:-1], prepared_transaction_offset=stored.commitlog_offset))
+            self._keep(stored.queue_offset, _new_message(NewMessage, (*ready[:-1], stored.commitlog_offset)))  # prepared_transaction_offset
         done(result)
 
     def _add_place(self, transaction: Transaction, stored: PutResult) -> None:
@@ -242,16 +243,17 @@ class Transactions:
     ) -> None:
         """Store *message* and the marks of the newest places: in one write, all or none. Raises StoreError."""
         places = transaction.places[: -MAX_MARKS_AT_ONCE - 1 : -1]  # the newest first: it alone decides
-        marks = [self._mark(place) for place in places]
-        if message is not None:
-            marks[0] = marks[0]._replace(flag=self._store.size_of(message))
-            marks.insert(0, message)
-        self._put(marks, partial(done, transaction, places))
+        newest, *older = places
+        marks = [self._mark(place) for place in older]
+        if message is None:
+            self._put((self._mark(newest), *marks), partial(done, transaction, places))
+        else:
+            self._put((message, self._mark(newest, self._store.size_of(message)), *marks), partial(done, transaction, places))
 
-    def _mark(self, place: int) -> NewMessage:
-        """Its *flag*, where there is one, is the size of the record right before it, without which it does not count."""
+    def _mark(self, place: int, behind_bytes: int = 0) -> NewMessage:
+        """*behind_bytes* is the size of the record right before it, without which it does not count."""
         host = self._store_host
-        return NewMessage(OP_HALF_TOPIC, 0, b"%d" % place, _MARK_PROPERTIES, 0, 0, self._now_ms(), host, host)
+        return NewMessage(OP_HALF_TOPIC, 0, b"%d" % place, _MARK_PROPERTIES, 0, behind_bytes, self._now_ms(), host, host)
 
     def _ended(self, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
@@ -440,7 +442,7 @@ def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tupl
     """Where a message with TRAN_MSG=true is stored; adds what leads back. Raises Rejected for one that no commit could deliver."""
     if not properties.get(PropertyName.PRODUCER_GROUP):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a transactional message needs the property PGROUP: nobody could end it")
-    if PropertyName.DELAY in properties or any(name.startswith("TIMER_") for name in properties):
+    if PropertyName.DELAY in properties or "TIMER_" in "".join(properties):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a message is either transactional or delayed, not both")
     for name in (PropertyName.TRANSACTION_CHECKS, PropertyName.TRANSACTION_FIRST_OFFSET):
         properties.pop(name, None)
@@ -478,13 +480,14 @@ def _message_of(half: StoredMessage, store_host: bytes) -> NewMessage:
 
 
 def _for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage:
-    """*half* as it is committed; *properties* are its own."""
+    """*half* as it is committed; *properties* are those that its client sent, and what redirect_half() added."""
     topic, queue = properties[PropertyName.REAL_TOPIC], properties[PropertyName.REAL_QUEUE_ID]
     before, found, behind = half.properties.partition(_REAL_PLACE % (topic.encode(), queue.encode()))
     if found and before.endswith(b"\x02") and PropertyName.RECORD_CRC not in properties:  # as redirect_half() leaves them
         text = before + behind
     else:
-        text = encode_properties({name: value for name, value in properties.items() if name not in _BESIDE})
+        own = decode_properties(half.properties)
+        text = encode_properties({name: value for name, value in own.items() if name not in _BESIDE})
     sys_flag = half.sys_flag & _NO_TRANSACTION | SysFlag.TRANSACTION_COMMIT
     return NewMessage(topic, int(queue), half.body, text, sys_flag, *half[5:])
 

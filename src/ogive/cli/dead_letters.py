@@ -2,13 +2,14 @@
 
 import argparse
 import sys
+from contextlib import suppress
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.groups import instant
 from ogive.cli.output import print_message
 from ogive.client.admin.messages import MAX_MESSAGES
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, NoPermission
 from ogive.model import MessageExt
 
 
@@ -18,7 +19,7 @@ async def list_letters(options: argparse.Namespace) -> int:
     for letter in letters:
         print_message(letter, as_json=options.json, with_id=True)
     if not letters:
-        print(f"ogive: group {options.group} has no dead letters{' since then' if options.since else ''}", file=sys.stderr)
+        _say_none(options)
     elif len(letters) == options.limit:
         print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
     return 0
@@ -36,11 +37,23 @@ async def send(options: argparse.Namespace) -> int:
         chosen = [letter for letter in letters.values() if options.all or letter.id in options.ids]
         for letter in chosen:
             await admin.send_again(options.group, letter)
+    if not chosen:
+        _say_none(options)
+        return 0
     count = "1 dead letter was" if len(chosen) == 1 else f"{len(chosen):,} dead letters were"
     print(f"{count} given to {options.group} again; the list keeps what was sent")
     return 0
 
 
+def _say_none(options: argparse.Namespace) -> None:
+    print(f"ogive: group {options.group} has no dead letters{' since then' if options.since else ''}", file=sys.stderr)
+
+
 async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:
+    """Raises GroupNotExist for a group that nobody knows: no dead letters of a name that is misspelt would be no good news."""
     since = None if options.since is None else instant("--since", options.since)
-    return await admin.dead_letters(options.group, start=since, limit=limit)
+    letters = await admin.dead_letters(options.group, start=since, limit=limit)
+    if not letters:
+        with suppress(NoPermission):  # who may not see the group is told of its letters all the same
+            await admin.group(options.group)
+    return letters

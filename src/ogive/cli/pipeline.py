@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,18 +23,22 @@ try:
     from ogive import pipelines
     from ogive.pipelines.mirror import refuse_itself as refuse_mirror
     from ogive.pipelines.reconcile import ARCHIVE, archived
+    from ogive.pipelines.redrive import no_letters
     from ogive.pipelines.replay import refuse_itself as refuse_replay
+    from ogive.pipelines.running import positions
     from ogive.spark.options import access_of
 except ModuleNotFoundError as exc:
     raise InvalidOption(f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
 
 
 def archive(options: argparse.Namespace) -> int:
+    to = _writable("--to", options.to)
+    _refuse_others("--to", to / "_checkpoint", options.topics)
     _ask(options, options.topics)
     return _run(
         options,
         lambda spark, stop: pipelines.archive(
-            spark, **_source(options), topics=options.topics, to=Path(options.to), group=options.group, every_s=options.every,
+            spark, **_source(options), topics=options.topics, to=to, group=options.group, every_s=options.every,
             max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop, say=_say,
         ),
     )  # fmt: skip
@@ -46,6 +51,7 @@ def replay(options: argparse.Namespace) -> int:
     here = _source(options)
     target, target_security = _other(options, options.target) if options.target else here.values()
     refuse_replay(options.source, options.to, here["name_server"], target)
+    state = _writable("--state", options.state)
     _ask(options, _topics_of(options.source))
     if options.target:
         _ask_target(target, target_security, options.to or AUTO_CREATE_TOPIC)
@@ -53,20 +59,23 @@ def replay(options: argparse.Namespace) -> int:
         options,
         lambda spark, stop: pipelines.replay(
             spark, source=options.source, **here, target=target, target_security=target_security, to=options.to,
-            state=Path(options.state), since=since, until=until, where=options.where, rate=options.rate, dry_run=options.dry_run, stop=stop,
+            state=state, since=since, until=until, where=options.where, rate=options.rate, dry_run=options.dry_run, stop=stop,
             say=_say,
         ),
     )  # fmt: skip
 
 
 def redrive(options: argparse.Namespace) -> int:
-    with contextlib.suppress(NoRoute):  # a group without dead letters
+    dry_run, state = options.dry_run or not options.yes, _writable("--state", options.state)
+    try:
         _ask(options, [dlq_topic(validate_group(options.group))])
+    except NoRoute:
+        return _show(options, no_letters(options.group, dry_run=dry_run))
     return _run(
         options,
         lambda spark, stop: pipelines.redrive(
-            spark, **_source(options), group=options.group, state=Path(options.state), where=options.where, to=options.to,
-            dry_run=options.dry_run or not options.yes, stop=stop, say=_say,
+            spark, **_source(options), group=options.group, state=state, where=options.where, to=options.to, dry_run=dry_run, stop=stop,
+            say=_say,
         ),
     )  # fmt: skip
 
@@ -75,13 +84,15 @@ def mirror(options: argparse.Namespace) -> int:
     here = _source(options)
     target, target_security = _other(options, options.target)
     refuse_mirror(here["name_server"], target, options.prefix)
+    state = _writable("--state", options.state)
+    _refuse_others("--state", state, options.topics)
     _ask(options, options.topics)
     _ask_target(target, target_security, options.prefix + options.topics[0])
     return _run(
         options,
         lambda spark, stop: pipelines.mirror(
             spark, source=here["name_server"], security=here["security"], target=target, target_security=target_security,
-            topics=options.topics, state=Path(options.state), prefix=options.prefix, group=options.group, follow=options.follow,
+            topics=options.topics, state=state, prefix=options.prefix, group=options.group, follow=options.follow,
             idempotent=options.idempotent, max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop,
             say=_say,
         ),
@@ -90,6 +101,10 @@ def mirror(options: argparse.Namespace) -> int:
 
 def trace_report(options: argparse.Namespace) -> int:
     since = None if options.since is None else instant("--since", options.since)
+    page = Path(options.to)
+    if page.is_dir():
+        raise InvalidOption(f"--to {page}: that is a folder, and a file is expected, such as {page / 'traces.html'}")
+    _writable("--to", page.parent)
     try:
         _ask(options, [options.trace_topic])
     except NoRoute:
@@ -100,7 +115,7 @@ def trace_report(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, _: pipelines.trace_report(
-            spark, **_source(options), to=Path(options.to), trace_topic=options.trace_topic, since=since,
+            spark, **_source(options), to=page, trace_topic=options.trace_topic, since=since,
             bucket=options.bucket, dry_run=options.dry_run, say=_say,
         ),
     )  # fmt: skip
@@ -109,6 +124,7 @@ def trace_report(options: argparse.Namespace) -> int:
 def reconcile(options: argparse.Namespace) -> int:
     """3 when the sides differ."""
     _, other_security = _other(options, "")
+    out = None if options.out is None else _writable("--out", options.out)
     for side in (options.left, options.right):
         topic, _, server = side.partition("@")
         if server and not side.startswith(ARCHIVE):
@@ -118,7 +134,7 @@ def reconcile(options: argparse.Namespace) -> int:
         options,
         lambda spark, _: pipelines.reconcile(
             spark, left=options.left, right=options.right, **_source(options), other_security=other_security, key=options.key,
-            body=options.body, where=options.where, out=Path(options.out) if options.out else None, dry_run=options.dry_run, say=_say,
+            body=options.body, where=options.where, out=out, dry_run=options.dry_run, say=_say,
         ),
     )  # fmt: skip
 
@@ -138,6 +154,27 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
         trusting(options.target_cafile)
     security = spark_options(Context(name_server, options.target_credentials, options.target_cafile))
     return security.pop("nameServer"), security
+
+
+def _writable(option: str, place: str | Path) -> Path:
+    """The folder that *option* names, which may be a new one. Raises InvalidOption where nothing can be written there: it is said at once,
+    not when Spark has read everything."""
+    path = Path(place)
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise InvalidOption(f"{option} {place}: {there} is a file, and a folder is expected")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidOption(f"{option} {place}: this user may not write in {there}")
+    return path
+
+
+def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None:
+    """Raises InvalidOption where *checkpoint* is the progress of topics that are not among *topics*."""
+    others = positions(checkpoint).keys() - set(topics)
+    if others:
+        raise InvalidOption(
+            f"{option}: {checkpoint} holds the progress of {', '.join(sorted(others))}: name the topics of the first run, or another folder"
+        )
 
 
 def _topics_of(place: str) -> list[str]:
@@ -171,7 +208,11 @@ def _ask_other(option: str, name_server: str, security: dict[str, str], topic: s
 
 
 def _run(options: argparse.Namespace, job: pipelines.Job) -> int:
-    summary = pipelines.run(job, master=options.master, memory=options.memory, say=_say)
+    return _show(options, pipelines.run(job, master=options.master, memory=options.memory, say=_say))
+
+
+def _show(options: argparse.Namespace, summary: pipelines.Summary) -> int:
+    """The exit code."""
     if options.json:
         print_json(summary.as_json())
     else:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from ogive.client import api
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, tls_context
+from ogive.client.config import ClientConfig, tls_context
 from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
@@ -31,7 +31,7 @@ from ogive.client.namespace import Namespace
 from ogive.client.replies import ReplyTable
 from ogive.client.routes import MASTER_ID, NotWritable, broker_addresses, publish_queues, similar_topics, subscribe_queues
 from ogive.client.stacks import stacks
-from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
+from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.transport.pool import ConnectionPool
@@ -58,7 +58,6 @@ T = TypeVar("T")
 
 ServerRequestHandler = Callable[[Connection, RemotingCommand], Awaitable[RemotingCommand | None]]
 """Answers one request of a broker; None is a bare SUCCESS. A one-way request gets no answer whatever the handler returns."""
-
 
 TransactionCheck = Callable[[Connection, CheckTransactionStateRequest, MessageExt], None]
 """Takes a broker's question about a half message, and must not block."""
@@ -540,50 +539,6 @@ class ClientInstance:
         if header.jstack_enable:  # the process's, not the group's: the last member of the object
             body = body[:-1] + b',"jstack":' + dumps(stacks()) + b"}"
         return api.success(body=body)
-
-
-class ClientOwner:
-    """The client of one *user* (a producer, say): its own, which starts and closes with it, or a shared one, which it leaves alone."""
-
-    def __init__(self, user: str, name_server: str, client: ClientConfig | ClientInstance | None) -> None:
-        """*client*: a running client to share, or the settings of an own one (instead of *name_server*). Raises InvalidOption for both."""
-        if not isinstance(client, ClientConfig | ClientInstance | None):
-            raise TypeError(f"client must be an ogive.ClientConfig, not {type(client).__name__}")
-        if client is not None and name_server != DEFAULT_NAME_SERVER:
-            raise InvalidOption(f"name server {name_server!r} stands beside client=, which has one itself: ClientConfig(name_server=...)")
-        self._user = user
-        self._shared = client if isinstance(client, ClientInstance) else None
-        self._config = client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
-        self._client: ClientInstance | None = None
-
-    @property
-    def started(self) -> bool:
-        return self._client is not None
-
-    @property
-    def namespace(self) -> Namespace:
-        return self._shared.namespace if self._shared is not None else Namespace(self._config.namespace or "")
-
-    @property
-    def client(self) -> ClientInstance:
-        """Raises IllegalStateError before the start."""
-        if self._client is None:
-            raise IllegalStateError(f"the {self._user} is not started: start it, or use it in an `async with` block")
-        return self._client
-
-    async def start(self) -> ClientInstance:
-        """Raises IllegalStateError the second time."""
-        if self._client is not None:
-            raise IllegalStateError(f"this {self._user} was started before; make a new one")
-        self._client = self._shared or ClientInstance(self._config)
-        if self._shared is None:
-            await self._client.start()
-        return self._client
-
-    async def close(self) -> None:
-        """Harmless when repeated."""
-        if self._client is not None and self._shared is None:
-            await self._client.close()
 
 
 def _reply(connection: Connection, command: RemotingCommand, reply: RemotingCommand) -> None:

@@ -31,6 +31,7 @@ class Engine(Protocol):
 
     @property
     def config(self) -> ProducerConfig: ...
+    def answered(self, outgoing: Outgoing, target: Target, answer: RemotingCommand | TransportError) -> None: ...
     def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None: ...
     def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None: ...
     def place(self, outgoing: Outgoing) -> None:
@@ -89,16 +90,7 @@ class Merger:
             self._on_way += 1
 
     def _one_answered(self, outgoing: Outgoing, target: Target, answer: RemotingCommand | TransportError) -> None:
-        error = failure_of(answer, target)
-        if error is None:
-            assert isinstance(answer, RemotingCommand)
-            outgoing.answer = answer.ext_fields
-            try:
-                self._engine.stored(outgoing, target, read_result(outgoing.key, answer, target.queue))
-            except ProtocolError as exc:
-                error = exc
-        if error is not None:
-            self._engine.attempt_failed(outgoing, error)
+        self._engine.answered(outgoing, target, answer)
         self._freed()
 
     # --- many --------------------------------------------------------------------------------------------------------
@@ -214,6 +206,18 @@ def failure_of(answer: RemotingCommand | TransportError, target: Target) -> Ogiv
     if not isinstance(answer, RemotingCommand):
         return answer
     return None if answer.code in STORED else broker_error(answer.code, answer.remark, target.lane.address)
+
+
+def result_of(key: str, answer: RemotingCommand | TransportError, target: Target) -> SendResult | OgiveError:
+    """What one message's try came to: where it is stored, or why nobody can say that it is."""
+    error = failure_of(answer, target)
+    if error is not None:
+        return error
+    assert isinstance(answer, RemotingCommand)
+    try:
+        return read_result(key, answer, target.queue)
+    except ProtocolError as exc:
+        return exc
 
 
 def read_result(key: str, answer: RemotingCommand, queue: MessageQueue) -> SendResult:

@@ -174,6 +174,12 @@ class Topic:
         self.next = time.monotonic_ns() & 0xFFFF  # round robin begins anywhere: many producers must not begin with the same queue
         self.resolving = False
 
+    def take_turn(self) -> int:
+        """Whose turn it is, round robin, modulo the number of targets. From any thread: at worst two get the same."""
+        turn = self.next
+        self.next = turn + 1
+        return turn
+
     @property
     def all_targets(self) -> list[Target]:
         """Those that left included."""

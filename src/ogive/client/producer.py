@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self
 from ogive.client import api
 from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time, own_config
 from ogive.client.hooks import run_after, run_before
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.outgoing import Outgoing
+from ogive.client.owner import ClientOwner
 from ogive.client.publish import Publisher
 from ogive.client.request import Requester
 from ogive.client.routes import split_by_size
@@ -141,8 +142,8 @@ class Producer(Generic[B]):
         if publisher is None:
             _ = self.client
             raise IllegalStateError("the producer is closed: make a new one")
-        if not self.client.running:
-            self.client.check_running()
+        if not publisher.client.running:
+            publisher.client.check_running()
         return publisher
 
     # --- sending -----------------------------------------------------------------------------------------------------

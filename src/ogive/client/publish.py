@@ -21,14 +21,14 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.merging import BATCH_PROPERTIES, Merger
+from ogive.client.merging import BATCH_PROPERTIES, Merger, result_of
 from ogive.client.ordered import OrderedQueue
 from ogive.client.outgoing import FAILED_S, Lane, Outgoing, Pump, Target, Topic
 from ogive.client.room import Room
@@ -44,6 +44,7 @@ from ogive.errors import (
     OgiveError,
     ProtocolError,
     RequestTimeout,
+    ResponseCode,
     SendFailed,
     SendTimeout,
     TransportError,
@@ -51,6 +52,7 @@ from ogive.errors import (
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue, SendResult, SendStatus
 from ogive.transport.connection import Connection
 from ogive.transport.deadlines import Deadlines
+from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, java_hash
 
 log = logging.getLogger(__name__)
@@ -59,25 +61,28 @@ MAX_TOPICS: Final = 10_000
 RETRY_PAUSE_S: Final = 0.1
 HEAD_START_S: Final = 0.1  # a route is given up so long before its message's deadline: the error then says what was missing
 MAX_PAUSE_S: Final = 1.0
+GRACE_S: Final = 1.0  # beyond its deadline nobody waits for an outcome: it is lost if a second Ctrl-C stopped what the first one had to end
+CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
 
 
 class Publisher:
     """Takes Outgoing messages and sees to it that each gets exactly one outcome."""
 
     def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
-        self._client = client
+        self.client = client
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._keys = UniqueKeys()
         self._topics: dict[str, Topic] = {}
         self._lanes: dict[str, Lane] = {}
-        self._in_flight: set[Outgoing] = set()
+        self.under_way: set[Outgoing] = set()  # without an outcome; the loop's, and a blocking sender's for its own message (lone.py)
         self._room = Room(config.max_in_flight, config.max_in_flight_bytes)
         self._deadlines = Deadlines(self._loop, self._expire)
         self._numbers = itertools.count()
         self._watched: dict[int, Outgoing] = {}  # by number
         self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
         self._closed = False
+        self.on_close: list[Callable[[], None]] = []
         client.on_route_change.append(self._route_changed)
 
     # --- accepting ---------------------------------------------------------------------------------------------------
@@ -85,7 +90,7 @@ class Publisher:
     @property
     def in_flight(self) -> int:
         """Messages accepted and without an outcome. Any thread may look."""
-        return len(self._in_flight)
+        return len(self.under_way)
 
     def has_room(self, size: int) -> bool:
         """Whether a message of *size* may be accepted at once, without passing others that wait."""
@@ -125,25 +130,9 @@ class Publisher:
     def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
         if self._closed:
             raise IllegalStateError("the producer is closed: make a new one")
-        now_ms = int(time.time() * 1000)
-        if outgoing.batch is None:
-            outgoing.key = key = self._keys.next(now_ms)
-            outgoing.properties = with_unique_key(key, outgoing.text)
-        else:
-            self._form_batch(outgoing, now_ms)
-        outgoing.born_ms = now_ms
-        outgoing.started = self._loop.time()
-        outgoing.deadline = outgoing.started + timeout_s
-        self._in_flight.add(outgoing)
+        form(outgoing, self._keys, self._loop.time(), timeout_s)
+        self.under_way.add(outgoing)
         self.place(outgoing)
-
-    def _form_batch(self, outgoing: Outgoing, now_ms: int) -> None:
-        assert outgoing.batch is not None
-        keys = [self._keys.next(now_ms) for _ in outgoing.batch]
-        rows = zip(keys, outgoing.batch, strict=True)
-        outgoing.body = encode_batch(BatchItem(flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
-        outgoing.key = ",".join(keys)
-        outgoing.properties = BATCH_PROPERTIES
 
     # --- routes ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +148,7 @@ class Publisher:
         self.watch(outgoing)
         if not topic.resolving:
             topic.resolving = True
-            self._client.spawn(self._resolve(topic), f"route of {topic.name}")
+            self.client.spawn(self._resolve(topic), f"route of {topic.name}")
 
     async def _resolve(self, topic: Topic) -> None:
         """Find the topic's queues, then let the backlog go; if there are none, everything that waited for the answer fails."""
@@ -198,16 +187,16 @@ class Publisher:
 
     async def queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
         """Where the topic lives; for one that is to be created by its first message, where brokers create topics."""
-        budget = min(max(timeout_s, 0.01), self._client.config.request_timeout_s)
+        budget = min(max(timeout_s, 0.01), self.client.config.request_timeout_s)
         try:
-            return await self._client.publish_queues(topic, timeout_s=budget)
+            return await self.client.publish_queues(topic, timeout_s=budget)
         except NotWritable:
             raise
         except NoRoute:
             if topic.startswith("%"):
                 raise
             try:
-                template = await self._client.route(AUTO_CREATE_TOPIC, timeout_s=budget)
+                template = await self.client.route(AUTO_CREATE_TOPIC, timeout_s=budget)
             except NoRoute:
                 template = None
             queues = publish_queues(topic, auto_create_route(template, self.config.default_topic_queues)) if template else ()
@@ -224,7 +213,7 @@ class Publisher:
 
     def _make_target(self, queue: MessageQueue, sent: int) -> Target:
         lane = self._lanes.get(queue.broker_name) or self._add_lane(queue.broker_name)
-        frames = SendFrames(self.config.group, queue, self.config.default_topic_queues, self._client.config)
+        frames = SendFrames(self.config.group, queue, self.config.default_topic_queues, self.client.config)
         return Target(queue, lane, frames, sent)
 
     def _add_lane(self, broker_name: str) -> Lane:
@@ -234,11 +223,11 @@ class Publisher:
 
     def _route_changed(self, name: str) -> None:
         topic = self._topics.get(name)
-        route = self._client.known_route(name)
+        route = self.client.known_route(name)
         if topic is not None and topic.targets is not None and route is not None:
             self._set_targets(topic, publish_queues(name, route))
         for lane in self._lanes.values():
-            address = self._client.find_address(lane.broker_name)
+            address = self.client.find_address(lane.broker_name)
             if address is not None and address != lane.address:
                 lane.connection = None  # the broker moved; what is on its way there may still be answered
             if address is not None and lane.down is not None:
@@ -296,8 +285,7 @@ class Publisher:
         """Round robin over the queues of brokers that can be reached and are not slow, other brokers than *avoid* first."""
         targets = topic.targets
         assert targets is not None
-        count, start = len(targets), topic.next
-        topic.next = start + 1
+        count, start = len(targets), topic.take_turn()
         target = targets[start % count]
         if target.lane.down is None and not target.lane.avoid_until and target.lane is not avoid:
             return target
@@ -307,15 +295,59 @@ class Publisher:
         ahead = [target for target in ahead if target.lane is not avoid] or ahead
         return next((target for target in ahead if target.lane.avoid_until <= now), ahead[0])
 
+    def answered(self, outgoing: Outgoing, target: Target, answer: RemotingCommand | TransportError) -> None:
+        """Go on with one message after a try."""
+        result = result_of(outgoing.key, answer, target)
+        if isinstance(result, SendResult):
+            assert isinstance(answer, RemotingCommand)
+            outgoing.answer = answer.ext_fields
+            self.stored(outgoing, target, result)
+        else:
+            self.attempt_failed(outgoing, result)
+
     def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
-        if self.config.avoid_slow_brokers:
-            now = self._loop.time()
-            target.lane.note(now - outgoing.sent_at, now)
+        self.note_latency(target.lane, outgoing, self._loop.time())
         if result.status is not SendStatus.SEND_OK and self.config.retry_when_not_stored_ok:
             outgoing.result = result
             self.attempt_failed(outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}"))
             return
         self.succeed(outgoing, result)
+
+    def note_latency(self, lane: Lane, outgoing: Outgoing, now: float) -> None:
+        """An answer came at *now*. From any thread."""
+        if self.config.avoid_slow_brokers:
+            lane.note(now - outgoing.sent_at, now)
+
+    # --- for a blocking sender, see lone.py --------------------------------------------------------------------------
+
+    def free_target(self, name: str, now: float) -> Target | None:
+        """The queue of topic *name* whose turn it is, if nothing stands in the way to its broker. From any thread.
+
+        *now* is a time of ``time.monotonic``: the loop's clock, which itself shows when the loop was last awake.
+        """
+        topic = self._topics.get(name)
+        targets = None if topic is None or topic.backlog else topic.targets
+        if topic is None or not targets:
+            return None
+        target = targets[topic.take_turn() % len(targets)]
+        lane = target.lane
+        return target if lane.down is None and lane.avoid_until <= now and lane.ready() is not None else None
+
+    def adopt(self, outgoing: Outgoing, target: Target, answer: RemotingCommand | TransportError) -> None:
+        """Go on with a message whose sender made the first try itself, and got *answer*."""
+        self._room.take(outgoing.size)
+        if outgoing.finished:  # the producer was closed meanwhile
+            return
+        self.under_way.add(outgoing)
+        if isinstance(answer, RequestTimeout) and target.lane.connection is not None:
+            target.lane.connection.doubt(outgoing.sent_at)
+        if self._closed:
+            self._end(outgoing, IllegalStateError(CLOSED_MEANWHILE))
+        elif isinstance(answer, RemotingCommand) and answer.code == ResponseCode.GO_AWAY:
+            outgoing.tries = 0  # nothing was tried: the broker ends, and tells the client's connection in its turn
+            self.place(outgoing)
+        else:
+            self.answered(outgoing, target, answer)
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -331,17 +363,17 @@ class Publisher:
     def _start_opening(self, lane: Lane) -> None:
         if not lane.opening:
             lane.opening = True
-            self._client.spawn(self._open(lane), f"connection to {lane.broker_name}")
+            self.client.spawn(self._open(lane), f"connection to {lane.broker_name}")
 
     async def _open(self, lane: Lane) -> None:
         """Connect and let the backlog go. While the broker cannot be reached, try again and again, for later messages as well."""
         pause = RETRY_PAUSE_S
         try:
-            while not self._closed and self._client.running and (lane.wanted or lane.down is not None):
+            while not self._closed and self.client.running and (lane.wanted or lane.down is not None):
                 try:
-                    lane.address = self._client.broker_address(lane.broker_name)
+                    lane.address = self.client.broker_address(lane.broker_name)
                     async with asyncio.timeout(self.config.send_timeout_s / 3):  # so that messages can still go elsewhere
-                        connection = await self._client.pool.get(lane.address)
+                        connection = await self.client.pool.get(lane.address)
                 except TimeoutError:
                     lane.down = ConnectError(f"no connection to {lane.address} yet", lane.address)
                 except (TransportError, NoRoute) as exc:
@@ -387,7 +419,7 @@ class Publisher:
         topics = [target.queue.topic for target in self._targets_of(lane)]
         if topics:
             try:
-                await self._client.refresh_route(topics[0], doubted=True)
+                await self.client.refresh_route(topics[0], doubted=True)
             except OgiveError as exc:  # the address that is known may still be right
                 log.debug("connection to %s: %s", lane.broker_name, exc)
 
@@ -443,13 +475,13 @@ class Publisher:
         """Pause, and refresh the route where the error asks for it."""
         if error.refresh_route:
             try:
-                await self._client.refresh_route(topic, doubted=isinstance(error, ConnectError))
+                await self.client.refresh_route(topic, doubted=isinstance(error, ConnectError))
             except OgiveError as exc:  # the route that is known may still be right
                 log.debug("send again to %s: %s", topic, exc)
         await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        return self._client.spawn(work, name)
+        return self.client.spawn(work, name)
 
     def _outcome(self, outgoing: Outgoing) -> OgiveError:
         """The error that says what happened to the message, all tries together."""
@@ -467,7 +499,7 @@ class Publisher:
                 f"The message may or may not be stored: its id is {first}."
             )
         if outgoing.tries == 0:
-            reason = error or f"no name server answered at {self._client.name_servers}"
+            reason = error or f"no name server answered at {self.client.name_servers}"
             return SendFailed(f"message for {outgoing.topic} was not sent within {waited:.1f} s: {reason}")
         if isinstance(error, BrokerError) and (outgoing.tries == 1 or not error.retry_other_broker):
             return error
@@ -476,11 +508,16 @@ class Publisher:
         return failed
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
-        if self._client.namespace:
-            result = replace(result, queue=self._client.namespace.strip_queue(result.queue))
+        result = self.visible(result)
         self._finish(outgoing, result, None)
         if not outgoing.future.done():
             outgoing.future.set_result(result)
+
+    def visible(self, result: SendResult) -> SendResult:
+        """With the names that users know. From any thread."""
+        if not self.client.namespace:
+            return result
+        return replace(result, queue=self.client.namespace.strip_queue(result.queue))
 
     def fail(self, outgoing: Outgoing) -> None:
         """End it with what its tries amount to: an error, unless one of them stored it."""
@@ -502,8 +539,12 @@ class Publisher:
             outgoing.on_end(outgoing, result, error)
         if outgoing.number >= 0:
             self.unwatch(outgoing)
-        self._in_flight.discard(outgoing)
+        self.under_way.discard(outgoing)
         self._room.give_back(outgoing.size)
+        self.settle(outgoing)
+
+    def settle(self, outgoing: Outgoing) -> None:
+        """It has its outcome: whoever waits for that may go on."""
         for waiting, flushed in self._flushes:
             waiting.discard(outgoing)
             if not waiting and not flushed.done():
@@ -551,24 +592,33 @@ class Publisher:
 
     async def flush(self) -> None:
         """Wait until every message accepted so far has its outcome. Never longer than the longest time budget among them."""
-        if not self._in_flight:
-            return
-        entry = (set(self._in_flight), self._loop.create_future())
-        self._flushes.append(entry)
+        waiting: set[Outgoing] = set()
+        entry = (waiting, self._loop.create_future())
+        self._flushes.append(entry)  # first: a sender on another thread that is done after the next line sees it, and settles
         try:
-            await entry[1]
+            waiting.update(self.under_way)
+            if waiting:
+                latest = max(outgoing.deadline for outgoing in waiting)
+                await asyncio.wait([entry[1]], timeout=latest - self._loop.time() + GRACE_S)
         finally:
             self._flushes.remove(entry)
+
+    @property
+    def is_flushing(self) -> bool:
+        """Somebody waits for outcomes. From any thread."""
+        return bool(self._flushes)
 
     def close(self) -> None:
         """End what is left with an error, and take nothing more."""
         self._closed = True
-        self._client.on_route_change.remove(self._route_changed)
+        self.client.on_route_change.remove(self._route_changed)
         self._deadlines.clear()
-        closed = IllegalStateError("the producer was closed before the message had an outcome")
+        closed = IllegalStateError(CLOSED_MEANWHILE)
         self._room.close(closed)
-        for outgoing in list(self._in_flight):
+        for outgoing in list(self.under_way):
             self._end(outgoing, closed)
+        for callback in self.on_close:
+            callback()
 
     # --- one-way -----------------------------------------------------------------------------------------------------
 
@@ -584,9 +634,26 @@ class Publisher:
                 target = self._pinned_target(topic, outgoing) if outgoing.pinned else self._next_target(topic)
                 if target is None:
                     raise NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to")
-                connection = await self._client.pool.get(self._client.broker_address(target.queue.broker_name))
+                connection = await self.client.pool.get(self.client.broker_address(target.queue.broker_name))
                 await connection.drain()
         except TimeoutError:
             raise SendFailed(f"message for {outgoing.topic} was not sent within {timeout_s:.1f} s") from None
         opaque = connection.next_opaque()
         connection.write(target.frames.single(opaque, now_ms, properties, outgoing.body, outgoing.sys_flag, outgoing.flag, oneway=True))
+
+
+def form(outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float) -> None:
+    """Give an accepted message, or each of a batch, its key, and its time: *now* is one of the loop's clock. Raises MessageIllegal."""
+    now_ms = int(time.time() * 1000)
+    if outgoing.batch is None:
+        outgoing.key = key = keys.next(now_ms)
+        outgoing.properties = with_unique_key(key, outgoing.text)
+    else:
+        names = [keys.next(now_ms) for _ in outgoing.batch]
+        rows = zip(names, outgoing.batch, strict=True)
+        outgoing.body = encode_batch(BatchItem(flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
+        outgoing.key = ",".join(names)
+        outgoing.properties = BATCH_PROPERTIES
+    outgoing.born_ms = now_ms
+    outgoing.started = now
+    outgoing.deadline = now + timeout_s

@@ -20,7 +20,8 @@ from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
-from ogive.client.outgoing import Outgoing, Result
+from ogive.client.lone import LoneSends
+from ogive.client.outgoing import Outgoing
 from ogive.client.portal import Outcome, Portal, SubmitFuture, portal
 from ogive.client.producer import B
 from ogive.client.publish import Publisher
@@ -96,10 +97,12 @@ class Producer(Facade, Generic[B]):
         self._producer: aio_producer.Producer[B] = aio_producer.Producer(
             name_server, group=group, check=check, serializer=serializer, config=config, client=client
         )
+        self._lone: LoneSends | None = None
 
     def start(self) -> None:
         """See ``ogive.aio.Producer.start``."""
         self._begin(self._producer.start)
+        self._lone = LoneSends(self._producer.publisher, self._live())
 
     def close(self) -> None:
         """See ``ogive.aio.Producer.close``."""
@@ -126,8 +129,12 @@ class Producer(Facade, Generic[B]):
         timeout_s: float | None = None,
     ) -> SendResult:
         """See ``ogive.aio.Producer.send``."""
-        sent: Outcome[SendResult] = Outcome()
-        self._submit(sent, topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
+        outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        budget = self._producer.budget_s(timeout_s)
+        sent: Outcome[SendResult] = Outcome()  # Outcome[SendResult]() would take 2 us
+        outgoing.future = sent
+        if self._lone is None or not self._lone.send(outgoing, budget):
+            self._submit(outgoing, budget)
         return sent.result()
 
     def submit(
@@ -149,9 +156,11 @@ class Producer(Facade, Generic[B]):
 
         The messages of one thread keep their order. A failure that nobody looks at is logged.
         """
+        outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
         future: SubmitFuture[SendResult] = SubmitFuture()
+        outgoing.future = future
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled, so the loop may set its outcome
-        self._submit(future, topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s, timeout_s)
+        self._submit(outgoing, self._producer.budget_s(timeout_s))
         return future
 
     def send_oneway(
@@ -235,9 +244,8 @@ class Producer(Facade, Generic[B]):
         """See ``ogive.aio.Producer.flush``."""
         self._live().call(self._producer.flush())
 
-    def _submit(
+    def _prepare(
         self,
-        result: Result,
         topic: str | Message,
         body: B | None,
         tag: str | None,
@@ -248,15 +256,13 @@ class Producer(Facade, Generic[B]):
         delay_level: int,
         deliver_at: datetime | None,
         delay_s: float | None,
-        timeout_s: float | None,
-    ) -> None:
-        portal = self._live()
-        portal.check()
-        producer = self._producer
-        publisher = producer.publisher
-        budget = producer.budget_s(timeout_s)
-        outgoing = producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
-        outgoing.future = result
+    ) -> Outgoing:
+        self._live().check()
+        _ = self._producer.publisher  # raises where nothing can be sent
+        return self._producer.prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+
+    def _submit(self, outgoing: Outgoing, budget: float) -> None:
+        portal, publisher = self._live(), self._producer.publisher
         if portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
             portal.post(_take, publisher, outgoing, budget)
         else:

@@ -18,6 +18,7 @@ from ogive.model import PropertyName
 from ogive.pipelines.running import OPEN, Say, Security, lag, positions, waiting, watch
 from ogive.pipelines.summary import Summary
 from ogive.spark.options import access_of
+from ogive.spark.session import activate
 from ogive.spark.stopping import Stop
 
 
@@ -65,6 +66,7 @@ def mirror(
         stop.check()
         rows.write.format("rocketmq").options(**there).mode("append").save()
 
+    activate(spark)  # a job of a user's may run this in any thread
     writer = copies.writeStream.option("checkpointLocation", str(state))
     writer = writer.format("rocketmq").options(**there, delivery="idempotent") if idempotent else writer.foreachBatch(write)
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()

@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 _WIDTH: Final = 900
 _HEIGHT: Final = 260
-_LEFT: Final = 64
+_LEFT: Final = 76
 _BOTTOM: Final = 28
 _COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#718096")
 _NAMES: Final = ("p50", "p95", "p99")
@@ -30,11 +30,14 @@ svg{width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}.grid{stroke
 def page(
     figures: Mapping[str, Sequence[Mapping[str, Any]]], series: Mapping[str, Sequence[tuple[int, float]]], *, read: int, bucket: str
 ) -> str:
-    parts = [f"<p>From {read:,} trace records, in milliseconds.</p>"]
+    parts = [
+        f"<p>From {read:,} trace records, in milliseconds. A delivery is from the send to the first call of a listener, a listener's time "
+        "that of each call.</p>"
+    ]
     for title, rows in figures.items():
         parts += [f"<h2>{escape(title)}</h2>", _table(rows) if rows else "<p>Nothing was traced.</p>"]
     if series:
-        parts += [f"<h2>Delivery over time, 95th percentile of each {escape(bucket)}</h2>", _curves(series), _key(series)]
+        parts += [f"<h2>Delivery over time: 95th percentile in steps of {escape(bucket)}</h2>", _curves(series), _key(series)]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Message traces</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>Message traces</h1>{"".join(parts)}</body></html>\n'
 
@@ -46,7 +49,7 @@ def _table(rows: Sequence[Row]) -> str:
         values = [row["count"], row["failed"], *row["quantiles"], row["most"]]
         cells = "".join(f"<td>{value:,.0f}</td>" for value in values)
         lines.append(f"<tr><td>{escape(row['name'])}</td>{cells}<td>{_bar(row['quantiles'], most)}</td></tr>")
-    heads = "".join(f"<th>{name}</th>" for name in ("", "count", "failed", *_NAMES, "max", "p50 p95 p99"))
+    heads = "".join(f"<th>{name}</th>" for name in ("name", "count", "failed", *_NAMES, "max", "p50 p95 p99"))
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 
 
@@ -74,9 +77,9 @@ def _curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         height = y(share * top)
         parts.append(f'<path class="grid" d="M{_LEFT} {height:.1f}H{_WIDTH - 8}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{share * top:,.4g}</text>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{share * top:,.4g}{" ms" * (share == 1)}</text>')
     for at, anchor in ((first, "start"), (last, "end")):
-        text = datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        text = datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{text}</text>')
         if first == last:
             break

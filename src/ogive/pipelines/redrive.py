@@ -34,8 +34,7 @@ def redrive(
     try:
         reach(name_server, security).spans([access_of(security).namespace.wrap(topic)])
     except NoRoute:
-        summary.notes.append(f"group {group} has no dead letters")
-        return summary
+        return no_letters(group, dry_run=dry_run)
     options = {**security, "nameServer": name_server}
     letters = spark.read.format("rocketmq").options(**options).load(topic)
     origin = f.lit(to) if to else f.col("properties")[PropertyName.RETRY_TOPIC]
@@ -78,3 +77,7 @@ def redrive(
         summary.written += min(chunk, count - first + 1)
         say(f"{summary.written:,} of {count:,} dead letters sent")
     return summary
+
+
+def no_letters(group: str, *, dry_run: bool) -> Summary:
+    return Summary("redrive", dry_run=dry_run, notes=[f"group {group} has no dead letters"])

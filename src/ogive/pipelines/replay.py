@@ -7,7 +7,7 @@ kept under *state* after every chunk, for each queue: a stop and a restart send 
 import json
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from ogive.spark.stopping import Stop
 
 QUEUE: Final = ["topic", "brokerName", "queueId"]
 CHUNK: Final = 50_000
+HOUR: Final = "%Y-%m-%dT%HZ"
 
 
 def replay(
@@ -41,24 +42,27 @@ def replay(
     since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))
     rows = messages(spark, source, name_server=name_server, security=security).where(where)
     rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
-    rows = rows.where(f.col("storeTimestamp") < f.lit(until_at)).withColumn("slot", f.date_trunc("hour", "storeTimestamp"))
+    rows = rows.where(f.col("storeTimestamp") < f.lit(until_at))
+    rows = rows.withColumn("slot", f.expr("unix_seconds(storeTimestamp) div 3600"))  # no local time: it has an hour twice in autumn
     if not source.startswith(ARCHIVE):
         rows = rows.persist(StorageLevel.DISK_ONLY)  # read once, not for every hour
     hours = rows.groupBy("slot").count().orderBy("slot").collect()
     summary.read = sum(row["count"] for row in hours)
     if dry_run:
         summary.written = summary.read
-        summary.notes = [f"{row['slot']:%Y-%m-%dT%H}: {row['count']:,} messages" for row in hours]
+        summary.notes = [f"{since_epoch(row['slot']):{HOUR}}: {row['count']:,} messages" for row in hours]
         return summary
     begun = time.monotonic()
     for row in hours:
-        name = f"{row['slot']:%Y-%m-%dT%H}"
+        start = since_epoch(row["slot"])
+        name = f"{start:{HOUR}}"
         if done["hour"] is not None and name < done["hour"]:
             summary.skipped["sent by an earlier run"] += row["count"]
             continue
         if name != done["hour"]:
             done |= {"hour": name, "queues": {}}
-        ready = numbered(rows.where(f.col("slot") == row["slot"]), done["queues"]).persist()
+        stored = f.col("storeTimestamp")  # not the slot: of an archive, Spark passes over files of other times
+        ready = numbered(rows.where((stored >= f.lit(start)) & (stored < f.lit(start + timedelta(hours=1)))), done["queues"]).persist()
         count = ready.count()
         summary.skipped["sent by an earlier run"] += row["count"] - count
         size = min(CHUNK, rate or CHUNK)
@@ -87,6 +91,10 @@ def refuse_itself(source: str, to: str | None, name_server: str, target: str) ->
     """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names it."""
     if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
+
+
+def since_epoch(hours: int) -> datetime:
+    return datetime.fromtimestamp(hours * 3600, UTC)
 
 
 def numbered(rows: DataFrame, done: dict[str, int]) -> DataFrame:

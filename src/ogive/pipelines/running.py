@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ogive.pipelines.summary import Summary
-from ogive.spark import session
+from ogive.spark import register, session
 from ogive.spark.failures import ending
 from ogive.spark.offsets import behind
 from ogive.spark.options import access_of
@@ -41,6 +41,7 @@ def run(job: Job, *, master: str, memory: str, say: Say) -> Summary:
     quiet()
     spark = session("ogive pipeline", master=master, memory=memory, config=NO_BAR)
     spark.sparkContext.setLogLevel("ERROR")
+    register(spark)  # Spark's own search for data sources has 10 s, and on a busy machine finds nothing in them
     with ending(spark), Stop() as stop:
         return job(spark, stop)
 

@@ -20,7 +20,12 @@ GONE: Final = (
 def reason(text: str) -> str:
     """The sentence that matters of *text*, which Spark fills with stacks and plans: ours where there is one."""
     ours = re.findall(r"ogive\.(?:errors|spark\.\w+)\.\w+: (.+)", text)
-    return str(ours[-1] if ours else text.strip().partition("\n")[0]).strip() or "Spark failed without saying why"
+    if ours:
+        return str(ours[-1]).strip()
+    first, _, rest = text.strip().partition("\n")
+    if rest.startswith(": "):  # what py4j says of an exception in Java: where it was called, and then itself
+        first = re.sub(r"^: [\w.$]+: ", "", rest.partition("\n")[0])
+    return first.strip() or "Spark failed without saying why"
 
 
 @contextlib.contextmanager

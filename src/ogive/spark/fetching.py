@@ -38,7 +38,7 @@ class Reading:
             answer = await self._pull(wanted)
             following = min(max(answer.next_offset, at), chunk.end)
             if at == chunk.start:
-                self._chunks.learn(len(wanted), following - at)
+                self._chunks.learn(len(wanted), following - at, len(answer.body))
             if answer.status is PullStatus.FOUND and following > at:
                 body = until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
                 answers.append((QueueRange(chunk.queue, at, following), body))

@@ -1,6 +1,7 @@
 """Lag and rates of streaming queries as Prometheus text under ``/metrics``.
 
-One listener for all queries of a session. Only the latest progress of a query is kept, and of queries that ended the last MAX_ENDED.
+One listener for all queries of a session. Only the latest progress of a query is kept, and of queries that ended the last MAX_ENDED, each
+until a query of its name is started: Prometheus refuses a page that holds a sample twice.
 """
 
 import json
@@ -15,6 +16,8 @@ from typing import Any, Final, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
 
+from ogive.errors import ConnectError
+from ogive.model import MessageQueue
 from ogive.spark.offsets import behind
 from ogive.transport.prometheus import CONTENT_TYPE, MetricsText
 
@@ -43,13 +46,20 @@ class _Query:
 
 
 class QueryMetrics(StreamingQueryListener):
-    """``with QueryMetrics(spark, port=9404):`` or ``start()`` and ``close()``. Port 0 takes a free one; ``address`` says which."""
+    """``with QueryMetrics(spark, port=9404):`` or ``start()`` and ``close()``. Port 0 takes a free one; ``address`` says which.
+
+    Raises ConnectError where it cannot listen there.
+    """
 
     def __init__(self, spark: SparkSession, *, host: str = "127.0.0.1", port: int = 9404) -> None:
         self._spark = spark
         self._queries: OrderedDict[str, _Query] = OrderedDict()
         self._lock = threading.Lock()  # for _queries: Spark calls on its thread, scrapes come on others
-        self._server = ThreadingHTTPServer((host, port), self._handler())
+        try:
+            self._server = ThreadingHTTPServer((host, port), self._handler())
+        except OSError as exc:
+            reason = exc.strerror or str(exc)
+            raise ConnectError(f"query metrics cannot listen on {host}:{port}: {reason}; choose another port=", f"{host}:{port}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="query metrics", daemon=True)
 
     @property
@@ -91,6 +101,8 @@ class QueryMetrics(StreamingQueryListener):
 
     def _add(self, run: str, name: str) -> _Query:
         with self._lock:
+            for key in [key for key, one in self._queries.items() if one.name == name and key != run]:
+                del self._queries[key]
             query = self._queries.setdefault(run, _Query(name))
             gone = [key for key, one in self._queries.items() if not one.active]
             for key in gone[: max(0, len(gone) - MAX_ENDED)]:
@@ -148,7 +160,10 @@ def _samples(query: _Query) -> Iterator[Sample]:
     yield "ogive_spark_input_rows_per_second", labels, float(progress.get("inputRowsPerSecond") or 0.0)
     yield "ogive_spark_processed_rows_per_second", labels, float(progress.get("processedRowsPerSecond") or 0.0)
     yield "ogive_spark_batch_seconds", labels, progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
+    lags: dict[MessageQueue, int] = {}  # a topic that is joined with itself is two sources
     for source in progress.get("sources", ()):
         for queue, count in behind(source).items():
-            place = {"topic": queue.topic, "broker": queue.broker_name, "queue": str(queue.queue_id)}
-            yield "ogive_spark_lag_messages", labels | place, float(count)
+            lags[queue] = max(count, lags.get(queue, 0))
+    for queue, count in lags.items():
+        place = {"topic": queue.topic, "broker": queue.broker_name, "queue": str(queue.queue_id)}
+        yield "ogive_spark_lag_messages", labels | place, float(count)

@@ -9,10 +9,16 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("rocketmq")` known to *spark*. Only needed where it does not find installed packages by itself."""
+    """Make `format("rocketmq")` known to *spark*, and *spark* to the calling thread.
+
+    Only needed where a session does not find installed packages by itself, and in a thread other than the one that made the session, before
+    it starts a stream into a topic.
+    """
+    from ogive.spark.session import activate
     from pyspark_rocketmq import DefaultSource
 
     spark.dataSource.register(DefaultSource)
+    activate(spark)
 
 
 def read(

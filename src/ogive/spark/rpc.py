@@ -22,7 +22,7 @@ from ogive.model import AUTO_CREATE_TOPIC, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, T
 from ogive.spark.access import Access
 from ogive.spark.fetching import Fetched, Reading, record_count
 from ogive.spark.options import Selection
-from ogive.spark.ranges import Chunks, QueueRange
+from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
 from ogive.spark.routes import CALL_TIMEOUT_S, PASSING, ROUTE_AGE_S, USUAL, BrokerAway, Patience, Routes, reading_address
 from ogive.spark.selecting import assigned, matching
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
@@ -35,8 +35,9 @@ T = TypeVar("T")
 
 PULL_TIMEOUT_S: Final = 20.0
 
-IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
-MAX_IN_FLIGHT: Final = 32  # chunks, each of at most CHUNK_BYTES and one answer
+IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024  # asked for and not decoded yet, as far as the length of messages is known
+MAX_IN_FLIGHT: Final = 24  # chunks. Of ANSWER_BYTES each they are under the 64 MiB unread at which our broker ends a connection
+_LEAST_IN_FLIGHT: Final = 2
 
 NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
 
@@ -323,20 +324,23 @@ class Cluster:
 
         reading = Reading(pull, chunks, filtered=not wanted.takes_all, fail_on_data_loss=fail_on_data_loss)
         window: deque[tuple[QueueRange, Future[Fetched]]] = deque()
-        depth, largest = 4, 0
+        ahead = 0  # messages that the window is to bring
         try:
             while True:
-                while len(window) < depth and (chunk := next(chunks, None)) is not None:
+                while len(window) < MAX_IN_FLIGHT and (len(window) < _LEAST_IN_FLIGHT or ahead * chunks.record_bytes < IN_FLIGHT_BYTES):
+                    if (chunk := next(chunks, None)) is None:
+                        break
                     window.append((chunk, self._start(reading.fetch(chunk))))
+                    ahead += len(chunk)
                 if not window:
                     return
                 chunk, answer = window.popleft()
+                ahead -= len(chunk)
                 answers, at = answer.result()
-                largest = max(largest, sum(len(body) for _, body in answers))
-                depth = max(2, min(MAX_IN_FLIGHT, IN_FLIGHT_BYTES // max(1, largest)))
                 if at < chunk.end:  # large messages: the rest comes before the next chunk
                     rest = QueueRange(chunk.queue, at, chunk.end)
                     window.appendleft((rest, self._start(reading.fetch(rest))))
+                    ahead += len(rest)
                 yield from answers
         finally:
             for _, answer in window:
@@ -349,6 +353,7 @@ class Cluster:
             queue_id=wanted.queue.queue_id,
             queue_offset=wanted.start,
             max_msg_nums=len(wanted),
+            max_msg_bytes=ANSWER_BYTES,
             sys_flag=PullSysFlag.SUBSCRIPTION,
             commit_offset=0,
             subscription=filtered.expression,

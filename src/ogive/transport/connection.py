@@ -6,7 +6,7 @@ import logging
 import os
 import ssl as tls
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
 from ogive.transport.deadlines import Deadlines
@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._last_words: str | None = None  # why the connection ends once the requests in flight are answered
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self.remote_address = "?"
+        self.peer: tuple[Any, ...] | None = None  # its socket address, as the system knows it
         self.closed = False
         self.leaving = False  # no new requests; closes when the last one is answered
         self.on_go_away: Callable[[Connection], None] | None = None
@@ -150,13 +151,24 @@ class Connection(asyncio.Protocol):
             call = self._calls.pop(opaque, None)
             if call is not None:
                 answer, started = call
-                if self._silent_since <= self.received_at < started:
-                    self._silent_since = started
+                self._count_silence(started)
                 waited = self._loop.time() - started
                 answer(RequestTimeout(f"no answer from {self.remote_address} within {waited:.1f} s", self.remote_address))
+        self._end_silence()
+        self._leave_when_done()
+
+    def doubt(self, since: float) -> None:
+        """A request that left at *since*, on another connection to the same peer, had no answer in time: as if it had been one of ours."""
+        self._count_silence(since)
+        self._end_silence()
+
+    def _count_silence(self, started: float) -> None:
+        if self._silent_since <= self.received_at < started:
+            self._silent_since = started
+
+    def _end_silence(self) -> None:
         if self._silent_since > self.received_at and self._loop.time() - self._silent_since >= self.limits.silence_s:
             self.abort(f"{self.remote_address} sent nothing while requests waited for their whole timeout")
-        self._leave_when_done()
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
@@ -233,6 +245,7 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self.limits.write_high_bytes)
         peer = transport.get_extra_info("peername")
         if peer:
+            self.peer = peer
             self.remote_address = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
 
     @property

@@ -29,13 +29,16 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
         """The frames that *data* completes, and what is wrong behind them (the frames before the fault are good)."""
+        frames: list[bytes] = []
         if self._pending:
             self._pending += data
             if len(self._pending) < self._needed:
                 return [], None
-            data = bytes(self._pending)
-            self._pending.clear()
-        frames: list[bytes] = []
+            pending, self._pending = memoryview(self._pending), bytearray()
+            if self._needed > 4:  # of a frame that came in many parts: one copy of its megabytes instead of two
+                frames.append(bytes(pending[4 : self._needed]))
+                pending = pending[self._needed :]
+            data = bytes(pending)
         at, end = 0, len(data)
         self._needed = 4
         while end - at >= 4:

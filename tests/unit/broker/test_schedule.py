@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.cold_reads import MAX_TRIES
-from ogive.broker.schedule import BATCH, MAX_WAIT_S, Schedule, delayed
+from ogive.broker.schedule import BATCH, Schedule, delayed
+from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ProtocolError, StoreBusy, StoreError
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig

@@ -10,7 +10,8 @@ import pytest
 
 from ogive.broker.replies import Rejected
 from ogive.broker.timer_progress import TimerProgressFile
-from ogive.broker.timers import BATCH, IN_FLIGHT, MAX_WAIT_S, Handle, Progress, Timers, read_handle, recall_handle, timed
+from ogive.broker.timers import BATCH, IN_FLIGHT, Handle, Progress, Timers, read_handle, recall_handle, timed
+from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
 from ogive.store.fs import OsFs

@@ -1,6 +1,7 @@
 """``ogive pipeline`` without Spark and without a broker: options, and what is refused."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import ogive
 from ogive import pipelines
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
-from ogive.errors import NoNameServer
+from ogive.errors import NoNameServer, NoRoute
 from ogive.pipelines import Stop, Summary
 from ogive.testing.fake_broker import FakeBroker
 
@@ -172,4 +173,65 @@ def test_a_topic_that_would_be_copied_into_itself_is_told_before_spark_starts(
 ) -> None:
     assert main(["pipeline", *command, "-n", "here:1"]) == 1
     assert said in capsys.readouterr().err
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["archive", "--topic", "T", "--to"], "--to"),
+        (["replay", "--from", "T", "--to", "U", "--state"], "--state"),
+        (["redrive", "billing", "--state"], "--state"),
+        (["mirror", "--topic", "T", "--target", "there:1", "--state"], "--state"),
+        (["trace-report", "--to"], "--to"),
+        (["reconcile", "T", "U", "--out"], "--out"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_spark_starts(
+    command: list[str], option: str, asked: dict[str, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["pipeline", *command, f"{tmp_path}/file/lake/page", "-n", "here:1"]) == 1
+    assert re.fullmatch(rf"ogive: {option} .*: {tmp_path}/file is a file, and a folder is expected\n", capsys.readouterr().err)
+    assert not asked
+
+
+def test_a_folder_that_is_not_ours_is_told_before_spark_starts(
+    asked: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root, who may run this, may write everywhere
+    assert main(["pipeline", "archive", "--topic", "T", "--to", f"{tmp_path}/lake", "-n", "here:1"]) == 1
+    assert capsys.readouterr().err == f"ogive: --to {tmp_path}/lake: this user may not write in {tmp_path}\n"
+    assert main(["pipeline", "trace-report", "--to", str(tmp_path), "-n", "here:1"]) == 1
+    assert "that is a folder, and a file is expected" in capsys.readouterr().err
+    assert not asked
+
+
+def test_the_progress_of_other_topics_is_told_before_spark_starts(
+    asked: dict[str, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "_checkpoint"
+    for folder, text in (("commits", "v1\n{}"), ("offsets", 'v1\n{}\n{"f":"x","q":{"T":{"broker-a":{"0":7}}},"v":1}')):
+        (checkpoint / folder).mkdir(parents=True)
+        (checkpoint / folder / "0").write_text(text)
+    for command in (
+        ["archive", "--to", str(tmp_path), "-n", "here:1", "--topic"],
+        ["mirror", "--state", str(checkpoint), "-n", "here:1", "--target", "there:1", "--topic"],
+    ):
+        assert main(["pipeline", *command, "U"]) == 1
+        assert "_checkpoint holds the progress of T: name the topics of the first run, or another folder" in capsys.readouterr().err
+        assert not asked
+        assert main(["pipeline", *command, "T"]) == 0
+        asked.clear()
+
+
+def test_a_group_without_dead_letters_needs_no_spark(
+    asked: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NoRoute("%DLQ%billing")
+
+    monkeypatch.setattr("ogive.cli.pipeline._ask", refuse)
+    assert main(["pipeline", "redrive", "billing", "--state", "s", "-n", "here:1"]) == 0
+    assert capsys.readouterr().out == "redrive: 0 read, 0 would be written\n  group billing has no dead letters\n"
     assert not asked

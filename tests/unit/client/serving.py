@@ -1,6 +1,7 @@
 """A scripted broker for code that blocks."""
 
 import asyncio
+import ssl as tls
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +10,13 @@ from ogive.testing.fake_broker import WAIT_S, FakeBroker
 
 
 @contextmanager
-def on_a_thread() -> Iterator[FakeBroker]:
+def on_a_thread(ssl: tls.SSLContext | None = None) -> Iterator[FakeBroker]:
     """A scripted broker on a loop and thread of its own; *Orders* has one queue."""
     ready, done = threading.Event(), threading.Event()
     made: list[FakeBroker] = []
 
     async def serve() -> None:
-        async with FakeBroker({"Orders": 1}) as fake:
+        async with FakeBroker({"Orders": 1}, ssl=ssl) as fake:
             made.append(fake)
             ready.set()
             await asyncio.to_thread(done.wait)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.config import ClientConfig
+from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, Silent, error, ok
@@ -453,14 +453,6 @@ def test_a_name_server_that_is_no_text_is_named(value: Any) -> None:
     """As ``os.environ.get`` gives it where nothing is set."""
     with pytest.raises(TypeError, match="name_server must be str"):
         ClientConfig(name_server=value)
-
-
-def test_a_client_that_is_configured_twice_is_refused() -> None:
-    """Else the address beside client= would count for nothing, and the messages would go elsewhere."""
-    with pytest.raises(InvalidOption, match=r"'10\.0\.0\.1:9876' stands beside client="):
-        ClientOwner("producer", "10.0.0.1:9876", ClientConfig())
-    with pytest.raises(TypeError, match=r"client must be an ogive\.ClientConfig, not dict"):
-        ClientOwner("producer", DEFAULT_NAME_SERVER, {"credentials": None})  # type: ignore[arg-type] # as an untyped program may
 
 
 def test_name_servers_are_split_and_get_the_usual_port() -> None:

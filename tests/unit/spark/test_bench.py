@@ -1,6 +1,10 @@
 """What bench.spark does around its measurements: it ends whatever happens, and writes nothing but its table."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,8 +47,8 @@ def test_a_figure_that_fails_costs_no_other(capsys: pytest.CaptureFixture[str]) 
     """But where it is the time of the whole run that is over."""
     book = bench.Book(minutes=14)
     book.begin("ogive")
-    assert not book.row("sink", lambda: 1 / 0)
-    assert book.row("batch", lambda: 7000.0)
+    assert not book.tried("sink", lambda: 1 / 0)
+    assert book.tried("batch", lambda: book.note("batch", 7000.0))
     assert bench.report(book) == "\n".join(
         [
             "| thousand rows/s | ogive | ogive to kafka |",
@@ -58,7 +62,7 @@ def test_a_figure_that_fails_costs_no_other(capsys: pytest.CaptureFixture[str]) 
     )
     assert "ZeroDivisionError" in capsys.readouterr().err
     with pytest.raises(bench.Over):
-        bench.Book(minutes=0).row("sink", lambda: bench.Book(minutes=0).timed("sink", threading.Event().wait))
+        bench.Book(minutes=0).tried("sink", lambda: bench.Book(minutes=0).timed("sink", threading.Event().wait))
 
 
 @pytest.mark.parametrize("broken", ["ogive", "Spark"])
@@ -86,6 +90,47 @@ def test_what_is_measured_is_printed_and_written_whatever_happens(
         "- ogive, everything else: no broker at all" if broken == "ogive" else "- apache, the rest: Spark does not answer any more"
     )
     assert text in capsys.readouterr().out
+
+
+IDLE: Any = SimpleNamespace(streams=SimpleNamespace(active=[]), sparkContext=SimpleNamespace(cancelAllJobs=lambda: None))
+"""A Spark session that has nothing to do."""
+
+
+def in_rounds(book: bench.Book, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, list[float]]) -> list[str]:
+    """Measure 100 rows of each peer in so many seconds, one after the other; whose turns it were."""
+    turns: list[str] = []
+
+    def timed(_: str, work: Callable[[], object]) -> float:
+        peer = str(work())
+        if peer not in seconds:
+            return 0.0  # ending what failed
+        turns.append(peer)
+        return seconds[peer].pop(0)
+
+    monkeypatch.setattr(book, "timed", timed)
+    for peer in seconds:
+        book.begin(peer)
+    bench.in_rounds(book, IDLE, "batch", dict.fromkeys(seconds, 100), {peer: partial(str, peer) for peer in seconds})
+    return turns
+
+
+def test_peers_are_measured_in_turns_and_the_first_round_is_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer that meets Spark cold would else have the worst figure."""
+    book = bench.Book(minutes=14)
+    turns = in_rounds(book, monkeypatch, {"ogive": [9.0, 1.0, 4.0, 2.0], "kafka": [5.0, 4.0, 4.0, 1.0]})
+    assert turns == ["ogive", "kafka"] * 4
+    assert book.figures == {"ogive": {"batch": 50.0}, "kafka": {"batch": 25.0}}
+
+
+def test_a_slow_peer_has_fewer_rounds_and_one_that_fails_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = bench.Book(minutes=14)
+    turns = in_rounds(book, monkeypatch, {"ogive": [15.0, 10.0], "kafka": [1.0], "apache": [1.0, 2.0, 2.0, 2.0]})
+    assert turns == ["ogive", "kafka", "apache", "ogive", "kafka", "apache", "apache", "apache"]
+    assert book.figures == {"ogive": {"batch": 10.0}, "kafka": {}, "apache": {"batch": 50.0}}
+    assert book.faults == ["kafka, batch: pop from empty list"]
+    assert "IndexError" in capsys.readouterr().err
 
 
 def test_a_table_of_rates_and_times() -> None:

@@ -29,6 +29,10 @@ def test_our_own_sentence_is_found_in_what_spark_says() -> None:
     text = "Job aborted\n  File x\nogive.errors.SendFailed: row 3 of partition 0 cannot be sent: too long\n\tat java.Thread"
     assert reason(text) == "row 3 of partition 0 cannot be sent: too long"
     assert reason("  [UNRESOLVED_COLUMN] no such column\n== SQL ==") == "[UNRESOLVED_COLUMN] no such column"
+    java = (
+        "An error occurred while calling o63.start.\n: org.apache.hadoop.fs.ParentNotDirectoryException: /file is not a directory\n\tat x"
+    )
+    assert reason(java) == "/file is not a directory"
     assert reason("") == "Spark failed without saying why"
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
+from ogive.errors import ConnectError
 from ogive.spark.metrics import MAX_ENDED, QueryMetrics
 
 
@@ -83,3 +84,19 @@ def test_another_path_is_not_found(metrics: QueryMetrics) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as missed:
         urllib.request.urlopen(f"http://{metrics.address}/")
     missed.value.close()
+
+
+def test_no_sample_is_there_twice(metrics: QueryMetrics) -> None:
+    """Prometheus refuses such a page: a query that was started again has the name of its last run, a self-join has its topic twice."""
+    metrics.progressed("run-1", progress())
+    metrics.ended("run-1", failed=True)
+    metrics.progressed("run-2", progress(sources=[*progress()["sources"], *progress()["sources"]]))
+    samples = [line.rpartition(" ")[0] for line in scrape(metrics).splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
+    assert 'ogive_spark_query_active{query="revenue"} 1' in scrape(metrics)
+
+
+def test_a_port_in_use_is_named(metrics: QueryMetrics) -> None:
+    port = int(metrics.address.rpartition(":")[2])
+    with pytest.raises(ConnectError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port="):
+        QueryMetrics(cast(SparkSession, Session()), port=port)

@@ -1,5 +1,6 @@
 """Which offsets a trigger reads and how they become partitions: nothing twice, nothing left out, queues whole and few tasks."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,7 +127,7 @@ def test_chunks_cover_ranges_in_order_whatever_the_broker_answers(wanted: list[Q
     pieces = []
     for chunk in chunks:
         pieces.append(chunk)
-        chunks.learn(len(chunk), min(answered, len(chunk)))
+        chunks.learn(len(chunk), min(answered, len(chunk)), 100 * min(answered, len(chunk)))
     cuts = iter(pieces)
     for item in wanted:
         at = item.start
@@ -143,7 +144,7 @@ def test_chunks_shrink_to_what_the_broker_gives() -> None:
     chunks = Chunks([QueueRange(QUEUES[0], 0, 10**6)])
     for _ in range(20):
         chunk = next(chunks)
-        chunks.learn(len(chunk), min(32, len(chunk)))
+        chunks.learn(len(chunk), min(32, len(chunk)), 3200)
     assert len(next(chunks)) == 32
 
 
@@ -152,6 +153,16 @@ def test_one_short_answer_changes_nothing() -> None:
     chunks = Chunks([QueueRange(QUEUES[0], 0, 10**6)])
     for _ in range(10):
         chunk = next(chunks)
-        chunks.learn(len(chunk), len(chunk))
-    chunks.learn(len(next(chunks)), 17)
+        chunks.learn(len(chunk), len(chunk), 100 * len(chunk))
+    chunks.learn(len(next(chunks)), 17, 1700)
     assert len(next(chunks)) == 4096
+
+
+@pytest.mark.parametrize(("record_bytes", "messages"), [(1, 4096), (1024, 1536), (1024 * 1024, 8)])
+def test_chunks_of_long_messages_are_shorter(record_bytes: int, messages: int) -> None:
+    """An answer of 2 MiB at most: so many of them are on their way that longer ones would be more than a broker keeps for a client."""
+    chunks = Chunks([QueueRange(QUEUES[0], 0, 10**6)])
+    for _ in range(10):
+        chunk = next(chunks)
+        chunks.learn(len(chunk), len(chunk), record_bytes * len(chunk))
+    assert len(next(chunks)) == messages

@@ -11,9 +11,9 @@ from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicN
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark.access import Access
 from ogive.spark.attempts import TopicInDoubt, ends, stored_keys
-from ogive.spark.ranges import QueueRange
+from ogive.spark.ranges import ANSWER_BYTES, QueueRange
 from ogive.spark.routes import DOUBTFUL, Patience
-from ogive.spark.rpc import EVERYTHING, Cluster
+from ogive.spark.rpc import EVERYTHING, IN_FLIGHT_BYTES, Cluster
 from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
 from ogive.wire.headers import PullMessageRequest
 
@@ -153,3 +153,24 @@ async def test_every_name_server_is_asked_before_a_topic_is_missing(monkeypatch:
     away(1, monkeypatch, TopicNotExist(17, "no route"))
     cluster = Cluster(Access(name_servers=("127.0.0.1:9876", "127.0.0.1:9877")), cast(Portal, None))
     assert await cluster.writable("Orders") == (QUEUE,)
+
+
+@pytest.mark.parametrize("record_bytes", [100, 1024, 20_000])
+def test_what_is_asked_for_ahead_of_who_decodes_it_is_bounded_in_bytes(record_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our broker cuts a client off that leaves 64 MiB unread, and all that was on its way is then read from the log once more."""
+    asked = 0
+
+    async def pull(_: str, part: QueueRange, *__: object) -> RawPull:
+        nonlocal asked
+        asked += record_bytes * len(part)
+        return RawPull(PullStatus.FOUND, part.end, 0, 10**9, 0, bytes(record_bytes * len(part)))
+
+    cluster = Cluster(Access(name_servers=("127.0.0.1:1",)), portal())
+    monkeypatch.setattr(cluster, "pull", pull)
+    rows = 200 * 1024 * 1024 // record_bytes
+    decoded = most = 0
+    for _, body in cluster.read([QueueRange(QUEUE, 0, rows)]):
+        decoded += len(body)
+        most = max(most, asked - decoded)
+    assert decoded == asked == rows * record_bytes
+    assert IN_FLIGHT_BYTES // 2 < most <= IN_FLIGHT_BYTES + 2 * ANSWER_BYTES

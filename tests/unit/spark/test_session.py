@@ -184,3 +184,15 @@ def test_a_command_keeps_the_start_of_spark_off_the_terminal_unless_spark_is_the
     os.environ["SPARK_CONF_DIR"] = "/etc/spark"
     quiet()
     assert LOGGING not in os.environ
+
+
+def test_a_command_tells_what_spark_raises_once() -> None:
+    """PySpark logs each of its exceptions as well, with the stack of Java in one line of JSON."""
+    hidden = "from ogive.spark.session import quiet; quiet(); from pyspark.logger import PySparkLogger"
+    said = "PySparkLogger.getLogger('SQLQueryContextLogger').exception('no such column', errorClass='UNRESOLVED_COLUMN')"
+    assert run_loud(f"{hidden}; {said}") == ""
+    assert "no such column" in run_loud(f"from pyspark.logger import PySparkLogger; {said}")
+
+
+def run_loud(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stderr

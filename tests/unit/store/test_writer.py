@@ -153,7 +153,8 @@ class Threaded:
         self.arrived = threading.Semaphore(0)
         self.work = self.recorded.work
         self.work._complete = self._complete
-        self.writer = WriterThread(self.work, 1 << 20, lambda: self.recorded.now)
+        self.sleeps = 0
+        self.writer = WriterThread(self.work, 1 << 20, lambda: self.recorded.now, lambda: self.sleeps)
         self.do(lambda: self.work._log.write([(0, b"")]))  # the first segment is open
 
     def _complete(self, groups: Sequence[Group], outcome: Outcome) -> None:
@@ -240,19 +241,30 @@ def test_owner_leaves_a_write_that_needs_more_than_memory_to_the_thread(threaded
     threaded.post(100, here=False)  # a new segment, and no zeros there
 
 
-def test_owner_leaves_writing_to_the_thread_for_a_while_after_a_write_that_took_long(
-    threaded: Threaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A system that makes writers wait for the disk must not stop the broker's loop with every write."""
+def post_slowly(threaded: Threaded, monkeypatch: pytest.MonkeyPatch, *, sleeps: int) -> None:
     pwrite = threaded.recorded.fs.pwrite
 
     def slow(handle: int, data: Any, offset: int) -> None:
         threaded.recorded.now += 0.2
+        threaded.sleeps += sleeps
         pwrite(handle, data, offset)
 
     with monkeypatch.context() as patch:
         patch.setattr(threaded.recorded.fs, "pwrite", slow)
         threaded.post(100, here=True)
+
+
+def test_owner_goes_on_writing_after_a_write_that_waited_for_a_processor(threaded: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens all the time where clients use up both cores."""
+    post_slowly(threaded, monkeypatch, sleeps=0)
+    threaded.post(100, here=True)
+
+
+def test_owner_leaves_writing_to_the_thread_for_a_while_after_a_write_that_slept_long(
+    threaded: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system that makes writers wait for the disk must not stop the broker's loop with every write."""
+    post_slowly(threaded, monkeypatch, sleeps=1)
     threaded.post(100, here=False)
     threaded.recorded.now += 4.0
     threaded.post(100, here=False)

@@ -23,7 +23,9 @@ import json
 import random
 import secrets
 import struct
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
@@ -40,7 +42,7 @@ from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import VERSION, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageResponse
-from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, offset_message_ids, raw_property
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, encode_properties, offset_message_ids, raw_property
 
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 
@@ -54,6 +56,8 @@ _MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """What a message that waits in one of these topics may grow by when it is delivered."""
 _LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
+_OWN_NAMES: Final = (PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER)
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
 _UNIQ_KEY_CHARS: Final = len(_UNIQ_KEY)
 
@@ -84,7 +88,7 @@ _SHORT: Final = _Names("b", "e", "f", "g", "h", "i", "j", "l", "c", "d", "k", "m
 
 def own_properties(region: str, cluster: str) -> str:
     """What is added to each message."""
-    return f"{PropertyName.MSG_REGION}\x01{region}\x02{PropertyName.TRACE_ON}\x01true\x02{PropertyName.CLUSTER}\x01{cluster}\x02"
+    return encode_properties(dict(zip(_OWN_NAMES, (region, "true", cluster), strict=True))).decode()
 
 
 def message_id_format(store_host: bytes) -> str:
@@ -140,7 +144,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         _put_batch(ctx, connection, command, draft, text)
         return
-    asked_queue, recall = queue_id, None
+    asked_queue, recall, properties = queue_id, None, _NONE
     key_at = text.find(_UNIQ_KEY)
     if (
         key_at < 0
@@ -152,7 +156,9 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         or "POP_CK\x01" in text
         or "CLUSTER\x01" in text  # has been through a broker before
     ):
-        topic, queue_id, text, key, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
+        topic, queue_id, properties, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
+        key = properties[PropertyName.UNIQ_KEY]
+        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties
     else:
         key_at += _UNIQ_KEY_CHARS
         key_end = text.find("\x02", key_at)
@@ -163,7 +169,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     )
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic != config.name:
-        _put_elsewhere(ctx, message, config.name, done)
+        _put_elsewhere(ctx, message, properties, config.name, done)
     elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
         ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
     else:
@@ -171,10 +177,10 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     ctx.sends_waiting += 1
 
 
-def _put_elsewhere(ctx: Context, message: NewMessage, topic: str, done: PutDone) -> None:
+def _put_elsewhere(ctx: Context, message: NewMessage, properties: Mapping[str, str], topic: str, done: PutDone) -> None:
     """A message that was sent to *topic*, not to the one it is stored in. Raises InvalidOption for one that could not leave it again."""
     if message.topic == HALF_TOPIC:
-        ctx.put_now((message,), ctx.transactions.accept(message, ctx.once_saved(done)))
+        ctx.put_now((message,), ctx.transactions.accept(message, properties, ctx.once_saved(done)))
         return
     if message.topic in _WAITING:
         check_delivery(ctx.store, message, topic, _WAITING[message.topic])
@@ -297,8 +303,8 @@ def encoded(text: str) -> bytes:
 
 def _redirect(
     ctx: Context, command: RemotingCommand, topic: str, queue_id: int, text: str, reconsume_times: int, names: _Names
-) -> tuple[str, int, str, str, str | None]:
-    """Topic, queue, properties as stored, unique key and recall handle of a message with special properties or for a retry topic."""
+) -> tuple[str, int, dict[str, str], str | None]:
+    """Topic, queue, properties without the broker's own, and recall handle of a message with special properties or for a retry topic."""
     properties = decode_properties(encoded(text))
     properties.pop("POP_CK", None)
     if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
@@ -307,9 +313,8 @@ def _redirect(
         properties[PropertyName.DELAY] = "-1"
     if PropertyName.UNIQ_KEY not in properties:
         properties[PropertyName.UNIQ_KEY] = secrets.token_hex(16).upper()
-    key = properties[PropertyName.UNIQ_KEY]
-    for entry in ctx.own_properties.split("\x02"):
-        properties.pop(entry.partition("\x01")[0], None)
+    for name in _OWN_NAMES:
+        properties.pop(name, None)
     if _is_transactional(properties, topic, reconsume_times):
         topic, queue_id = redirect_half(properties, topic, queue_id)
     else:
@@ -320,7 +325,7 @@ def _redirect(
     if topic == TIMER_TOPIC:
         ctx.timers.check_room()
         recall = recall_handle(properties, ctx.config.name)
-    return topic, queue_id, "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties, key, recall
+    return topic, queue_id, properties, recall
 
 
 def _is_transactional(properties: dict[str, str], topic: str, reconsume_times: int) -> bool:

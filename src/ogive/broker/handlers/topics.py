@@ -8,7 +8,6 @@ Behaviour
 - Deleting a topic removes its configuration, its queues and every group's offsets; its messages stay in the log, unseen. Deleting
   what is not there succeeds.
 - 21 answers by pages where the request asks for them (5.4 and later).
-
 - 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind.
 
 Differs from Java

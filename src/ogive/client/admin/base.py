@@ -8,11 +8,12 @@ from typing import Final, Self, TypeVar
 from ogive.client import api
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.namespace import Namespace
+from ogive.client.owner import ClientOwner
 from ogive.client.routes import MASTER_ID
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
-from ogive.model import MessageQueue, retry_topic
+from ogive.model import MessageQueue, reply_topic, retry_topic
 from ogive.wire.bodies import ClusterInfo, TopicRouteData
 
 AT_ONCE: Final = 32  # requests of one call that are on their way together
@@ -78,7 +79,7 @@ class AdminBase:
     async def _topic_kinds(self) -> dict[str, TopicKind]:
         """Every topic that the name server knows. Apache's brokers register the names of clusters and brokers as topics, too."""
         names, info = await self.client.ask_name_server(api.topic_list), await self.cluster_info()
-        own = {*info.brokers, *info.clusters, *(f"{name}_REPLY_TOPIC" for name in info.clusters)}
+        own = {*info.brokers, *info.clusters, *map(reply_topic, info.clusters)}
         return {name: "system" if name in own else topic_kind(name) for name in names}
 
     async def _route(self, topic: str) -> TopicRouteData:

@@ -35,6 +35,10 @@ from ogive.transport.tasks import every
 
 log = logging.getLogger(__name__)
 
+HAND_OVER_LOOK_S: Final = 0.01
+HAND_OVER_WAIT_S: Final = 0.1  # shorter than the pause of a member that takes a queue over
+EXPIRED_LEVEL: Final = 3  # delay level of messages that ran into the consume timeout
+
 Batch = tuple[ProcessQueue, list[MessageExt]]
 
 
@@ -42,6 +46,10 @@ class NotBegun(enum.Enum):
     """The queue was given up before the listener was called."""
 
     NOT_BEGUN = enum.auto()
+
+
+NOT_BEGUN: Final = NotBegun.NOT_BEGUN
+Result = Verdict | NotBegun
 
 
 @dataclass(slots=True)
@@ -53,14 +61,6 @@ class Tally:
     failed: int = 0
     calls: int = 0
     seconds: float = 0.0
-
-
-NOT_BEGUN: Final = NotBegun.NOT_BEGUN
-Result = Verdict | NotBegun
-
-HAND_OVER_LOOK_S = 0.01
-HAND_OVER_WAIT_S = 0.1  # shorter than the pause of a member that takes a queue over
-EXPIRED_LEVEL = 3  # delay level of messages that ran into the consume timeout
 
 
 class ConcurrentService:
@@ -83,11 +83,10 @@ class ConcurrentService:
             group,
             listener,
             config,
-            returned=self._returned,
+            returned=group.finish_message,
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
-
-        self._replier = Replier(group.calls, group.spawn, done=self._returned)
+        self._replier = Replier(group.calls, group.spawn, done=group.finish_message)
 
     def start(self) -> None:
         self._workers.start()
@@ -130,17 +129,17 @@ class ConcurrentService:
 
     def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
         tallies: defaultdict[ProcessQueue, Tally] = defaultdict(Tally)
-        for (process_queue, messages), failure, seconds in results:
-            if failure is NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
+        for (process_queue, messages), result, seconds in results:
+            if result is NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
                 continue
             tally = tallies[process_queue]
             tally.calls += 1
             tally.seconds += seconds
-            if isinstance(failure, Reply):
+            if isinstance(result, Reply):
                 tally.replied += 1
-                self._replier.give(process_queue, messages[0], failure)
-            elif isinstance(failure, Failure):
-                self._failed(process_queue, messages, failure, tally)
+                self._replier.give(process_queue, messages[0], result)
+            elif isinstance(result, Failure):
+                self._failed(process_queue, messages, result, tally)
             else:
                 tally.done += [message.queue_offset for message in messages]
         now = self._loop.time()
@@ -148,18 +147,13 @@ class ConcurrentService:
             self._group.statistics.of(process_queue.queue.topic).consumed(
                 now, tally.seconds, calls=tally.calls, done=len(tally.done) + tally.replied, failed=tally.failed
             )
-            if not process_queue.dropped:  # else its next owner counts, not we
-                self._group.finish(process_queue, tally.done)
+            self._group.finish(process_queue, tally.done)
 
     def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, tally: Tally) -> None:
         tally.done += [message.queue_offset for message in messages[: failure.done]]
         tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
             self._failed_messages.give(process_queue, message, failure.delay_level)
-
-    def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
-        if not process_queue.dropped:
-            self._group.finish(process_queue, (message.queue_offset,))
 
     async def expire(self) -> None:
         """Send back what has run for too long."""

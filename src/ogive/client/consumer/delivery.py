@@ -108,9 +108,8 @@ class DeliveryService:
         self._thread = threading.get_ident()
         self._ready: deque[tuple[ProcessQueue, MessageExt]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._out: dict[
-            tuple[ProcessQueue, int], tuple[float, MessageExt, Any]
-        ] = {}  # handed out, no verdict: since when; for the observer
+        # Handed out, and without a verdict, by queue and offset: since when, the message, and what the observer made of its beginning.
+        self._out: dict[tuple[ProcessQueue, int], tuple[float, MessageExt, Any]] = {}
         self._all_settled: asyncio.Future[None] | None = None
         self._closed = False
         self._expiry: asyncio.Task[Any] | None = None
@@ -119,7 +118,7 @@ class DeliveryService:
             group,
             listener,
             config,
-            returned=self._returned,
+            returned=group.finish_message,
             redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
         )
 
@@ -200,17 +199,12 @@ class DeliveryService:
         self._group.statistics.of(message.queue.topic).consumed(now, now - out[0], calls=1, done=done, failed=not done)
         if self._group.observer is not None:
             self._group.observer.ended(out[2], [message], CallEnd.SUCCESS if verdict is None else CallEnd.LATER)
-        if not process_queue.dropped:
-            if verdict is None:
-                self._group.finish(process_queue, (message.queue_offset,))
-            else:
-                self._failed_messages.give(process_queue, message, verdict.delay_level)
+        if verdict is None:
+            self._group.finish_message(process_queue, message)
+        elif not process_queue.dropped:
+            self._failed_messages.give(process_queue, message, verdict.delay_level)
         if not self._out and self._all_settled is not None and not self._all_settled.done():
             self._all_settled.set_result(None)
-
-    def _returned(self, process_queue: ProcessQueue, message: MessageExt) -> None:
-        if not process_queue.dropped:
-            self._group.finish(process_queue, (message.queue_offset,))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._waiting:

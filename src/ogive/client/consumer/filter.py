@@ -43,6 +43,3 @@ def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Se
 def _compiled(sql: str) -> Callable[[MessageExt], bool]:
     matches = compile_expression(sql).matches
     return lambda message: matches(message.properties)
-
-
-__all__ = ["select", "subscription", "validate_filter"]

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.client.trace import ConsumeObserver
 from ogive.model import MessageExt, MessageQueue
+from ogive.transport.tasks import every
 
 
 @dataclass(slots=True, eq=False)
@@ -36,12 +39,33 @@ class Group:
         """Background work that ends with the client; a bug in it stops the client, loudly."""
         return self.instance.spawn(work, f"{self.name}: {name}")
 
+    def every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
+        return self.spawn(every(period_s, job, name=f"{name} of {self.name}", first_after_s=period_s), name)
+
+    def keep_progress(self, config: ConsumerConfig) -> list[asyncio.Task[Any]]:
+        """The jobs that bring the progress of the held queues to its record."""
+        return [
+            self.every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
+            self.every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
+        ]
+
+    async def _persist(self, *, again: bool) -> None:
+        await self.store.persist(list(self.held), again=again)
+
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
-        """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message."""
+        """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message.
+
+        Of a queue that was dropped nothing counts any more: whoever has it now, another member or this one anew, goes by its own results.
+        """
+        if process_queue.dropped:
+            return
         process_queue.consumed_at_ms = time.time_ns() // 1_000_000
         safe_offset = process_queue.ack(offsets)
         if self.auto_commit:
             self.store.update(process_queue.queue, safe_offset)
+
+    def finish_message(self, process_queue: ProcessQueue, message: MessageExt) -> None:
+        self.finish(process_queue, (message.queue_offset,))
 
 
 class ConsumeService(Protocol):

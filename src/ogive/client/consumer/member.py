@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from ogive.client.consumer.announce import Announcer, OnChange
@@ -31,7 +30,7 @@ from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_fr
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
-from ogive.transport.tasks import cancel_all, every
+from ogive.transport.tasks import cancel_all
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.compression import decompress
 from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
@@ -97,7 +96,7 @@ class Member:
             group,
             listeners[0],
             config,
-            returned=lambda process_queue, message: group.finish(process_queue, (message.queue_offset,)),
+            returned=group.finish_message,
             redeliver=lambda process_queue, message: self._reject(process_queue, [message]),
         )
         self._locks = self._orderly and not self._broadcast
@@ -134,12 +133,9 @@ class Member:
             service.start()
         await group.instance.heartbeat_now()
         self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
-        self._persisting = [
-            self._every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
-            self._every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
-        ]
+        self._persisting = group.keep_progress(config)
         if self._locks:
-            self._jobs.append(self._every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks"))
+            self._jobs.append(group.every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks"))
         self._rebalancer.soon()
 
     async def stop(self, caller: object = None) -> None:
@@ -281,9 +277,6 @@ class Member:
             return RemoteOffsetStore(calls)
         return LocalOffsetStore(offsets_path(self._config.offsets_dir, local_ip(), instance.config.instance_name, self.group))
 
-    def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
-        return self._context.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
-
     async def _find_route(self, topic: str) -> None:
         try:
             await self._context.instance.route(topic)
@@ -297,9 +290,6 @@ class Member:
 
     async def _go_to(self, process_queue: ProcessQueue, offset: int) -> None:
         await self._rebalancer.go_to(process_queue, offset)
-
-    async def _persist(self, *, again: bool) -> None:
-        await self._context.store.persist(list(self._context.held), again=again)
 
     async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
         return all(await asyncio.gather(*(service.quiet(process_queue, timeout_s) for service in self._services.values())))

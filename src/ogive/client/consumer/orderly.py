@@ -19,7 +19,7 @@ Differs from Java
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -126,30 +126,29 @@ class OrderlyService:
     # --- in the workers ----------------------------------------------------------------------------------------------
 
     def _run(self, turn: Turn) -> TurnResult:
-        process_queue, messages = turn
-        listener, size, tally = self._listener, self._batch, TurnTally()
-        slice_ends = time.monotonic() + TURN_S
-        while tally.done < len(messages) and self._may_call(process_queue):
-            batch = messages[tally.done : tally.done + size]
-            end = tally.take(call(listener, batch, self._group.observer), len(batch))
+        tally = TurnTally()
+        for batch in self._batches(turn, tally):
+            end = tally.take(call(self._listener, batch, self._group.observer), len(batch))
             if end is not None:
                 return end
-            if time.monotonic() > slice_ends:
-                break
         return tally.result()
 
     async def _run_async(self, turn: Turn) -> TurnResult:
-        process_queue, messages = turn
-        listener, size, tally = self._listener, self._batch, TurnTally()
-        slice_ends = time.monotonic() + TURN_S
-        while tally.done < len(messages) and self._may_call(process_queue):
-            batch = messages[tally.done : tally.done + size]
-            end = tally.take(await call_async(listener, batch, self._group.observer), len(batch))
+        tally = TurnTally()
+        for batch in self._batches(turn, tally):
+            end = tally.take(await call_async(self._listener, batch, self._group.observer), len(batch))
             if end is not None:
                 return end
-            if time.monotonic() > slice_ends:
-                break
         return tally.result()
+
+    def _batches(self, turn: Turn, tally: TurnTally) -> Iterator[list[MessageExt]]:
+        """What stands behind the *tally*, batch by batch, as long as the queue is ours and the time slice lasts."""
+        process_queue, messages = turn
+        slice_ends = time.monotonic() + TURN_S
+        while tally.done < len(messages) and self._may_call(process_queue):
+            yield messages[tally.done : tally.done + self._batch]
+            if time.monotonic() > slice_ends:
+                return
 
     def _may_call(self, process_queue: ProcessQueue) -> bool:
         return process_queue.active and not self._stopping and time.monotonic() < process_queue.leased_until
@@ -176,7 +175,7 @@ class OrderlyService:
                 failed = messages[done : result.done + self._batch]
             self._group.statistics.of(process_queue.queue.topic).consumed(now, seconds, calls=calls, done=done, failed=len(failed))
             finished, process_queue.taken = self._settle(process_queue.taken, len(messages), done, result)
-            if finished and not process_queue.dropped:
+            if finished:
                 self._group.finish(process_queue, [message.queue_offset for message in finished])
             if result.rolled_back and process_queue.state is QueueState.ACTIVE and not self._stopping:
                 self._pause(process_queue, None)
@@ -212,8 +211,7 @@ class OrderlyService:
         for message in failed:
             gives_up = failure.delay_level < 0 or message.reconsume_times >= limit
             if gives_up and await self._to_dead_letters(message, limit):
-                if not process_queue.dropped:
-                    self._group.finish(process_queue, (message.queue_offset,))
+                self._group.finish_message(process_queue, message)
                 continue
             process_queue.replace(replace(message, reconsume_times=message.reconsume_times + 1))
             waits = True

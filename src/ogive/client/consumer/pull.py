@@ -14,8 +14,9 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import select, subscription, validate_filter
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.wired import wired_on_change
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, validate_start
+from ogive.client.owner import ClientOwner
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullResult
 
@@ -255,6 +256,3 @@ class PullConsumer:
         calls = self._running().calls
         await calls.queues(queue.topic)
         return calls
-
-
-__all__ = ["PullConsumer"]

@@ -23,9 +23,8 @@ Differs from Java
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ogive.client.consumer.announce import OnChange
@@ -44,7 +43,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption, NoRoute
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, validate_group, validate_topic
-from ogive.transport.tasks import cancel_all, every
+from ogive.transport.tasks import cancel_all
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.running_info import ConsumerRunningInfo
 
@@ -119,10 +118,7 @@ class PullMember:
         """Join the group, if topics are named. Raises NoNameServer. A topic that does not exist yet is waited for."""
         group, config = self._group, self._config
         if group.auto_commit:
-            self._persisting = [
-                self._every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
-                self._every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
-            ]
+            self._persisting = group.keep_progress(config)
         if not self._settings.topics:
             return
         for topic in self._settings.topics:
@@ -321,12 +317,6 @@ class PullMember:
             return None
         await self.calls.queues(queue.topic)
         return await self.calls.query_offset(queue, zero_if_young=False)
-
-    async def _persist(self, *, again: bool) -> None:
-        await self._store.persist(list(self._group.held), again=again)
-
-    def _every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
-        return self._group.spawn(every(period_s, job, name=f"{name} of {self.group}", first_after_s=period_s), name)
 
     # --- what the client asks ----------------------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ from ogive.client.consumer.delivery import DeliveryService, IncomingMessage, no_
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.member import Member, check_one_group
 from ogive.client.consumer.orderly import OrderlyService
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
+from ogive.client.owner import ClientOwner
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageQueue
 
@@ -308,6 +309,3 @@ async def _serve(consumer: PushConsumer) -> None:
             task.cancel()
         for task in done:
             task.result()
-
-
-__all__ = ["PushConsumer", "run"]

@@ -64,7 +64,7 @@ class Drop:
 
 
 class SendBack:
-    """One per listener. *returned* is called when a broker has taken the message, *stranded* when none would for now."""
+    """One per listener. *returned* is called when a broker has taken the message, *redeliver* a while after none would."""
 
     def __init__(
         self,

@@ -84,8 +84,9 @@ async def test_a_half_message_waits_where_no_consumer_looks(client: RawClient) -
     assert (half["queueId"], half["queueOffset"], half["msgId"]) == ("2", "0", message.offset_id)
 
 
-async def test_a_commit_is_answered_when_the_message_is_there(client: RawClient) -> None:
-    half = await send_half(client)
+@pytest.mark.parametrize("own", [{}, {"REAL_TOPIC": "elsewhere", "zone": "a"}], ids=["plain", "with the broker's names"])
+async def test_a_commit_is_answered_when_the_message_is_there(client: RawClient, own: dict[str, Any]) -> None:
+    half = await send_half(client, **own)
     assert (await end(client, half)).code == ResponseCode.SUCCESS
     [message] = await stored(client, "T", 2)
     [waiting] = await stored(client, HALF_TOPIC)

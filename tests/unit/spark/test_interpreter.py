@@ -1,0 +1,76 @@
+"""The interpreter of Spark's Python processes: the driver's own, with nothing before its packages that is compiled each time."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+from ogive.spark.interpreter import find_python
+
+HOME = Path(pyspark.__file__).parent
+SAYS = "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:], sys.executable, sep='|')"
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")})
+
+
+def run(environment: Mapping[str, str], *arguments: str) -> str:
+    command = [os.environ["PYSPARK_PYTHON"], *arguments]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+def test_what_spark_puts_before_the_installed_packages_is_left_out_and_all_else_stays() -> None:
+    find_python(local=True)
+    path = os.pathsep.join((f"{HOME}/python/lib/pyspark.zip", "/one", f"{HOME}/jars/spark-core.jar", f"{HOME}-mine", "/two *"))
+    assert run({"PYTHONPATH": path}, "-c", SAYS, "a b") == f"/one:{HOME}-mine:/two *|a b|{sys.executable}"
+
+
+def test_workers_take_pyspark_from_where_its_bytecode_is() -> None:
+    find_python(local=True)
+    zipped = {"PYTHONPATH": f"{HOME}/python/lib/pyspark.zip"}
+    assert run(zipped, "-c", "import pyspark; print(pyspark.__file__)") == pyspark.__file__
+
+
+FORK = """
+import os, sys
+from ogive.spark.interpreter import find_python
+find_python(local=True)
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+print(os.environ["PYSPARK_PYTHON"], os.path.exists(os.environ["PYSPARK_PYTHON"]))
+"""
+
+
+def test_the_process_that_made_it_takes_it_away_and_no_forked_child() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], env=os.environ, capture_output=True, text=True, timeout=60, check=True)
+    made, was_there = done.stdout.split()
+    assert was_there == "True"
+    assert not Path(made).parent.exists()
+
+
+def test_an_interpreter_that_the_user_names_is_used() -> None:
+    os.environ["PYSPARK_PYTHON"] = "python3.12"
+    find_python(local=True)
+    assert os.environ["PYSPARK_PYTHON"] == "python3.12"
+
+
+def test_other_machines_are_told_a_path_that_they_can_have() -> None:
+    find_python(local=False)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_the_pyspark_of_a_spark_that_is_not_a_package_is_left_alone() -> None:
+    os.environ["SPARK_HOME"] = "/opt/spark"
+    find_python(local=True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
