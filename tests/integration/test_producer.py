@@ -1,6 +1,7 @@
 """Sending to a real broker, ours or Apache's: what was acknowledged can be read back, as it was and in its order."""
 
 import asyncio
+import time
 from collections import defaultdict
 
 import pytest
@@ -11,6 +12,8 @@ from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.errors import NoRoute
 from ogive.model import MessageExt, MessageQueue, PullStatus, SendStatus
+from ogive.transport.line import Line
+from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import CompressionType
 from ogive.wire.headers import PullMessageRequest
 from tests.peers import Flavour, RunningBroker
@@ -64,6 +67,39 @@ async def test_a_message_is_read_back_as_it_was_sent(broker: RunningBroker, topi
     assert (message.id, message.offset_id, message.queue_offset) == (sent.id, sent.offset_id, sent.queue_offset)
     assert (message.queue, sent.status) == (sent.queue, SendStatus.SEND_OK)
     assert abs(message.stored_at.timestamp() - message.born_at.timestamp()) < 60
+
+
+async def test_blocking_sends_past_the_loop_are_stored_like_any_other(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after another they go out from the thread that sends, on a connection of their own."""
+    past_the_loop = 0
+    ask = Line.ask
+
+    def count(line: Line, opaque: int, frame: bytes, timeout_s: float) -> RemotingCommand:
+        nonlocal past_the_loop
+        past_the_loop += 1
+        return ask(line, opaque, frame, timeout_s)
+
+    def send() -> list[ogive.SendResult]:
+        results: list[ogive.SendResult] = []
+        give_up = time.monotonic() + 60
+        with ogive.Producer(broker.name_server) as producer:
+            while past_the_loop < 50:
+                assert time.monotonic() < give_up
+                results.append(producer.send(topic, b"%d" % len(results), tag="paid", properties={"größe": "XL €"}))
+        return results
+
+    monkeypatch.setattr(Line, "ask", count)
+    results = await asyncio.to_thread(send)
+    async with aio.Producer(broker.name_server) as producer:
+        stored = await read_all(producer.client, topic, len(results))
+    found = {(m.id, m.offset_id, m.queue, m.queue_offset): m for rows in stored.values() for m in rows}
+    messages = [found.pop((r.id, r.offset_id, r.queue, r.queue_offset)) for r in results]
+    assert not found
+    assert [message.body for message in messages] == [b"%d" % i for i in range(len(results))]
+    assert {(message.tag, message.properties["größe"]) for message in messages} == {("paid", "XL €")}
+    assert all(stored.values())
 
 
 async def test_bodies_of_every_length_arrive_whole(broker: RunningBroker, topic: str) -> None:
