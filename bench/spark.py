@@ -494,7 +494,8 @@ def first_rows(answers: Iterator[tuple[QueueRange, bytes]], rows: int) -> Iterat
 
 def decode_all(decoder: RecordDecoder, answers: list[tuple[QueueRange, bytes]]) -> None:
     for covered, body in answers:
-        decoder.decode(body, covered.queue)
+        for _ in decoder.batches(body, covered.queue):
+            pass
 
 
 def table(figures: dict[str, Figures]) -> str:

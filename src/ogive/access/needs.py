@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ogive.access.decision import Need
 from ogive.errors import ProtocolError
-from ogive.model import RETRY_PREFIX, reply_topic
+from ogive.model import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
 from ogive.wire.bodies import HeartbeatData, LockBatchBody, loads_object
 from ogive.wire.bodies.access import ANY, SUPER, USER_SUBJECT, User
 from ogive.wire.codes import RequestCode as C
@@ -28,7 +28,6 @@ TOPIC, GROUP, CLUSTER = "Topic", "Group", "Cluster"
 
 SUPER_ONLY: Final = Need("", "a super user", ("everything",))
 """No policy can give it."""
-AUTO_CREATE_TOPIC: Final = "TBW102"
 MAX_BODY_BYTES: Final = 1024 * 1024  # of what is read to learn whom a request is about
 
 

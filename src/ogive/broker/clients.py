@@ -9,7 +9,7 @@ from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, t
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import ConsumerData, SubscriptionData
+from ogive.wire.bodies import SQL92, ConsumerData, SubscriptionData
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class ConsumerGroup:
 
 def filter_of(data: SubscriptionData) -> tuple[Wanted, str]:
     """What a heartbeat's subscription wants, and why nobody can tell: Java keeps a bad one too, and answers its pulls with an error."""
-    if data.expression_type != "SQL92":
+    if data.expression_type != SQL92:
         return tag_codes(data), ""
     try:
         return compiled(data.expression), ""

@@ -21,15 +21,15 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
 
     One that needs what only the disk has is carried out again when that has been read: handlers change nothing before they have read.
     """
-    route, wait = ROUTES.get(command.code), tries >= MAX_TRIES
+    route = ROUTES.get(command.code)
     try:
         if ctx.guard is not None:
-            with nullcontext() if wait else ctx.store.without_waiting():  # it may ask whose message stands at a place of the log
+            with ctx.store.without_waiting():  # it may ask whose message stands at a place of the log
                 ctx.guard.check(command, connection.remote_address)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route:
-            _serve(ctx, connection, command, route, wait=wait)
+            _serve(ctx, connection, command, route)
         else:
             raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
     except OgiveError as exc:
@@ -53,12 +53,13 @@ async def _again(ctx: Context, connection: Connection, command: RemotingCommand,
     except StoreError as exc:
         refuse(connection, command, exc)
     else:
-        dispatch(ctx, connection, command, tries)
+        with ctx.store.waiting() if tries >= MAX_TRIES else nullcontext():
+            dispatch(ctx, connection, command, tries)
 
 
-def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any], *, wait: bool) -> None:
+def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> None:
     header = decode_header(route.header, command.ext_fields)
-    with nullcontext() if wait else ctx.store.without_waiting():
+    with ctx.store.without_waiting():
         answer = route.handle(ctx, connection, header, command.body)
     if isinstance(answer, RemotingCommand):
         reply(connection, command, answer)

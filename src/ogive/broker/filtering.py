@@ -14,7 +14,7 @@ from ogive.broker.replies import Rejected
 from ogive.errors import InvalidExpression, ProtocolError, ResponseCode
 from ogive.sql92 import MAX_CHARACTERS, Expression, compile_expression
 from ogive.store.model import GetResult, GetStatus
-from ogive.wire.bodies import SubscriptionData
+from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.message import decode_properties, stored_properties
 
 Wanted = frozenset[int] | Expression | None
@@ -34,7 +34,7 @@ def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
     """Whether it is SQL92. Raises Rejected for any that is not served; *sql*: enablePropertyFilter."""
     if expression_type in (None, "", "TAG"):
         return False
-    if expression_type != "SQL92":
+    if expression_type != SQL92:
         raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"a filter of type {expression_type[:40]} is not known: TAG and SQL92 are")
     if not sql:
         raise Rejected(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92")

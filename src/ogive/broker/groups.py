@@ -11,7 +11,7 @@ from typing import Any, Final
 from ogive.broker.config_table import ConfigTable, read_configs
 from ogive.broker.saving import Render
 from ogive.errors import InvalidOption
-from ogive.model import TOOLS_GROUP, validate_group
+from ogive.model import TOOLS_GROUP, TRANSACTION_GROUP, validate_group
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import SubscriptionGroupConfig
 
@@ -25,7 +25,7 @@ BUILT_IN: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 MAX_RETRY_QUEUES: Final = 1024
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.cli.connect import client_config, place, spark_options
+from ogive.cli.run_options import ON_SPARK
 from ogive.cli.targets import load_listeners
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import run as serve
@@ -19,6 +20,9 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 def run(options: argparse.Namespace) -> int:
     """Find the listeners, say which, and run them. 0 after SIGTERM or Ctrl-C."""
+    only = [f"--{name.replace('_', '-')}" for name, default in ON_SPARK.items() if getattr(options, name) != default]
+    if only and options.engine != "spark":
+        raise InvalidOption(f"{', '.join(only)}: only with --engine spark")
     listeners = load_listeners(options.targets)
     logging.basicConfig(  # behind the import: an application that sets up logging of its own keeps it
         level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr

@@ -1,8 +1,12 @@
 """The options of what keeps running: ``ogive up``, ``run`` and ``demo``."""
 
 import os
+from typing import Any, Final
 
 from ogive.cli.options import Commands, add_cluster, add_command
+
+ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "checkpoint": "ogive-checkpoint", "once": False, "py_files": []}
+"""What only ``--engine spark`` knows, with its defaults."""
 
 
 def up(commands: Commands) -> None:
@@ -131,22 +135,12 @@ def run(commands: Commands) -> None:
         help="local: in this process (default); spark: on a Spark job's executors",
     )
     spark = command.add_argument_group("with --engine spark")
-    spark.add_argument("--master", default="local[*,4]", help="Spark's master (default: local[*,4], this machine, each task tried 4 times)")
-    spark.add_argument("--memory", default="1g", help="heap of Spark's driver (default: 1g)")
-    spark.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        default="ogive-checkpoint",
-        help="keeps the progress over restarts (default: ./ogive-checkpoint)",
-    )
+    spark.add_argument("--master", help="Spark's master (default: local[*,4], this machine, each task tried 4 times)")
+    spark.add_argument("--memory", help="heap of Spark's driver (default: 1g)")
+    spark.add_argument("--checkpoint", metavar="DIR", help="keeps the progress over restarts (default: ./ogive-checkpoint)")
     spark.add_argument("--once", action="store_true", help="end when everything is consumed that was there at the start")
-    spark.add_argument(
-        "--py-files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="send this module to the executors; may be given several times",
-    )
+    spark.add_argument("--py-files", action="append", metavar="FILE", help="send this module to the executors; may be given several times")
+    command.set_defaults(**ON_SPARK)
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
     add_cluster(command)
 

@@ -43,8 +43,9 @@ from ogive.wire.bodies import (
 from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.compression import MAX_INFLATED_BYTES
 from ogive.wire.headers import Header, decode_header, encode_header
-from ogive.wire.message import DamagedMessage, NoRecord, decode_messages
+from ogive.wire.message import DamagedMessage, NoRecord, decode_messages, decode_some
 from ogive.wire.running_info import ConsumerRunningInfo
 
 R = TypeVar("R", bound=Header)
@@ -379,10 +380,14 @@ async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequ
 async def pull_message(
     pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, broker_name: str, timeout_s: float = PULL_TIMEOUT_S
 ) -> PullResult:
-    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage and NoRecord, too."""
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage and NoRecord, too.
+
+    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull.
+    """
     raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
+    body = raw.body if raw.status is PullStatus.FOUND else b""
     try:
-        messages = tuple(decode_messages(raw.body, broker_name)) if raw.status is PullStatus.FOUND else ()
+        messages, end = decode_some(body, broker_name, max_inflated_bytes=MAX_INFLATED_BYTES)
     except DamagedMessage as exc:
         exc.next_offset = raw.next_offset
         raise
@@ -390,7 +395,8 @@ async def pull_message(
         place = f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at {header.queue_offset}"
         behind = f"{len(exc.intact)} messages and then bytes" if exc.intact else "bytes"
         raise NoRecord(f"{place} with {behind} that are no message: {exc}", exc.intact) from None
-    return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages, raw.suggested_broker_id)
+    next_offset = raw.next_offset if end == len(body) else messages[-1].queue_offset + 1
+    return PullResult(raw.status, next_offset, raw.min_offset, raw.max_offset, tuple(messages), raw.suggested_broker_id)
 
 
 async def query_consumer_offset(

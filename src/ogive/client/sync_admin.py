@@ -23,10 +23,10 @@ from ogive.client.admin.records import (
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.sync import Facade
-from ogive.model import DelayLevels, MessageExt, MessageQueue, SendResult
+from ogive.model import TRACE_TOPIC, DelayLevels, MessageExt, MessageQueue, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection, TopicRouteData
 from ogive.wire.running_info import ConsumerRunningInfo
-from ogive.wire.trace import TRACE_TOPIC, TraceRecord
+from ogive.wire.trace import TraceRecord
 
 
 class Admin(Facade):

@@ -15,7 +15,6 @@ Differs from Java
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from ogive.client import api
 from ogive.client.config import ProducerConfig
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.instance import ClientInstance
+from ogive.client.listener import is_async
 from ogive.client.outgoing import Outgoing
 from ogive.client.publish import Publisher
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
@@ -174,7 +174,7 @@ class CheckService:
 
     def _make_workers(self) -> Workers[_Question]:
         name, count = f"check {self._config.group}", self._config.check_threads
-        if _is_async(self._check):
+        if is_async(self._check):
             return LoopWorkers(self._decide_async, self._answer, count=count, name=name)
         return ThreadWorkers(self._decide, self._answer, count=count, name=name)
 
@@ -237,7 +237,3 @@ class CheckService:
         self._client.remove_check(self._config.group, self.asked)
         if self._workers is not None:
             await self._workers.stop(self._config.send_timeout_s)
-
-
-def _is_async(check: Check) -> bool:
-    return inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(getattr(check, "__call__", None))  # noqa: B004

@@ -13,11 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ogive.model import PropertyName
+from ogive.model import TRACE_TOPIC, PropertyName
 from ogive.pipelines.page import page
 from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
-from ogive.wire.trace import TRACE_TOPIC
 
 LEVELS: Final = (0.5, 0.95, 0.99)
 PLACE: Final = "topic STRING, brokerName STRING, queueId INT, properties MAP<STRING,STRING>"

@@ -37,6 +37,9 @@ _SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
 _FIXED_WORDS: Final = _FIXED_BYTES // 4
 _SMALLEST: Final = _FIXED_BYTES + 3  # without body, topic and properties
+MAX_BATCH_BYTES: Final = (
+    64 * 1024 * 1024
+)  # of bodies and properties that had to be rewritten: a few MiB of compressed ones may be thousands
 _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 
 _INNER_BATCH: Final = 0xC0  # protocol 03, section 6
@@ -83,12 +86,15 @@ class RecordDecoder:
         self._sql = sql
         self._wants_properties = tags is not None or sql is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
 
-    def decode(self, records: bytes, queue: MessageQueue) -> pa.RecordBatch:
-        """The messages in *records*: stored messages of *queue*, back to back.
+    def batches(self, records: bytes, queue: MessageQueue) -> Iterator[pa.RecordBatch]:
+        """The messages in *records*: stored messages of *queue*, back to back. One batch, unless compressed bodies become too long for it.
 
         Raises ProtocolError for damaged records, and for bodies in a compression that cannot be read.
         """
-        records, positions, odd = _in_plain_form(records)
+        for plain, positions, odd in _in_plain_form(records):
+            yield self._batch(plain, positions, odd, queue)
+
+    def _batch(self, records: bytes, positions: "array[int]", odd: Sequence[StoredMessage] | None, queue: MessageQueue) -> pa.RecordBatch:
         parts = _cut(pa.binary(), pa.py_buffer(records), positions)
         words = _words(_every(parts, 0, _PARTS))
         count = len(positions) // _PARTS
@@ -125,20 +131,25 @@ class RecordDecoder:
 
 def queue_offsets(records: bytes) -> "array[int]":
     """Of all messages in *records*, back to back. Raises ProtocolError."""
-    plain, positions, _ = _in_plain_form(records)
-    return array("q", (int.from_bytes(plain[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8]) for at in positions[:-1:_PARTS]))
+    positions = _positions(records)
+    if positions is None:
+        return array("q", [record.queue_offset for record in _stored(records)])
+    return array("q", (int.from_bytes(records[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8]) for at in positions[:-1:_PARTS]))
 
 
-def _in_plain_form(records: bytes) -> "tuple[bytes, array[int], list[StoredMessage] | None]":
+def _in_plain_form(records: bytes) -> "Iterator[tuple[bytes, array[int], list[StoredMessage] | None]]":
     """The records, the positions in them, and, where they had to be rewritten, the records as they were."""
     positions = _positions(records)
     if positions is not None:
-        return records, positions, None
+        yield records, positions, None
+        return
     odd = _stored(records)
-    records = _rewrite(odd)
-    positions = _positions(records)
-    assert positions is not None  # _rewrite() writes no other form
-    return records, positions, odd
+    while odd:
+        plain, count = _rewrite(odd)
+        positions = _positions(plain)
+        assert positions is not None  # _rewrite() writes no other form
+        yield plain, positions, odd[:count]
+        odd = odd[count:]
 
 
 def _positions(records: bytes) -> "array[int] | None":
@@ -215,10 +226,16 @@ def _stored(records: bytes) -> list[StoredMessage]:
     return found
 
 
-def _rewrite(records: Iterable[StoredMessage]) -> bytes:
-    """The same messages in the plain form: inflated, without topic, hosts and flags."""
+def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, int]:
+    """The first of these messages in the plain form: inflated, without topic, hosts and flags; and how many that are.
+
+    Up to MAX_BATCH_BYTES, and one more.
+    """
     parts: list[bytes] = []
+    count = size = 0
     for record in records:
+        if size > MAX_BATCH_BYTES:
+            break
         body = decompress(record.body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else record.body
         fixed = RECORD_V4.pack(
             _FIXED_BYTES + len(body) + 3 + len(record.properties),
@@ -238,7 +255,9 @@ def _rewrite(records: Iterable[StoredMessage]) -> bytes:
             len(body),
         )
         parts += (fixed, body, b"\0", len(record.properties).to_bytes(2), record.properties)
-    return b"".join(parts)
+        count += 1
+        size += len(body) + len(record.properties)
+    return b"".join(parts), count
 
 
 # --- Arrow -----------------------------------------------------------------------------------------------------------

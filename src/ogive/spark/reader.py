@@ -122,11 +122,13 @@ class _Reading:
             patience=Patience(self._options.poll_timeout_s, settled=True),
         )
         for covered, records in joined(answers):
-            batch = decoder.decode(records, options.access.namespace.strip_queue(covered.queue))
-            if wanted.takes_all and batch.num_rows != len(covered):
+            rows = 0
+            for batch in decoder.batches(records, options.access.namespace.strip_queue(covered.queue)):
+                rows += batch.num_rows
+                if batch.num_rows:
+                    yield batch
+            if wanted.takes_all and rows != len(covered):
                 self._look_for_holes(covered, records)
-            if batch.num_rows:
-                yield batch
 
     def _look_for_holes(self, covered: QueueRange, records: bytes) -> None:
         """An answer without a filter must hold every message of its offsets."""

@@ -15,16 +15,17 @@ class Cold(Exception):
 
 
 class Disk:
-    """Open files for reading. *waits*: whether read() may wait for the disk; where not, it raises Cold."""
+    """Open files for reading. *waits*: whether read() may wait for the disk; else it raises Cold, unless it *must_wait* in any case."""
 
     def __init__(self, fs: Fs, max_open: int) -> None:
         self._fs, self._handles = fs, Handles(fs, max_open)
         self.waits = True
+        self.must_wait = False
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
         """At most *size* bytes, fewer where the file ends. Raises FileNotFoundError, OSError, Cold."""
         handle = self._handles.get(path)
-        if self.waits:
+        if self.waits or self.must_wait:
             return self._fs.pread(handle, size, offset)
         data = self._fs.pread_now(handle, size, offset)
         if data is None:

@@ -468,6 +468,15 @@ class MessageStore:
         finally:
             self._disk.waits = before
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, reads wait for the disk, within without_waiting() too: for what was brought in too often, and was gone each time."""
+        self._disk.must_wait = True
+        try:
+            yield
+        finally:
+            self._disk.must_wait = False
+
     def bring_in(self, cold: Cold) -> None:
         """Any thread: read what was missing. Raises StoreError."""
         try:

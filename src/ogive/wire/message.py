@@ -3,6 +3,7 @@
 import binascii
 import dataclasses
 import functools
+import math
 import socket
 import struct
 import zlib
@@ -323,19 +324,34 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
 
 
 def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
-    """A pull answer's body: records back to back, bodies inflated. Raises NoRecord where there is none, DamagedMessage."""
+    """An answer's body: records back to back, bodies inflated. Raises NoRecord where there is none, DamagedMessage."""
+    return decode_some(buffer, broker_name, check_crc=check_crc)[0]
+
+
+def decode_some(
+    buffer: bytes, broker_name: str = "", *, check_crc: bool = True, max_inflated_bytes: float = math.inf
+) -> tuple[list[MessageExt], int]:
+    """decode_messages() up to the first compressed body behind more than *max_inflated_bytes* of others, and where that record starts.
+
+    A MiB of compressed bodies may become a thousand.
+    """
     messages: list[MessageExt] = []
-    at, end = 0, len(buffer)
+    at, end, inflated = 0, len(buffer), 0
     try:
         while at < end:
-            message = _decode_common(buffer, at, end, broker_name, check_crc) or _decode_any(buffer, at, broker_name, check_crc, messages)
+            message = _decode_common(buffer, at, end, broker_name, check_crc)
+            if message is None:
+                if inflated > max_inflated_bytes:
+                    break
+                message = _decode_any(buffer, at, broker_name, check_crc, messages)
+                inflated += len(message.body)
             messages.append(message)
             at += message.stored_bytes
     except DamagedMessage:
         raise
     except ProtocolError as exc:
         raise NoRecord(str(exc), messages) from None
-    return messages
+    return messages, at
 
 
 def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool, before: Sequence[MessageExt]) -> MessageExt:

@@ -9,7 +9,6 @@ from typing import Final
 
 from ogive.errors import ProtocolError
 
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _FIELD, _RECORD = "\x01", "\x02"
 MESSAGE_TYPES: Final = ("normal", "half", "commit", "delay", "order")
 

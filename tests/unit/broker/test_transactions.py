@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from ogive.broker import transactions
-from ogive.broker.transactions import MAX_MARKS, MAX_MARKS_AT_ONCE, MAX_SETTLED, Transaction
+from ogive.broker.transactions import MAX_MARKS, MAX_MARKS_AT_ONCE, MAX_SETTLED, Transaction, committed
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ogive.store.model import NewMessage, PutDone
@@ -180,6 +180,18 @@ def test_a_commit_from_memory_is_the_same_as_one_from_the_log(own: dict[str, str
         assert bench.store.record_at(record.prepared_transaction_offset) is not None
         bench.store.close()
     assert found[0] == found[1]
+
+
+def test_a_commit_without_its_mark_gets_it_at_the_start(bench: Refusing) -> None:
+    """As a crash of Apache's broker leaves it, which marks later, or a power cut in the middle of our one write."""
+    first, second = bench.half(b"0:"), bench.half(b"1:")
+    bench.store.put([committed(bench.transactions.half_message(first), HOST)], lambda _: None)
+    bench.settle()
+    bench.store.close()
+    again = Refusing(bench.fs)
+    assert [one.queue_offset for one in again.transactions.idle()] == [second.queue_offset]
+    assert (again.transactions.outcome(first.identity), again.marks(), again.visible()) == (Decision.COMMIT, [0], {b"0:": 1})
+    again.store.close()
 
 
 @contextmanager

@@ -289,3 +289,14 @@ async def test_a_group_that_nobody_knows_is_told_from_one_that_brokers_say_nothi
     with pytest.raises(GroupNotExist):
         await refuse_unknown(cast(Admin, Answers(GroupNotExist(26, "bilin"))), "bilin")
     await refuse_unknown(cast(Admin, Answers(NoPermission(16, "no"))), "billing")
+
+
+@pytest.mark.parametrize(
+    "option", [["--once"], ["--checkpoint", "there"], ["--master", "local[2]"], ["--memory", "2g"], ["--py-files", "a.py"]]
+)
+def test_an_option_of_the_other_engine_is_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With --once in this process a job for cron would never end."""
+    assert main(["run", "no_such_app", *option]) == 1
+    assert capsys.readouterr().err == f"ogive: {option[0]}: only with --engine spark\n"
+    assert main(["run", "no_such_app", *option, "--engine", "spark"]) == 1
+    assert "no_such_app" in capsys.readouterr().err

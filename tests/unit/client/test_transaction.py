@@ -1,6 +1,7 @@
 """Transactions and checks, against a scripted broker."""
 
 import asyncio
+import functools
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -270,6 +271,20 @@ async def test_the_checks_answer_is_told_to_the_broker(
     assert [(message.topic, message.body, message.queue.broker_name) for message in seen] == [("Orders", b"half", "broker-a")]
     assert text in caplog.text
     assert bool(text) == any(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+class AsyncCheck:
+    async def __call__(self, message: MessageExt, *, answer: bool) -> bool:
+        return answer
+
+
+async def test_an_object_that_is_awaited_may_be_the_check(broker: FakeBroker) -> None:
+    """Bound to its settings, too: what a listener may be, a check may be."""
+    async with aio.Producer(broker.address, group="shop", check=functools.partial(AsyncCheck(), answer=True)):
+        await met(broker, "shop")
+        ask(broker)
+        [request] = await broker.received(END)
+    assert end_of(request).commit_or_rollback == Decision.COMMIT
 
 
 async def test_plain_checks_run_in_threads_and_no_more_than_allowed_at_a_time(broker: FakeBroker) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
+from ogive.spark import decode as spark_decode
 from ogive.spark.decode import RecordDecoder, queue_offsets
 from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
 from ogive.sql92 import compile_expression
@@ -35,10 +36,15 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "messages.jsonl"
 
 
 def decode(records: bytes, *, tags: frozenset[str] | None = None) -> list[dict[str, Any]]:
-    batch = RecordDecoder(ALL, tags).decode(records, QUEUE)
+    batch = whole(RecordDecoder(ALL, tags), records, QUEUE)
     batch.validate(full=True)
     assert batch.schema == ALL
     return rows_of(batch)
+
+
+def whole(decoder: RecordDecoder, records: bytes, queue: MessageQueue) -> Any:
+    (batch,) = decoder.batches(records, queue)
+    return batch
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
@@ -67,6 +73,18 @@ def stored(offset: int = 0, body: bytes = b"body", properties: bytes = b"", **fi
     return encode_stored(
         StoredMessage("Orders", body, properties, 3, queue_offset=offset, born_timestamp_ms=1_700_000_000_000, **fields),
     )
+
+
+def test_compressed_bodies_that_are_too_long_for_one_batch_come_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few MiB of them may be thousands, and a batch has its place in memory at once."""
+    monkeypatch.setattr(spark_decode, "MAX_BATCH_BYTES", 1500)
+    bodies = [b"%d" % n * 1000 for n in range(5)]
+    records = b"".join(stored(n, packed, sys_flag=flag) for n, (packed, flag) in enumerate(map(compress, bodies)))
+    batches = list(RecordDecoder(ALL).batches(records, QUEUE))
+    assert [batch.num_rows for batch in batches] == [2, 2, 1]
+    rows = [row for batch in batches for row in rows_of(batch)]
+    assert [(row["queueOffset"], row["body"]) for row in rows] == list(enumerate(bodies))
+    assert list(queue_offsets(records)) == [0, 1, 2, 3, 4]
 
 
 # --- against Apache's own encoder ------------------------------------------------------------------------------------
@@ -147,8 +165,8 @@ def test_any_subset_of_columns_is_the_same_data(sent: list[StoredMessage], data:
     """Pruning changes the cost, never the values."""
     records = b"".join(encode_stored(message) for message in sent)
     names = data.draw(st.lists(st.sampled_from(ALL.names), min_size=1, unique=True))
-    pruned = RecordDecoder(ALL.empty_table().select(names).schema).decode(records, QUEUE)
-    full = RecordDecoder(ALL).decode(records, QUEUE)
+    pruned = whole(RecordDecoder(ALL.empty_table().select(names).schema), records, QUEUE)
+    full = whole(RecordDecoder(ALL), records, QUEUE)
     assert pruned.equals(full.select(names))
 
 
@@ -161,7 +179,7 @@ def test_damage_raises_protocol_error_only(sent: list[StoredMessage], data: st.D
     records[at] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.integers(0, len(records)))
     with contextlib.suppress(ProtocolError):
-        RecordDecoder(ALL).decode(bytes(records[:cut]), QUEUE)
+        whole(RecordDecoder(ALL), bytes(records[:cut]), QUEUE)
 
 
 @given(st.binary(min_size=1, max_size=300))
@@ -174,7 +192,7 @@ def test_garbage_raises_protocol_error(garbage: bytes) -> None:
 def test_metadata_agree_with_the_record_decoder(sent: list[StoredMessage]) -> None:
     """Also of messages that are not in the plain form, whose hosts and flags the plain form does not keep."""
     records = b"".join(encode_stored(message) for message in sent)
-    shown = RecordDecoder(METADATA).decode(records, QUEUE).to_pylist()
+    shown = whole(RecordDecoder(METADATA), records, QUEUE).to_pylist()
     stored_as, at = [], 0
     while at < len(records):
         stored_as.append(decode_stored(records, at))
@@ -212,7 +230,7 @@ def test_tags_are_compared_exactly() -> None:
 def test_tag_filter_works_without_the_column() -> None:
     schema = ALL.empty_table().select(["body"]).schema
     records = stored(0, b"a", b"TAGS\x01Aa\x02") + stored(1, b"b", b"TAGS\x01BB\x02")
-    assert RecordDecoder(schema, frozenset({"BB"})).decode(records, QUEUE).to_pylist() == [{"body": b"b"}]
+    assert whole(RecordDecoder(schema, frozenset({"BB"})), records, QUEUE).to_pylist() == [{"body": b"b"}]
 
 
 def test_sql_is_put_to_the_properties_of_each_row() -> None:
@@ -220,7 +238,7 @@ def test_sql_is_put_to_the_properties_of_each_row() -> None:
     schema = ALL.empty_table().select(["queueOffset"]).schema
     amounts = [b"amount\x015\x02", b"", b"amount\x0150\x02TAGS\x01t\x02", b"amount\x01much\x02"]
     records = b"".join(stored(offset, properties=raw) for offset, raw in enumerate(amounts))
-    kept = RecordDecoder(schema, sql=compile_expression("amount > 10")).decode(records, QUEUE)
+    kept = whole(RecordDecoder(schema, sql=compile_expression("amount > 10")), records, QUEUE)
     assert kept.to_pylist() == [{"queueOffset": 2}]
 
 

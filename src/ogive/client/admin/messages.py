@@ -11,6 +11,7 @@ from ogive.client.routes import subscribe_queues
 from ogive.errors import InvalidOption, NoRoute, NotSupported, ProtocolError, QueryNotFound, ResponseCode, TopicNotExist
 from ogive.model import (
     DLQ_PREFIX,
+    TRACE_TOPIC,
     MessageExt,
     MessageQueue,
     PropertyName,
@@ -24,7 +25,7 @@ from ogive.wire.bodies import TopicRouteData
 from ogive.wire.codes import SysFlag
 from ogive.wire.headers import SendMessageRequestV2
 from ogive.wire.message import encode_properties, parse_offset_message_id
-from ogive.wire.trace import TRACE_TOPIC, TraceRecord, by_time, decode_trace
+from ogive.wire.trace import TraceRecord, by_time, decode_trace
 
 MAX_MESSAGES: Final = 10_000  # of one answer: they are held in memory
 FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF

@@ -3,6 +3,7 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
+from ogive.model import AUTO_CREATE_TOPIC
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header, wire
 
@@ -13,7 +14,7 @@ class SendMessageRequest(Header):
     code = RequestCode.SEND_MESSAGE
     producer_group: str
     topic: str
-    default_topic: str = "TBW102"
+    default_topic: str = AUTO_CREATE_TOPIC
     default_topic_queue_nums: int = 4
     queue_id: int
     sys_flag: int = 0
@@ -33,7 +34,7 @@ class SendMessageRequestV2(Header):
     code = RequestCode.SEND_MESSAGE_V2
     producer_group: str = wire("a")
     topic: str = wire("b")
-    default_topic: str = wire("c", default="TBW102")
+    default_topic: str = wire("c", default=AUTO_CREATE_TOPIC)
     default_topic_queue_nums: int = wire("d", default=4)
     queue_id: int = wire("e")
     sys_flag: int = wire("f", default=0)
@@ -77,7 +78,7 @@ class PushReplyMessageRequest(Header):
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
     topic: str
-    default_topic: str = "TBW102"
+    default_topic: str = AUTO_CREATE_TOPIC
     default_topic_queue_nums: int = 4
     queue_id: int
     sys_flag: int

@@ -3,6 +3,7 @@
 Source: the header classes of remoting/protocol/header, 5.5.
 """
 
+from ogive.model import AUTO_CREATE_TOPIC
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header
 
@@ -12,7 +13,7 @@ class CreateTopicRequest(Header):
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
     topic: str
-    default_topic: str = "TBW102"
+    default_topic: str = AUTO_CREATE_TOPIC
     read_queue_nums: int
     write_queue_nums: int
     perm: int = 6

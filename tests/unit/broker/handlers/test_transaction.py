@@ -1,12 +1,15 @@
 """Transactions over a socket: half messages, their ends, and the broker's questions. Periods are scaled down by configuration."""
 
 import asyncio
+import errno
+from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ogive.access.table import AccessTable
-from ogive.broker import Broker
+from ogive.broker import Broker, dispatch
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
 from ogive.store.disk import Cold
@@ -269,6 +272,33 @@ async def test_a_half_message_that_cannot_be_read_is_asked_about_when_it_can(
         await send_half(client)
         [message] = decode_messages((await client.next_request(CHECK)).body)
         assert (message.body, len(refused)) == (b"paid", 3)
+
+
+async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_often(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory may be so short that what was brought in is gone each time."""
+    monkeypatch.setattr(dispatch, "MAX_TRIES", 3)
+    server = await start_broker()
+    disk, tries = server.context.store._disk, []
+    read = disk.read
+
+    def gone(path: Path, size: int, offset: int) -> bytes:
+        if not (disk.waits or disk.must_wait):
+            tries.append(offset)
+            if len(tries) > 10:
+                raise OSError(errno.EIO, "tried without end")
+            raise Cold(path, offset, size)
+        return read(path, size, offset)
+
+    async with await RawClient.open(server.address) as client:
+        half = await send_half(client)
+        monkeypatch.setattr(disk, "read", gone)
+        monkeypatch.setattr(server.context.transactions, "_ready", OrderedDict())
+        for kept in (server.context.store._log.hot._chunks, server.context.store._log.hot._starts):
+            kept.clear()
+        assert (await end(client, half)).code == ResponseCode.SUCCESS
+        assert (len(tries), [one.body for one in await stored(client, "T", 2)]) == (3, [b"paid"])
 
 
 async def test_a_producer_is_asked_and_its_answer_counts(start_broker: StartBroker) -> None:

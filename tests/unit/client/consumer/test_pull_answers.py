@@ -1,11 +1,13 @@
 """What a pull asks, and what each answer of a broker does to a queue."""
 
 import logging
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
@@ -77,6 +79,18 @@ async def test_a_message_that_cannot_be_decompressed_is_handed_out_in_its_place(
     assert [(m.queue_offset, m.is_compressed, m.body) for m in found] == [(0, False, b"0"), (1, True, b"no zlib"), (2, False, b"2")]
     assert "Orders/broker-a/0/1 cannot be decompressed" in caplog.text
     assert progress(broker) == 3
+
+
+async def test_an_answer_that_inflates_to_too_much_comes_in_parts(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MiB of compressed bodies, one answer, may be a thousand in memory."""
+    monkeypatch.setattr(api, "MAX_INFLATED_BYTES", 1500)
+    bodies = [b"%d" % n * 1000 for n in range(5)]
+    for body in bodies:
+        broker.put("Orders", zlib.compress(body), sys_flag=1)
+    fill(broker, 1)
+    async with member(broker) as consumer:
+        assert [m.body for m in await collect(consumer, 6)] == [*bodies, b"5"]
+        await broker.until(lambda: pulls_of(broker) == [0, 2, 4, 6])
 
 
 async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
