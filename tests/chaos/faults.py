@@ -11,7 +11,7 @@ from ogive.store.fs import Data
 
 
 class FaultyFs(OsFs):
-    """Real files; *fault* (call, path) is asked before each change and raises or returns. "zero" is a pwrite that makes room."""
+    """Real files; *fault* (call, path) is asked before each change and raises or returns. "zero" is a call that makes room."""
 
     def __init__(self, fault: Callable[[str, Path], None]) -> None:
         self.fault = fault
@@ -27,6 +27,10 @@ class FaultyFs(OsFs):
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         self.fault("pwrite" if any(bytes(data[:64])) else "zero", self._paths[handle])
         super().pwrite(handle, data, offset)
+
+    def reserve(self, handle: int, size: int, offset: int) -> None:
+        self.fault("zero", self._paths[handle])
+        super().reserve(handle, size, offset)
 
     def fdatasync(self, handle: int) -> None:
         self.fault("fdatasync", self._paths[handle])

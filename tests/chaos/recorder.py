@@ -105,6 +105,9 @@ class MemoryFs:
         write_into(inode.data, offset, bytes(data))
         self.record(Write(inode, offset, bytes(data)))
 
+    def reserve(self, handle: int, size: int, offset: int) -> None:
+        self.pwrite(handle, bytes(size), offset)
+
     def fdatasync(self, handle: int) -> None:
         self.record(Sync(self._handles[handle]))
 

@@ -2,14 +2,14 @@
 
 import argparse
 import sys
-from contextlib import suppress
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.groups import instant
+from ogive.cli.lag import refuse_unknown
 from ogive.cli.output import print_message
 from ogive.client.admin.messages import MAX_MESSAGES
-from ogive.errors import InvalidOption, NoPermission
+from ogive.errors import InvalidOption
 from ogive.model import MessageExt
 
 
@@ -54,6 +54,5 @@ async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) ->
     since = None if options.since is None else instant("--since", options.since)
     letters = await admin.dead_letters(options.group, start=since, limit=limit)
     if not letters:
-        with suppress(NoPermission):  # who may not see the group is told of its letters all the same
-            await admin.group(options.group)
+        await refuse_unknown(admin, options.group)
     return letters

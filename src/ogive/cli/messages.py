@@ -1,8 +1,11 @@
 """``ogive send`` and ``ogive tail``."""
 
 import argparse
+import asyncio
+import os
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from ogive import aio
@@ -94,7 +97,46 @@ def _property(text: str) -> tuple[str, str]:
 
 
 async def tail(options: argparse.Namespace) -> int:
-    """Print messages until Ctrl-C, or --count of them."""
+    """Print messages until Ctrl-C, or --count of them, or nobody reads them any more."""
+    return await _while_read(_tail(options))
+
+
+async def _while_read(work: Coroutine[Any, Any, int]) -> int:
+    """What *work* returns. Raises BrokenPipeError as soon as the reader of standard output goes away, as with ``ogive tail Orders | head``.
+
+    Writing finds that out with the next line only, and a quiet topic may never have one.
+    """
+    task, gone = asyncio.ensure_future(work), False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+
+    output = _pipe()
+    if output is not None:
+        asyncio.get_running_loop().add_reader(output, leave)  # nothing is ever read there: it is the error that wakes the loop
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if gone:
+            raise BrokenPipeError from None
+        raise
+    finally:
+        if output is not None:
+            asyncio.get_running_loop().remove_reader(output)
+
+
+def _pipe() -> int | None:
+    """The descriptor of standard output, if that is a pipe."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # replaced by something that is no file
+        return None
+    return output if stat.S_ISFIFO(os.fstat(output).st_mode) else None
+
+
+async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")

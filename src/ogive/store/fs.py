@@ -60,6 +60,9 @@ class Fs(Protocol):
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         """All of *data*, or an OSError with an unknown part of it written."""
 
+    def reserve(self, handle: int, size: int, offset: int) -> None:
+        """Take room on the disk for bytes that were never written: they read as zeros, and no write to them meets a full disk."""
+
     def fdatasync(self, handle: int) -> None:
         """The file's bytes and size are on stable storage when this returns."""
 
@@ -93,6 +96,7 @@ class OsFs:
     """The operating system's files."""
 
     _knows_what_waits = hasattr(os, "RWF_NOWAIT")
+    _reserves = hasattr(os, "posix_fallocate")
     _room = memoryview(b"")  # of pread_now, kept: a new one costs 650 us a MiB, to be taken from the system and filled with zeros
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -135,6 +139,17 @@ class OsFs:
             rest = memoryview(data)
             while written < len(rest):
                 written += os.pwrite(handle, rest[written:], offset + written)
+
+    def reserve(self, handle: int, size: int, offset: int) -> None:
+        if self._reserves:
+            try:
+                os.posix_fallocate(handle, offset, size)
+                return
+            except OSError as exc:
+                if exc.errno not in _NO_ANSWER:
+                    raise
+                self._reserves = False
+        self.pwrite(handle, bytes(size), offset)
 
     def fdatasync(self, handle: int) -> None:
         os.fdatasync(handle)
@@ -194,6 +209,9 @@ class ReadOnlyFs(OsFs):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        raise _read_only()
+
+    def reserve(self, handle: int, size: int, offset: int) -> None:
         raise _read_only()
 
     def truncate(self, handle: int, size: int) -> None:

@@ -98,7 +98,11 @@ class NewBatch:
 
     def each(self) -> list[NewMessage]:
         """Every message by itself."""
-        return [self.shared._replace(flag=flag, body=body, properties=properties) for flag, body, properties in self.items]
+        topic, queue_id, _, _, sys_flag, _, born_ms, born_host, store_host, times, prepared = self.shared
+        return [
+            NewMessage(topic, queue_id, body, properties, sys_flag, flag, born_ms, born_host, store_host, times, prepared)
+            for flag, body, properties in self.items
+        ]
 
 
 class PutResult(NamedTuple):

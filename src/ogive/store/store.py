@@ -93,7 +93,7 @@ class MessageStore:
         self._reader = QueueReader(self._log, self._disk, recovered.queues)
         self._index = recovered.index
         self._deleted = recovered.deleted
-        self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end)
+        self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync")
         self._flusher = QueueFlusher(
             config,
             QueueFiles(fs, config.max_open_files),

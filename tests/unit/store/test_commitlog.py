@@ -7,6 +7,7 @@ import pytest
 
 from ogive.store import OsFs
 from ogive.store.commitlog import LogWriter, ReadRuns
+from ogive.store.fs import Data
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.stores import Driver, message, small
 
@@ -93,6 +94,28 @@ def test_the_name_of_a_segment_is_made_to_last_with_the_next_try(tmp_path: Path)
     writer.prepare(4096)
     assert (asked.count("fsync_dir"), failing.failures, writer.prepared) == (2, 1, 4096)
     writer.close()
+
+
+class WrittenFs(OsFs):
+    """Counts the bytes that are written into the log."""
+
+    log_bytes = 0
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        if len(data) > 4096:
+            self.log_bytes += len(data)
+        super().pwrite(handle, data, offset)
+
+
+@pytest.mark.parametrize(("flush", "most"), [("async", 100 * 1024), ("sync", 600 * 1024)])
+def test_room_ahead_is_written_only_where_answers_wait_for_a_sync(tmp_path: Path, flush: str, most: int) -> None:
+    fs = WrittenFs()
+    sizes = {"segment_bytes": 512 * 1024, "ahead_bytes": 256 * 1024}
+    with Driver(small(tmp_path, flush=flush, **sizes), fs, threaded=False) as driver:
+        for _ in range(10):
+            driver.put(message(bytes(8000)))
+        assert 512 * (tmp_path / "commitlog" / f"{0:020d}").stat().st_blocks >= 80 * 1024 + 256 * 1024
+    assert most - 100 * 1024 < fs.log_bytes <= most
 
 
 def test_stretches_that_were_read_take_bounded_memory() -> None:

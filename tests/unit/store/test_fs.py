@@ -19,6 +19,30 @@ def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
     fs.close(handle)
 
 
+@pytest.mark.parametrize("answer", [None, errno.EOPNOTSUPP, errno.EINVAL])
+def test_reserved_bytes_have_room_and_read_as_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None) -> None:
+    """Also on a file system that cannot reserve: there zeros are written."""
+    fs = OsFs()
+    if answer is not None:
+        monkeypatch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(answer, os.strerror(answer))))
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.truncate(handle, 1 << 20)
+    fs.reserve(handle, 65536, 4096)
+    fs.fdatasync(handle)
+    assert 512 * os.fstat(handle).st_blocks >= 65536
+    assert (fs.size(handle), fs.pread(handle, 1 << 20, 0)) == (1 << 20, bytes(1 << 20))
+    fs.close(handle)
+
+
+def test_a_disk_without_room_to_reserve_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    fs = OsFs()
+    handle = fs.open(tmp_path / "f", create=True)
+    with pytest.raises(OSError, match="No space left"):
+        fs.reserve(handle, 65536, 0)
+    fs.close(handle)
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
