@@ -259,6 +259,35 @@ def test_a_time_range_of_a_topic_is_replayed_at_a_rate(
     assert len(pauses) == -(-summary.written // 4)
 
 
+@pytest.mark.nightly
+def test_both_hours_that_local_time_calls_two_in_autumn_are_replayed(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message at half past two before the clocks go back, and one at half past two behind it."""
+    with ogive.Admin(broker.name_server) as admin:
+        admin.create_topic(topic, queues=1)
+    first = int(datetime(2025, 10, 26, 0, 30, tzinfo=UTC).timestamp())
+    rows = spark.range(2).selectExpr(
+        "'broker-a' as brokerName", "0 as queueId", "id as queueOffset", "'key' as keys", "'tag' as tags", "cast('body' as binary) as body",
+        "map('n', string(id)) as properties", f"timestamp_seconds({first} + 3600 * id) as bornTimestamp",
+        f"timestamp_seconds({first} + 3600 * id) as storeTimestamp", "'T' as topic", "'2025-10-26' as date", "lpad(id, 2, '0') as hour",
+        "'b' as part",
+    )  # fmt: skip
+    rows.write.partitionBy("topic", "date", "hour", "part").parquet(str(tmp_path / "lake"))
+    with monkeypatch.context() as berlin:
+        berlin.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        try:
+            summary = replay(
+                spark, source=f"archive:{tmp_path}/lake", name_server=broker.name_server, target=broker.name_server, to=topic,
+                state=tmp_path / "state", stop=Stop(), say=lambda _: None,
+            )  # fmt: skip
+        finally:
+            berlin.undo()
+            time.tzset()
+    assert (summary.written, table(spark, broker, topic).count()) == (2, 2)
+
+
 # --- redrive ---------------------------------------------------------------------------------------------------------
 
 
