@@ -31,7 +31,27 @@ class Node:
     name: str
     dead: bool = False
     paused: bool = False
-    held: deque[tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = field(default_factory=deque)
+    held: deque["Turn"] = field(default_factory=deque)
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A callback and the node that it belongs to. Cancelled while its node is paused, it is not called afterwards either."""
+
+    node: Node | None
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: contextvars.Context
+    handle: asyncio.Handle | None = None
+
+    def __call__(self) -> None:
+        assert self.handle is not None
+        if self.handle.cancelled():
+            return
+        if self.node is None or not (self.node.dead or self.node.paused):
+            self.callback(*self.args)
+        elif not self.node.dead:
+            self.node.held.append(self)
 
 
 _node: Final[contextvars.ContextVar[Node | None]] = contextvars.ContextVar("node", default=None)
@@ -98,7 +118,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         context = context if context is not None else contextvars.copy_context()
-        return super().call_soon(self._call, context.get(_node), callback, args, context, context=context)
+        turn = Turn(context.get(_node), callback, args, context)
+        turn.handle = super().call_soon(turn, context=context)
+        return turn.handle
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -109,13 +131,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         context = context if context is not None else contextvars.copy_context()
-        return super().call_at(when, self._call, context.get(_node), callback, args, context, context=context)
-
-    def _call(self, node: Node | None, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
-        if node is None or not (node.dead or node.paused):
-            callback(*args)
-        elif node.paused and not node.dead:
-            node.held.append((callback, args, context))
+        turn = Turn(context.get(_node), callback, args, context)
+        handle = turn.handle = super().call_at(when, turn, context=context)
+        return handle
 
     def spawn(self, node: Node, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin *work* on *node*."""
@@ -126,8 +144,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def resume(self, node: Node) -> None:
         node.paused = False
         while node.held:
-            callback, args, context = node.held.popleft()
-            self.call_soon(callback, *args, context=context)
+            turn = node.held.popleft()
+            super().call_soon(turn, context=turn.context)
 
 
 def _raise_what_nobody_caught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

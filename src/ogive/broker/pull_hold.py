@@ -65,15 +65,15 @@ class PullHolds:
         waiting = self._by_queue
         for key in ends.keys() & waiting.keys() if len(waiting) < len(ends) else [key for key in ends if key in waiting]:
             end = ends[key]
-            for pull in list(waiting[key]):
+            for pull in list(waiting.get(key, ())):
                 if pull.offset < end and pull.try_answer():
                     self._forget(pull)
 
     def answer_all(self, key: QueueKey) -> None:
         """Answer every pull that waits at the queue, with whatever there is."""
         for pull in list(self._by_queue.get(key, ())):
-            self._forget(pull)
-            pull.answer()
+            if self._forget(pull):
+                pull.answer()
 
     def drop(self, connection: Connection) -> None:
         """The client is gone: nobody waits for these any more."""
@@ -85,16 +85,20 @@ class PullHolds:
         self.closed = True
         for pulls in list(self._by_connection.values()):
             for pull in list(pulls):
-                self._forget(pull)
-                pull.answer()
+                if self._forget(pull):
+                    pull.answer()
 
     def _expired(self, pull: Waiting) -> None:
         self._forget(pull)
         pull.answer()
 
-    def _forget(self, pull: Waiting) -> None:
-        by_queue = self._by_queue[pull.key]
-        by_queue.pop(pull).cancel()
+    def _forget(self, pull: Waiting) -> bool:
+        """False: it has been dropped meanwhile. An answer too many for a client that does not read ends its connection at once."""
+        by_queue = self._by_queue.get(pull.key, {})
+        timer = by_queue.pop(pull, None)
+        if timer is None:
+            return False
+        timer.cancel()
         if not by_queue:
             del self._by_queue[pull.key]
         by_connection = self._by_connection[pull.connection]
@@ -102,6 +106,7 @@ class PullHolds:
         if not by_connection:
             del self._by_connection[pull.connection]
         self._count -= 1
+        return True
 
 
 class SlowReaders:
