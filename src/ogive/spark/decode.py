@@ -37,9 +37,7 @@ _SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
 _FIXED_WORDS: Final = _FIXED_BYTES // 4
 _SMALLEST: Final = _FIXED_BYTES + 3  # without body, topic and properties
-MAX_BATCH_BYTES: Final = (
-    64 * 1024 * 1024
-)  # of bodies and properties that had to be rewritten: a few MiB of compressed ones may be thousands
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024  # of bodies and properties that were rewritten: a few MiB of compressed ones may be thousands
 _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 
 _INNER_BATCH: Final = 0xC0  # protocol 03, section 6

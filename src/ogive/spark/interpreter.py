@@ -20,7 +20,9 @@ def find_python(*, local: bool) -> None:
     """Sets PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH. *local*: they run on this machine only."""
     if "PYSPARK_PYTHON" not in os.environ:
         pyspark = _installed_pyspark() if local and os.name == "posix" else None
-        os.environ["PYSPARK_PYTHON"] = sys.executable if pyspark is None else str(_without(pyspark, Path(sys.executable)))
+        wrapper = None if pyspark is None else _without(pyspark, Path(sys.executable))
+        started = wrapper is not None and os.access(wrapper, os.X_OK)  # else temporary files lie where nothing may be run
+        os.environ["PYSPARK_PYTHON"] = str(wrapper) if started else sys.executable
 
 
 def _installed_pyspark() -> Path | None:

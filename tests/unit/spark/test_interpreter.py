@@ -74,3 +74,9 @@ def test_the_pyspark_of_a_spark_that_is_not_a_package_is_left_alone() -> None:
     os.environ["SPARK_HOME"] = "/opt/spark"
     find_python(local=True)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_where_temporary_files_may_not_be_run_the_interpreter_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)  # as the system answers for a file on a mount with noexec
+    find_python(local=True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
