@@ -33,7 +33,7 @@ class ServerLimits:
     max_read_buffer_bytes: int = 256 * 1024 * 1024  # frames that are not complete yet
     first_frame_s: float = 10.0  # a connection that has not sent one whole frame by then is closed
     frame_bytes_per_s: int = 1024  # a frame that has been arriving for longer than first_frame_s must come at least this fast
-    max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it the peer counts as slow ...
+    max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it, or taking nothing of over write_high_bytes, the peer counts as slow ...
     slow_reader_s: float = 60.0  # ... and is closed after this time
     max_unsent_bytes: int = 64 * 1024 * 1024  # over it at once
     linger_s: float = 10.0  # for a peer to take its last answers once its connection is closed here

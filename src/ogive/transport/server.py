@@ -21,7 +21,7 @@ SWEEP_S = 1.0
 
 
 class ServerConnection(Connection):
-    """A client's connection. *slow_since* is the time at which its unsent bytes went over the limit."""
+    """A client's connection. *slow_since* is the time since which it takes nothing of what waits for it, or too little."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__(server.handle, server.limits.connection)
@@ -30,6 +30,7 @@ class ServerConnection(Connection):
         self._counted_bytes = 0
         self.frame_started_at: float | None = None
         self.slow_since: float | None = None
+        self.unsent_before = 0  # at the last look
         self.closing_since: float | None = None
 
     @property
@@ -238,10 +239,12 @@ class Server:
                 return "its frame arrives too slowly"
         if now - max(connection.received_at, connection.sent_at) > limits.connection.idle_s:
             return f"idle for {limits.connection.idle_s:g} s"
-        if connection.unsent_bytes <= limits.max_write_buffer_bytes:
+        unsent, before = connection.unsent_bytes, connection.unsent_before
+        connection.unsent_before = unsent
+        if unsent <= limits.max_write_buffer_bytes and (unsent < before or unsent <= limits.connection.write_high_bytes):
             connection.slow_since = None
         elif connection.slow_since is None:
             connection.slow_since = now
         elif now - connection.slow_since > limits.slow_reader_s:
-            return f"{connection.unsent_bytes} bytes wait for it since {limits.slow_reader_s:g} s"
+            return f"{unsent} bytes wait for it since {limits.slow_reader_s:g} s"
         return None

@@ -326,6 +326,30 @@ async def test_a_closed_connection_counts_until_its_socket_is_gone_and_goes_afte
     await server.stop(grace_s=0.05)
 
 
+async def test_a_peer_that_takes_nothing_is_slow_however_little_waits_and_one_that_takes_a_little_is_not() -> None:
+    """Beyond what writers are held back for. Else it keeps that much memory for as long as it sends something now and then."""
+    server = Server(
+        large_answers, limits=ServerLimits(connection=Limits(write_high_bytes=1000), max_write_buffer_bytes=50_000, slow_reader_s=10.0)
+    )
+
+    def ends(waiting: list[int]) -> bool:
+        connection = ServerConnection(server)
+        connection.received_frames = 1
+        reasons = []
+        for i, unsent in enumerate(waiting):
+            connection._unsent_bytes = unsent
+            connection.received_at = now = connection.opened_at + i
+            reasons.append(server._overdue(connection, now))
+        return any(reason is not None and "wait for it" in reason for reason in reasons)
+
+    assert ends([40_000] * 13)
+    assert ends(list(range(40_000, 40_013)))
+    assert ends(list(range(60_000, 55_000, -100)))  # over the limit, it is too slow as well
+    assert not ends(list(range(40_000, 30_000, -100)))
+    assert not ends([40_000, 40_000, 40_000, 39_999] * 10)
+    assert not ends([900] * 40)
+
+
 async def test_stop_answers_what_is_in_flight(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     call = connection.start_call(RemotingCommand(2), 5.0)
