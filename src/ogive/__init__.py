@@ -1,10 +1,12 @@
-"""Apache RocketMQ for Python, whole: client, durable broker and name server, Spark.
+"""Apache RocketMQ for Python: client, durable broker with name server, and Spark source and sink.
 
-Importing it does nothing and costs little: each name is loaded when it is first used.
+Importing ogive is cheap: each name is loaded on first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
+
+from ogive.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ogive import aio, errors
@@ -13,14 +15,13 @@ if TYPE_CHECKING:
     from ogive.client.consumer.intercept import ListenerCall
     from ogive.client.consumer.push import run
     from ogive.client.hooks import SendHook
-    from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, Reply, later, listener, suspend
+    from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, ConsumeResult, Listener, Reply, later, listener, suspend
     from ogive.client.serialize import to_json
-    from ogive.client.sync import Producer, PullConsumer, PushConsumer, Transaction
-    from ogive.client.sync_admin import Admin
+    from ogive.client.sync.admin import Admin
+    from ogive.client.sync.consumers import PullConsumer, PushConsumer
+    from ogive.client.sync.producer import Producer, Transaction
     from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
     from ogive.wire.acl import Credentials
-
-__version__ = "0.1.0"
 
 __all__ = [
     "COMMIT",
@@ -29,8 +30,10 @@ __all__ = [
     "ROLLBACK",
     "Admin",
     "ClientConfig",
+    "ConsumeResult",
     "ConsumerConfig",
     "Credentials",
+    "Listener",
     "ListenerCall",
     "Message",
     "MessageExt",
@@ -60,25 +63,27 @@ _HOME: Final = {
     "DEAD_LETTER": "ogive.client.listener",
     "LATER": "ogive.client.listener",
     "ROLLBACK": "ogive.client.listener",
-    "Admin": "ogive.client.sync_admin",
+    "Admin": "ogive.client.sync.admin",
     "ClientConfig": "ogive.client.config",
+    "ConsumeResult": "ogive.client.listener",
     "ConsumerConfig": "ogive.client.consumer.config",
     "Credentials": "ogive.wire.acl",
+    "Listener": "ogive.client.listener",
     "ListenerCall": "ogive.client.consumer.intercept",
     "Message": "ogive.model",
     "MessageExt": "ogive.model",
     "MessageQueue": "ogive.model",
-    "Producer": "ogive.client.sync",
+    "Producer": "ogive.client.sync.producer",
     "ProducerConfig": "ogive.client.config",
-    "PullConsumer": "ogive.client.sync",
+    "PullConsumer": "ogive.client.sync.consumers",
     "PullResult": "ogive.model",
     "PullStatus": "ogive.model",
-    "PushConsumer": "ogive.client.sync",
+    "PushConsumer": "ogive.client.sync.consumers",
     "Reply": "ogive.client.listener",
     "SendHook": "ogive.client.hooks",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
-    "Transaction": "ogive.client.sync",
+    "Transaction": "ogive.client.sync.producer",
     "later": "ogive.client.listener",
     "listener": "ogive.client.listener",
     "run": "ogive.client.consumer.push",

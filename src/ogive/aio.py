@@ -1,4 +1,4 @@
-"""ogive for asyncio: the same words as in ``ogive``, awaited."""
+"""ogive for asyncio: the same classes as in ``ogive``, with coroutines for methods."""
 
 from ogive.client.admin import Admin
 from ogive.client.consumer.config import ConsumerConfig

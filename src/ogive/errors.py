@@ -1,7 +1,6 @@
-"""The exception tree.
+"""The exceptions that ogive raises, and the answer codes behind them.
 
-A class exists only where a caller would act differently. The decision travels as attributes: may the same call be tried on another
-broker, should the route be refreshed first, is the outcome unknown (done or not done: nobody can tell).
+A class exists only where a caller would act differently; what to do about it is in the attributes of OgiveError.
 """
 
 import enum
@@ -82,19 +81,19 @@ class ResponseCode(enum.IntEnum):
 
 
 class OgiveError(Exception):
-    """Base of everything that ogive raises on purpose."""
+    """Base class of ogive's exceptions."""
 
-    retry_other_broker: ClassVar[bool] = False
-    refresh_route: ClassVar[bool] = False
-    outcome_unknown: ClassVar[bool] = False
+    retry_other_broker: ClassVar[bool] = False  # the same call may succeed at another broker
+    refresh_route: ClassVar[bool] = False  # the route may be out of date: fetch it again before the next try
+    outcome_unknown: ClassVar[bool] = False  # the request may or may not have been carried out
 
 
 class InvalidOption(OgiveError, ValueError):
-    """An option or argument has a value that cannot work; nothing was changed."""
+    """An argument or setting has an invalid value. Nothing was changed."""
 
 
 class InvalidExpression(InvalidOption):
-    """An SQL92 filter that cannot be read. *at* is the place in *text*, in characters from 0."""
+    """An SQL92 filter that cannot be parsed. *at* is the position in *text*, in characters from 0."""
 
     def __init__(self, message: str, text: str, at: int) -> None:
         start = max(0, at - 30)
@@ -105,22 +104,22 @@ class InvalidExpression(InvalidOption):
 
 
 class IllegalStateError(OgiveError):
-    """An object was used outside its lifetime, or an internal state machine was asked for an impossible step."""
+    """An object was used before its start or after its end, or an internal state machine was asked for an impossible step."""
 
 
 class ProtocolError(OgiveError):
-    """Bytes that are no valid frame, header, body or record. Decoders raise this and nothing else."""
+    """Bytes that are not a valid frame, header, body or record. Decoders raise nothing else."""
 
 
 class CompressionUnavailable(OgiveError):
-    """A compression whose library is not installed."""
+    """The library for this compression is not installed."""
 
 
 # --- transport -------------------------------------------------------------------------------------------------------
 
 
 class TransportError(OgiveError):
-    """The peer could not be asked."""
+    """A request could not be sent, or its answer did not come."""
 
     retry_other_broker = True
 
@@ -130,26 +129,26 @@ class TransportError(OgiveError):
 
 
 class ConnectError(TransportError):
-    """No connection to the address; the request never left."""
+    """No connection could be made to the address; the request was never sent."""
 
     refresh_route = True
 
 
 class ConnectionLost(TransportError):
-    """The connection went while a request was on its way: it may or may not have been carried out."""
+    """The connection broke while a request was in flight: it may or may not have been carried out."""
 
     outcome_unknown = True
     refresh_route = True
 
 
 class RequestTimeout(TransportError):
-    """No answer in time: the request may or may not have been carried out."""
+    """No answer came in time: the request may or may not have been carried out."""
 
     outcome_unknown = True
 
 
 class TooManyRequests(TransportError):
-    """The limit of requests in flight to this peer is reached; the request never left."""
+    """Too many requests to this peer are in flight; this one was never sent."""
 
 
 # --- name server and routes ------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ class NoNameServer(OgiveError):
 
 
 class NotANameServer(NoNameServer):
-    """Something answers at the name server's address that is none, mostly a broker: waiting cannot help."""
+    """Something else answers at the name server's address, usually a broker. Waiting does not help."""
 
 
 class NoRoute(OgiveError):
@@ -173,8 +172,10 @@ class NoRoute(OgiveError):
 
 
 class BrokerError(OgiveError):
-    """A broker or name server answered with an error code that has no class of its own. Without *address* nobody was asked: the client
-    itself refuses what every broker would refuse with that code."""
+    """A broker or name server answered with an error code; subclasses stand for codes that callers treat differently.
+
+    *address* is empty where the client itself refused what every broker would refuse with that code.
+    """
 
     codes: ClassVar[tuple[int, ...]] = ()
 
@@ -188,14 +189,14 @@ class BrokerError(OgiveError):
 
 
 class BrokerInternalError(BrokerError):
-    """The broker's catch-all."""
+    """SYSTEM_ERROR, the broker's catch-all."""
 
     codes = (ResponseCode.SYSTEM_ERROR,)
     retry_other_broker = True
 
 
 class BrokerBusy(BrokerError):
-    """Flow control at the broker: try later, or elsewhere."""
+    """The broker is overloaded: try again later, or another broker."""
 
     codes = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
     retry_other_broker = True
@@ -208,13 +209,13 @@ class NotSupported(BrokerError):
 
 
 class MessageIllegal(BrokerError):
-    """The message itself is refused: too long, a bad name, a bad property. Trying again cannot help."""
+    """The message itself is invalid: too large, or with an invalid name or property. Retrying does not help."""
 
     codes = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER)
 
 
 class ServiceNotAvailable(BrokerError):
-    """The broker cannot write: disk full, failed, shutting down, or a slave."""
+    """The broker takes no writes: its disk is full or failed, it is shutting down, or it is a slave."""
 
     codes = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
     retry_other_broker = True
@@ -229,7 +230,7 @@ class NoPermission(BrokerError):
 
 
 class TopicNotExist(BrokerError):
-    """The broker does not hold the topic (and does not create it)."""
+    """The broker does not have the topic, and does not create it."""
 
     codes = (ResponseCode.TOPIC_NOT_EXIST,)
     retry_other_broker = True
@@ -237,13 +238,13 @@ class TopicNotExist(BrokerError):
 
 
 class QueryNotFound(BrokerError):
-    """The broker holds nothing under that key, offset or name."""
+    """The broker has nothing under that key, offset or name."""
 
     codes = (ResponseCode.QUERY_NOT_FOUND,)
 
 
 class SubscriptionOutdated(BrokerError):
-    """The broker does not know the group's subscription (yet): a heartbeat mends it."""
+    """The broker does not know the group's current subscription; the next heartbeat tells it."""
 
     codes = (
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -260,7 +261,7 @@ class SubscriptionInvalid(BrokerError):
 
 
 class GroupNotExist(BrokerError):
-    """The broker does not hold the consumer group (and does not create it)."""
+    """The broker does not have the consumer group, and does not create it."""
 
     codes = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)
 
@@ -297,24 +298,24 @@ def broker_error(code: int, remark: str | None, address: str = "") -> BrokerErro
 
 
 class BodyUnreadable(OgiveError, ValueError):
-    """The body of a message is not what the listener reads it as (``as_=``)."""
+    """The body of a message cannot be read as what the listener asked for (``as_=``)."""
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
 class SendFailed(OgiveError):
-    """Every try failed, and it is certain that the message was not stored."""
+    """Every attempt failed, and the message was certainly not stored."""
 
 
 class SendTimeout(OgiveError):
-    """The time budget is used up, or the last answer never came: the message may or may not be stored."""
+    """The time budget ran out, or the last answer never came: the message may or may not have been stored."""
 
     outcome_unknown = True
 
 
 class ReplyTimeout(OgiveError):
-    """No reply came in time: the request may or may not be carried out, now or later. Its reply, should it still come, is dropped."""
+    """No reply came in time: the request may or may not be carried out, now or later. A late reply is dropped."""
 
     outcome_unknown = True
 
@@ -327,7 +328,7 @@ class ReplyTimeout(OgiveError):
 
 
 class DataLoss(OgiveError):
-    """Messages that a reader was to read are gone from their queue: deleted, or the queue is shorter than it was."""
+    """Messages to be read are gone from their queue: they were deleted, or the queue is shorter than it was."""
 
 
 # --- store -----------------------------------------------------------------------------------------------------------
@@ -338,24 +339,24 @@ class StoreError(OgiveError):
 
 
 class StoreLocked(StoreError):
-    """Another process holds the directory."""
+    """Another process uses the directory."""
 
 
 class StoreUnusable(StoreError):
-    """The directory cannot hold a store: it is none, cannot be written, or its disk is full. Another one could."""
+    """The path cannot hold a store: it is no directory, cannot be written to, or its disk is full."""
 
 
 class StoreCorrupt(StoreError):
-    """The directory holds something that is no store, or damage that recovery must not guess about."""
+    """The directory holds something other than a store, or damage that recovery must not guess about."""
 
 
 class StoreFailed(StoreError):
-    """A write or a sync failed: final for this process, nothing more is written or acknowledged."""
+    """A write or sync failed. That is final for this process: nothing more is written or acknowledged."""
 
 
 class StoreFull(StoreError):
-    """The disk is full: writes are refused, reads go on."""
+    """The disk is full: writes are refused, reads still work."""
 
 
 class StoreBusy(StoreError):
-    """More bytes wait to be written than the store accepts."""
+    """Too many bytes are waiting to be written already."""

@@ -1,4 +1,4 @@
-"""The records that applications meet: messages, queues, results. Immutable, without bytes layouts or JSON."""
+"""What applications work with: messages, queues and results, all immutable."""
 
 import enum
 import functools
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 
@@ -37,8 +37,13 @@ SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", TRA
 """The broker's own, as are those that begin with SYSTEM_TOPIC_PREFIX. Source: TopicValidator.java, 5.3."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""A group that every broker has: who only looks reads under it and leaves no trace. Source: MixAll.java, 5.3."""
+"""A group that every broker has, for reading without leaving a trace. Source: MixAll.java, 5.3."""
 
+MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
+"""The kind of messages that a topic is for; UNSPECIFIED takes all. Source: TopicMessageType.java, 5.5."""
+
+_EARLIEST_MS: Final = -62_135_596_800_000
+_LATEST_MS: Final = 253_402_300_799_000
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -114,16 +119,21 @@ def reply_topic(cluster: str) -> str:
     return f"{cluster}_REPLY_TOPIC"
 
 
+def instant(milliseconds: int) -> datetime:
+    """*milliseconds* since 1970 as a UTC datetime; clamped to the years 1 to 9999, as a message may claim any time."""
+    return datetime.fromtimestamp(min(max(milliseconds, _EARLIEST_MS), _LATEST_MS) / 1000, UTC)
+
+
 @functools.lru_cache(4096)
 def validate_topic(topic: str) -> str:
-    """*topic*, if a broker may hold it. Raises InvalidOption. Source: TopicValidator.java, 5.3."""
+    """Return *topic* if it is a valid name. Raises InvalidOption. Source: TopicValidator.java, 5.3."""
     limit = MAX_RESOURCE_LENGTH if str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
     return _validate_name("topic", topic, limit)
 
 
 @functools.lru_cache(4096)
 def validate_group(group: str) -> str:
-    """*group*, if it may name a producer or consumer group. Raises InvalidOption. Source: Validators.java, 5.3."""
+    """Return *group* if it is a valid name of a producer or consumer group. Raises InvalidOption. Source: Validators.java, 5.3."""
     return _validate_name("group", group, MAX_GROUP_LENGTH)
 
 
@@ -168,10 +178,10 @@ class MessageQueue:
 class Message:
     """A message to send.
 
-    *tag* is what consumers filter by, *keys* what operators look messages up by; messages with equal *sharding_key* go to one queue, in
-    order. *properties* are the application's own; names that RocketMQ reserves are refused. *delay_level* n >= 1 delivers later, after
-    the broker's n-th delay; *deliver_at* at a time, and *delay_s* so many seconds after the broker got it (both from 5.0 on). Raises
-    MessageIllegal for a message that no broker would store.
+    Consumers filter by *tag*; operators look messages up by *keys*. Messages with equal *sharding_key* go to one queue, in order.
+    *properties* are the application's own; names that RocketMQ reserves are refused. At most one of these delays delivery: *delay_level*
+    n >= 1, by the broker's n-th delay; *deliver_at*, until a time; *delay_s*, by so many seconds (the latter two need brokers from 5.0 on).
+    Raises MessageIllegal for a message that no broker would store.
     """
 
     topic: str
@@ -197,6 +207,10 @@ class Message:
             object.__setattr__(self, "keys", (self.keys,))
         if self.properties is not _NO_PROPERTIES:
             object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
+        if not isinstance(self.flag, int):
+            raise TypeError(f"flag must be int, not {type(self.flag).__name__}")
+        if not -(2**31) <= self.flag < 2**31:
+            raise InvalidOption(f"flag is {self.flag}: 32 bits are stored")
         self._check_texts()
         self._check_times()
 
@@ -229,7 +243,7 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """By level, or by the broker's timer."""
+        """Whether it is delivered later than at once."""
         return self.delay_level > 0 or self.deliver_at is not None or self.delay_s is not None
 
 
@@ -250,8 +264,8 @@ def _check_text(what: str, text: str) -> None:
 class MessageExt:
     """A message as a broker delivered it.
 
-    *queue_offset* counts messages in the queue, *commitlog_offset* bytes in the broker's log. *topic* is the one that was subscribed, also
-    when the delivery came through the retry topic.
+    *queue_offset* is its number in the queue, *commitlog_offset* its position in the broker's log, in bytes. *topic* is the one subscribed
+    to, even if this delivery came through the group's retry topic.
     """
 
     topic: str
@@ -272,7 +286,7 @@ class MessageExt:
 
     @property
     def id(self) -> str:
-        """The sender's unique key; the broker's offset id where the sender gave none."""
+        """The unique key that its sender gave it; without one, the broker's offset id."""
         return self.properties.get(PropertyName.UNIQ_KEY) or self.offset_id
 
     @property
@@ -295,29 +309,31 @@ class MessageExt:
 
     @property
     def is_compressed(self) -> bool:
-        """The body is as stored, because it is damaged or in a compression that cannot be read here.
+        """Whether the body is still compressed: it is damaged, or in a format that cannot be read here.
 
-        Listeners get no such message: it goes to the dead-letter topic. Who pulls gets it as it is.
+        Listeners never see such a message, it goes to the dead-letter topic; a pull consumer gets it as it is.
         """
         return bool(self.sys_flag & 1)  # MessageSysFlag.COMPRESSED_FLAG
 
     @property
     def delay_level(self) -> int:
-        """The level of the delay that this delivery went through; 0 for none."""
+        """The delay level of this delivery; 0 for none."""
         text = self.properties.get(PropertyName.DELAY, "0")
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() and len(text) < 10 else 0
 
     @property
     def born_at(self) -> datetime:
-        return datetime.fromtimestamp(self.born_timestamp_ms / 1000, UTC)
+        """When it was sent, by the sender's clock."""
+        return instant(self.born_timestamp_ms)
 
     @property
     def stored_at(self) -> datetime:
-        return datetime.fromtimestamp(self.store_timestamp_ms / 1000, UTC)
+        """When the broker stored it."""
+        return instant(self.store_timestamp_ms)
 
     @property
     def text(self) -> str:
-        """The body as UTF-8. Raises UnicodeDecodeError."""
+        """The body decoded as UTF-8. Raises UnicodeDecodeError."""
         return self.body.decode()
 
     def json(self) -> Any:
@@ -326,7 +342,7 @@ class MessageExt:
 
 
 class SendStatus(enum.Enum):
-    """How well a sent message is kept; all four mean that it *is* stored. Source: SendStatus.java."""
+    """How safely a message is stored; all four mean that it *is* stored. Source: SendStatus.java."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -336,9 +352,9 @@ class SendStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a sent message stands. For a batch: *id* and *offset_id* are comma lists, *queue_offset* is that of the first.
+    """Where a message was stored. *recall_handle* cancels one that is to be delivered later, see ``Producer.recall``.
 
-    *recall_handle* takes a message back that waits for its time, see ``Producer.recall``.
+    For a batch *id* and *offset_id* hold those of all messages, separated by commas, and *queue_offset* is that of the first.
     """
 
     status: SendStatus
@@ -360,7 +376,7 @@ class PullStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """One pull's answer; *next_offset* is where to go on, also when nothing was found."""
+    """The answer to one pull. *next_offset* is where to go on, even if nothing was found."""
 
     status: PullStatus
     next_offset: int
@@ -391,7 +407,7 @@ class DelayLevels:
         return cls(delays)
 
     def clamp(self, level: int) -> int:
-        """Levels above the table mean the longest delay."""
+        """*level*, or the last one of the table if it is higher."""
         return min(level, len(self.delays_ms))
 
     def delay_ms(self, level: int) -> int:
@@ -402,7 +418,7 @@ class DelayLevels:
 
 
 def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
-    """One key or several, as the tuple that a Message holds. Raises TypeError for what is neither."""
+    """One key or several as a tuple. Raises TypeError for anything else."""
     if isinstance(keys, str):
         return (keys,)
     if not isinstance(keys, Iterable):

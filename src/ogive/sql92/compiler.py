@@ -1,4 +1,4 @@
-"""A tree to closures. What Java finds out from the classes of two values is known here before the first message, but for null."""
+"""Compiles a tree to closures. Java decides by the classes of two values per message; here all but null is known beforehand."""
 
 import operator
 from collections.abc import Callable

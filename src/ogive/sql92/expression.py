@@ -1,4 +1,4 @@
-"""What the rest of ogive sees of a filter, and its limits."""
+"""A compiled filter as the rest of ogive sees it, and its limits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

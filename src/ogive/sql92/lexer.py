@@ -1,4 +1,4 @@
-"""Text to tokens, one at a time: what stands behind the expression is never looked at, and may be anything."""
+"""Text to tokens, one at a time: what follows the expression is never looked at, and may be anything."""
 
 import enum
 import re

@@ -203,7 +203,7 @@ class _Parser:
             raise self._fault(f"{_short(token.text)} is outside what a double can hold above zero", token.at)
         return Float(value)
 
-    # --- what may stand where ----------------------------------------------------------------------------------------
+    # --- what is allowed where ----------------------------------------------------------------------------------------
 
     def _condition(self, node: Node, at: int) -> Condition:
         if isinstance(node, Property):

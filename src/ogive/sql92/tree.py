@@ -1,4 +1,4 @@
-"""What an expression says. Parentheses and a plus sign leave no trace, as in Java."""
+"""The syntax tree of an expression. Parentheses and plus signs leave no trace in it, as in Java."""
 
 from dataclasses import dataclass
 from typing import Literal

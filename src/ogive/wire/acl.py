@@ -1,4 +1,4 @@
-"""Who asks: the signature that brokers check. Source: AclClientRPCHook.java, AclUtils.java, 5.3.
+"""Credentials, and the signature that brokers check. Source: AclClientRPCHook.java, AclUtils.java, 5.3.
 
 A signature covers the values of the header fields and the body, not the code, and no time: whoever can read the connection can repeat a
 request. Use TLS where others can listen.
@@ -23,7 +23,7 @@ LAST_THAT_LEFT_IT_OUT: Final = 399  # 4.9.3; newer clients sign every field
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """A user of a cluster with access control. *security_token* only where one was issued. The secret appears in no text of the object."""
+    """A user's keys for a cluster with access control. *security_token*: only if one was issued. The secret key is not in the repr."""
 
     access_key: str
     secret_key: str = field(repr=False)

@@ -4,10 +4,23 @@ import enum
 
 from ogive.errors import ResponseCode
 
-__all__ = ["VERSION", "Flag", "LanguageCode", "PullSysFlag", "RequestCode", "ResponseCode", "SerializeType", "SysFlag", "version_name"]
+__all__ = [
+    "OWN_VERSION_FIGURE",
+    "VERSION",
+    "Flag",
+    "LanguageCode",
+    "PullSysFlag",
+    "RequestCode",
+    "ResponseCode",
+    "SerializeType",
+    "SysFlag",
+    "version_name",
+]
 
 VERSION = 479
 """What we say of ourselves: the ordinal of 5.3.3 in MQVersion.java. Peers switch behaviour on it (protocol 01, section 6)."""
+OWN_VERSION_FIGURE = "ogiveVersion"
+"""The figure under which a broker of ours reports its own release; Apache's have none."""
 
 
 _FIRST_NAMED_VERSION = 213  # 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it

@@ -220,8 +220,8 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
 def _send_fields(frame: bytes, at: int, end: int) -> dict[str, str] | None:
     """_binary_fields() of a send as Java's clients write it: 2 us instead of 6. None for any other header.
 
-    From send to send only three of its fields change: born time (g), flag (h) and properties (i), which stand together. What stands before
-    and behind them is known by its bytes.
+    Between sends only three adjacent fields change: born time (g), flag (h) and properties (i). What is before and behind them is
+    recognised by its bytes.
     """
     born_at = frame.find(_BORN, at, end)
     if born_at < 0 or not frame.startswith(_NO_FLAG, born_at + 20):

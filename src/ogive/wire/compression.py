@@ -1,4 +1,4 @@
-"""Bodies made shorter. Source: CompressorFactory.java, MessageSysFlag.java, 5.3.
+"""Compression of bodies. Source: CompressorFactory.java, MessageSysFlag.java, 5.3.
 
 zlib is always there. LZ4 (frame format) and ZSTD need the libraries of ``ogive[compression]``, which are loaded at their first use.
 """

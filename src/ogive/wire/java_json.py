@@ -11,6 +11,9 @@ from typing import Any, Final
 from ogive.errors import ProtocolError
 
 MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 1_000_000
+MAX_JAVA_VALUES: Final = 250_000
+"""In what a peer sends. A frame has room for eight million values: a third of a GiB, and in Java's dialect ten seconds of nothing else."""
 MAX_REFERRED: Final = 1_000_000
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -24,21 +27,34 @@ class FrozenObject(dict[str, Any]):
         return hash(frozenset((k, str(v)) for k, v in self.items()))
 
 
-def loads(raw: bytes | str) -> Any:
-    """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text. Raises ProtocolError."""
+def loads(raw: bytes | str, *, bounded: bool = False) -> Any:
+    """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text. Raises ProtocolError.
+
+    *bounded*: not over MAX_VALUES, or MAX_JAVA_VALUES in the dialect.
+    """
     try:
         text = raw if isinstance(raw, str) else raw.decode()
     except UnicodeDecodeError as exc:
         raise ProtocolError(f"body is no UTF-8: {exc.reason}") from None
     if holds_half_a_character(text):
         raise ProtocolError("body holds half a character, which no UTF-8 can hold")
+    if bounded:
+        _check_values(text, MAX_VALUES)
     try:
         value = json.loads(text)
     except RecursionError:
         raise ProtocolError("body is nested too deep") from None
     except ValueError:
+        if bounded:
+            _check_values(text, MAX_JAVA_VALUES)
         value = _Reader(text).document()
     return _resolve(value) if '"$ref"' in text else value
+
+
+def _check_values(text: str, limit: int) -> None:
+    """Checked before a reader makes an object of each; those inside strings are counted, too."""
+    if len(text) > limit and (count := text.count(",") + text.count("{") + text.count("[")) > limit:
+        raise ProtocolError(f"body holds up to {count} values: {limit} are the limit")
 
 
 # an escaped backslash, both halves of a character, or a half that stands alone

@@ -3,18 +3,17 @@
 import binascii
 import dataclasses
 import functools
-import math
 import socket
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
-from ogive.wire.compression import decompress
+from ogive.wire.compression import MAX_INFLATED_BYTES, decompress
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -40,7 +39,7 @@ _V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 def body_crc(body: bytes) -> int:
     """java.util.zip.CRC32 of the stored body with the sign bit cleared; 0 for none."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 @functools.lru_cache(4096)
@@ -117,13 +116,12 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """Entries without a name or value vanish, a repeated name keeps its last value, as in Java. Raises ProtocolError on bad UTF-8."""
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as exc:
-        raise ProtocolError(f"properties are no UTF-8: {exc.reason}") from None
+    """As in Java, entries without a name or value vanish, the last of repeated names counts, and invalid UTF-8 becomes U+FFFD.
+
+    A batch can bring such bytes into any store, and one message must not block the queue for its readers.
+    """
     properties: dict[str, str] = {}
-    for entry in text.split("\x02"):
+    for entry in raw.decode(errors="replace").split("\x02"):
         name, _, value = entry.partition("\x01")
         if name and value:
             properties[name] = value
@@ -187,7 +185,7 @@ class DamagedMessage(ProtocolError):
         self.read_crc = read_crc
         self.intact = tuple(intact)
         self.alone = alone
-        self.next_offset = self.broker_id = -1  # where the broker goes on behind its answer, and which it was: for who asked to fill in
+        self.next_offset = self.broker_id = -1  # the offset behind the broker's answer, and which broker: filled in by the caller
 
 
 class NoRecord(ProtocolError):
@@ -323,27 +321,47 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
     )
 
 
-def decode_messages(buffer: bytes, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
-    """An answer's body: records back to back, bodies inflated. Raises NoRecord where there is none, DamagedMessage."""
-    return decode_some(buffer, broker_name, check_crc=check_crc)[0]
+def decode_messages(
+    buffer: bytes, broker_name: str = "", *, check_crc: bool = True, max_inflated_bytes: float = MAX_INFLATED_BYTES
+) -> list[MessageExt]:
+    """An answer's body: records back to back, bodies inflated. Raises NoRecord where there is none, DamagedMessage.
+
+    Behind more than *max_inflated_bytes* of inflated bodies they stay as they are: see MessageExt.is_compressed.
+    """
+    messages, _ = _decode(buffer, broker_name, check_crc, max_inflated_bytes, stop_there=False)
+    return messages
+
+
+def decode_message(buffer: bytes, broker_name: str = "") -> MessageExt:
+    """Decode exactly one message, its body inflated. Raises NoRecord for anything else, without looking at further records."""
+    size = int.from_bytes(buffer[:4])
+    if not size or size != len(buffer):
+        raise NoRecord(f"{len(buffer)} bytes are not the one message that was asked for: it says that it has {size}")
+    return decode_messages(buffer, broker_name)[0]
 
 
 def decode_some(
-    buffer: bytes, broker_name: str = "", *, check_crc: bool = True, max_inflated_bytes: float = math.inf
+    buffer: bytes, broker_name: str = "", *, check_crc: bool = True, max_inflated_bytes: float = MAX_INFLATED_BYTES
 ) -> tuple[list[MessageExt], int]:
     """decode_messages() up to the first compressed body behind more than *max_inflated_bytes* of others, and where that record starts.
 
     A MiB of compressed bodies may become a thousand.
     """
+    return _decode(buffer, broker_name, check_crc, max_inflated_bytes, stop_there=True)
+
+
+def _decode(
+    buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes: float, *, stop_there: bool
+) -> tuple[list[MessageExt], int]:
     messages: list[MessageExt] = []
     at, end, inflated = 0, len(buffer), 0
     try:
         while at < end:
             message = _decode_common(buffer, at, end, broker_name, check_crc)
             if message is None:
-                if inflated > max_inflated_bytes:
+                if inflated > max_inflated_bytes and stop_there:
                     break
-                message = _decode_any(buffer, at, broker_name, check_crc, messages)
+                message = _decode_any(buffer, at, broker_name, check_crc, messages, inflate=inflated <= max_inflated_bytes)
                 inflated += len(message.body)
             messages.append(message)
             at += message.stored_bytes
@@ -354,11 +372,11 @@ def decode_some(
     return messages, at
 
 
-def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool, before: Sequence[MessageExt]) -> MessageExt:
+def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool, before: Sequence[MessageExt], *, inflate: bool) -> MessageExt:
     record = decode_stored(buffer, at)
     if check_crc and body_crc(record.body) != record.body_crc:
         raise DamagedMessage(record, body_crc(record.body), before, alone=record.size == len(buffer))
-    return to_message(record, _queue(record.topic.encode(), broker_name, record.queue_id))
+    return to_message(record, _queue(record.topic.encode(), broker_name, record.queue_id), inflate=inflate)
 
 
 def _decode_common(buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool) -> MessageExt | None:
@@ -378,7 +396,7 @@ def _decode_common(buffer: bytes, at: int, end: int, broker_name: str, check_crc
     if topic_end + 2 > stop or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop:
         return None
     body = buffer[body_at:body_end]
-    if check_crc and zlib.crc32(body) & 0x7FFFFFFF != crc:
+    if check_crc and crc32(body) & 0x7FFFFFFF != crc:
         return None
     queue = _queue(buffer[body_end + 1 : topic_end], broker_name, queue_id)
     message = _Draft(
@@ -404,10 +422,10 @@ _Draft: Final[Any] = dataclasses.make_dataclass("_Draft", [field.name for field 
 """A MessageExt that is not frozen yet. It has the same slots, so it can become one: a sixth of the cost of setting frozen fields."""
 
 
-def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
+def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:
     """The record as an application sees it. A body that cannot be decompressed stays as it is, marked by its flag."""
     sys_flag, body = record.sys_flag, record.body
-    if sys_flag & SysFlag.COMPRESSED:
+    if sys_flag & SysFlag.COMPRESSED and inflate:
         try:
             body = decompress(body, sys_flag)
             sys_flag &= ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
@@ -437,7 +455,7 @@ def to_message(record: StoredMessage, queue: MessageQueue) -> MessageExt:
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 _BATCH_ITEM: Final = struct.Struct(">iiiii")  # item size, magic 0, CRC 0, flag, body length
-_BATCH_ITEM_READ: Final = struct.Struct(">i8xii")  # the same without magic and CRC, which nobody looks at
+_BATCH_ITEM_READ: Final = struct.Struct(">i8xii")  # the same without magic and CRC, which nothing checks
 _batch_item: Final = tuple.__new__  # a third of what the call of a named tuple costs
 
 
@@ -449,12 +467,14 @@ class BatchItem(NamedTuple):
     properties: bytes
 
 
-def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Source: MessageDecoder.encodeMessage, 5.3."""
+def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """*items* are BatchItems, or tuples like them. Source: MessageDecoder.encodeMessage, 5.3."""
     parts: list[bytes] = []
-    for item in items:
-        size = 22 + len(item.body) + len(item.properties)
-        parts += (_BATCH_ITEM.pack(size, 0, 0, item.flag, len(item.body)), item.body, len(item.properties).to_bytes(2), item.properties)
+    pack = _BATCH_ITEM.pack
+    for flag, body, properties in items:
+        length, properties_length = len(body), len(properties)
+        size = 22 + length + properties_length
+        parts += (pack(size, 0, 0, flag, length), body, properties_length.to_bytes(2), properties)
     return b"".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What a consumer tells about itself when a broker or a tool asks. Source: ConsumerRunningInfo.java and its parts, 5.5."""
+"""The running info of a consumer, for brokers and tools. Source: ConsumerRunningInfo.java and its parts, 5.5."""
 
 import dataclasses
 import enum

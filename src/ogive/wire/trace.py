@@ -10,7 +10,7 @@ from typing import Final
 from ogive.errors import ProtocolError
 
 _FIELD, _RECORD = "\x01", "\x02"
-MESSAGE_TYPES: Final = ("normal", "half", "commit", "delay", "order")
+MESSAGE_KINDS: Final = ("normal", "half", "commit", "delay", "order")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def _record(fields: list[str]) -> TraceRecord | None:
         case "Pub":
             return TraceRecord(
                 step="sent", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
-                keys=at.words(7), host=at.text(8), cost_ms=at.number(10), message_type=at.name(11, MESSAGE_TYPES), offset_id=at.text(12),
+                keys=at.words(7), host=at.text(8), cost_ms=at.number(10), message_type=at.name(11, MESSAGE_KINDS), offset_id=at.text(12),
                 success=at.flag(13),
             )  # fmt: skip
         case "SubBefore":
@@ -79,7 +79,7 @@ def _record(fields: list[str]) -> TraceRecord | None:
         case "EndTransaction":
             return TraceRecord(
                 step="transaction ended", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
-                keys=at.words(7), host=at.text(8), message_type=at.name(9, MESSAGE_TYPES), transaction_state=at.text(11),
+                keys=at.words(7), host=at.text(8), message_type=at.name(9, MESSAGE_KINDS), transaction_state=at.text(11),
             )  # fmt: skip
         case _:
             return None

@@ -1,10 +1,12 @@
-"""Text that no UTF-8 can hold comes in by a JSON escape, and would stop every answer that it stands in."""
+"""What a peer's JSON may not be: text that no UTF-8 can hold, which would stop every answer that it stands in, and too much of it."""
 
 import pytest
 
 from ogive.errors import ProtocolError
 from ogive.wire import java_json
+from ogive.wire.bodies.fields import loads_object
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from ogive.wire.java_json import MAX_JAVA_VALUES, MAX_VALUES, loads
 
 HALVES = [r"\ud800", r"\uDFFF", r"x\uDe00\ud83d", r"\\\ud800", r"\ud83d\\ude00", r"\ud83d \ude00"]
 WHOLES = [r"\ud83d\ude00", r"\\ud800", r"\u00fc", "ü"]
@@ -72,3 +74,21 @@ def test_references_cannot_stand_for_more_than_a_million_values() -> None:
 def test_an_object_as_a_key_may_have_keys_of_both_kinds() -> None:
     [(key, value)] = java_json.loads('{{"a":1,{"b":2}:3}:4}').items()
     assert (dict(key), value) == ({"a": 1, java_json.FrozenObject(b=2): 3}, 4)
+
+
+@pytest.mark.parametrize(
+    ("start", "one", "most"), [(b"[", b"1,", MAX_VALUES), (b"[", b"[],", MAX_VALUES // 2), (b"{1:[", b"1,", MAX_JAVA_VALUES)]
+)
+def test_what_a_peer_sends_holds_so_many_values_and_no_more(start: bytes, one: bytes, most: int) -> None:
+    """One frame of the largest size kept a broker from everybody else for ten seconds, or took half a GiB."""
+    end = b"1]" + b"}" * start.count(b"{")
+    body = start + one * (most - 3) + end
+    assert loads(body, bounded=True)
+    with pytest.raises(ProtocolError, match="values"):
+        loads(start + one * (most + 1) + end, bounded=True)
+    assert loads(start + one * (most + 1) + end)  # a file of ours may be as large as it is
+
+
+def test_the_body_of_a_request_is_bounded() -> None:
+    with pytest.raises(ProtocolError, match="values"):
+        loads_object(b"{1:[" + b"1," * MAX_JAVA_VALUES + b"1]}")

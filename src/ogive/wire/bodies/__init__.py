@@ -79,7 +79,6 @@ from ogive.wire.bodies.stats import (
     offset_table_dumps,
     offset_table_loads,
     stats_dumps,
-    stats_loads,
     topic_stats_dumps,
     topic_stats_loads,
 )
@@ -157,7 +156,6 @@ __all__ = [
     "queue_map_dumps",
     "queue_to_json",
     "stats_dumps",
-    "stats_loads",
     "topic_configs_loads",
     "topic_list_dumps",
     "topic_list_loads",

@@ -220,7 +220,7 @@ def acls_loads(body: bytes) -> list[Acl]:
 
 
 def _list_loads(body: bytes, kind: Any) -> list[Any]:
-    value = java_json.loads(body)
+    value = java_json.loads(body, bounded=True)
     if not isinstance(value, list):
         raise ProtocolError("body is no JSON list")
     return [kind.from_json(item) for item in value]

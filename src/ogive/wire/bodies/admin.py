@@ -1,4 +1,4 @@
-"""What brokers tell operators' tools. Source: remoting/protocol/body, 5.5."""
+"""Answers of brokers to administration tools. Source: remoting/protocol/body, 5.5."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

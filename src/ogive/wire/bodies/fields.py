@@ -20,8 +20,8 @@ def dumps(value: Any) -> bytes:
 
 
 def loads_object(raw: bytes | str) -> dict[str, Any]:
-    """A JSON object, also in Java's dialect. Raises ProtocolError."""
-    return as_object(java_json.loads(raw), "body")
+    """A JSON object that a peer sent, also in Java's dialect. Raises ProtocolError."""
+    return as_object(java_json.loads(raw, bounded=True), "body")
 
 
 def as_object(value: Any, name: str) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class RegisterBrokerBody:
         count = number()
         _check_count(count)
         topics = [_topic_from_words(text()) for _ in range(count)]
-        filter_servers = java_json.loads(text()) if at < len(plain) else []
+        filter_servers = java_json.loads(text(), bounded=True) if at < len(plain) else []
         if not isinstance(filter_servers, list):
             raise ProtocolError("the filter-server list is no list")
         return cls(data_version=version, topics={t.name: t for t in topics}, filter_servers=tuple(map(as_text, filter_servers)))

@@ -107,28 +107,10 @@ class StatsItem(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         return {"avgpt": self.per_call, "sum": self.total, "tps": self.per_second}
 
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "statistics")
-        return cls(get_field(obj, "sum", int, 0), _number(obj.get("tps")), _number(obj.get("avgpt")))
-
-
-def _number(value: Any) -> float:
-    if value is not None and type(value) not in (int, float):
-        raise ProtocolError("statistics hold something that is no number")
-    return float(value or 0)
-
 
 def stats_dumps(minute: StatsItem, hour: StatsItem, day: StatsItem) -> bytes:
     """Source: BrokerStatsData.java."""
     return dumps({"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()})
-
-
-def stats_loads(body: bytes) -> tuple[StatsItem, StatsItem, StatsItem]:
-    """Minute, hour and day."""
-    obj = loads_object(body)
-    minute, hour, day = (StatsItem.from_json(obj.get(name) or {}) for name in ("statsMinute", "statsHour", "statsDay"))
-    return minute, hour, day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Users and what they may do.
+"""Users and access rules.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """

@@ -1,4 +1,4 @@
-"""What operators' tools ask a broker.
+"""Requests of administration tools to a broker.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """
