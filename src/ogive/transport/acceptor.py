@@ -1,6 +1,6 @@
 """A listening socket whose connections may speak TLS: each is looked at before it is given a protocol.
 
-Connections that say nothing yet, or are in the middle of a handshake, count like others, and are closed after a while.
+Connections that are silent, or in the middle of a handshake, count like others, and are closed after a while.
 """
 
 import asyncio

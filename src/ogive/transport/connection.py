@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
 
     Answers are matched by opaque. Writes of one loop turn leave as one. When calls time out and the peer has sent nothing at all for
     ``Limits.silence_s`` since the first of them, the link counts as dead: it is closed, and the next call gets a fresh one.
-    A peer that answers GO_AWAY is about to end; *on_go_away* is told, before the answer goes to its caller.
+    A peer that answers GO_AWAY is about to close; *on_go_away* is called before the caller gets the answer.
     """
 
     def __init__(
@@ -197,19 +197,17 @@ class Connection(asyncio.Protocol):
             self._idle = self._idle or self._loop.create_future()
             await asyncio.wait([self._idle])
 
-    @property
-    def requests_in_flight(self) -> int:
-        """Requests of the peer that wait for our answer."""
-        return self._requests_in_flight
-
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, frame: bytes) -> None:
         """Queue a whole frame; everything queued in one loop turn leaves together."""
         if not self._unsent:
-            self._loop.call_soon(self._flush)
+            self._at_end_of_turn(self._flush)
         self._unsent.append(frame)
         self._unsent_bytes += len(frame)
+
+    def _at_end_of_turn(self, job: Callable[[], None]) -> None:
+        self._loop.call_soon(job)
 
     def _flush(self) -> None:
         frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
@@ -274,7 +272,7 @@ class Connection(asyncio.Protocol):
                     call[0](command)
             else:
                 self._take_request(command)
-                if self.closed:  # by its handling: nobody is there for the others any more
+                if self.closed:  # by its handling: the others would go unanswered
                     return
         if fault is not None:
             self._end(f"{self.remote_address} sent what is no frame: {fault}")
@@ -306,7 +304,7 @@ class Connection(asyncio.Protocol):
         await asyncio.shield(self._lost)
 
     def _end(self, reason: str) -> None:
-        """Read no more, answer what came before, then close: a stream is never taken up again behind a fault."""
+        """Read no more, answer what came before, then close: after a fault a stream is never continued."""
         self._last_words = reason
         log.warning("%s", reason[:300])
         if self._transport is not None:
@@ -329,9 +327,15 @@ class Connection(asyncio.Protocol):
             self._finish(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish(f"connection to {self.remote_address} was lost{f': {exc}' if exc else ''}")
+        why = _reason(exc) if exc else ""
+        if self._calls and not self.received_frames and not self._is_secure():
+            why = f"{why or 'closed'} before its first answer; perhaps it speaks TLS only"
+        self._finish(f"connection to {self.remote_address} was lost{f': {why}' if why else ''}")
         if not self._lost.done():
             self._lost.set_result(None)
+
+    def _is_secure(self) -> bool:
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def _finish(self, reason: str) -> None:
         if self.closed:
@@ -374,14 +378,22 @@ async def connect(
     except TimeoutError:
         raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
     except tls.SSLError as exc:
-        raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}", address) from None
+        why = f": {exc.verify_message}" if isinstance(exc, tls.SSLCertVerificationError) else ""
+        raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}{why}", address) from None
     except ValueError:  # of the resolver: too long a name, no text, a null character in it
         raise ConnectError(f"no connection to {address}: {host[:80]!r} is no host name", address) from None
     except OSError as exc:
-        reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or exc  # below 0: a name, not a socket
+        cut = ssl is not None and isinstance(exc, ConnectionResetError | ConnectionAbortedError)  # these bring no word of their own
+        reason = "it ended the TLS handshake; perhaps it does not speak TLS" if cut else _reason(exc)
         raise ConnectError(f"no connection to {address}: {reason}", address) from None
     connection.remote_address = address
     return connection
+
+
+def _reason(exc: Exception) -> str:
+    if not isinstance(exc, OSError) or isinstance(exc, tls.SSLError):
+        return str(exc)
+    return os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or str(exc)  # below 0: a name, not a socket
 
 
 def split_address(address: str) -> tuple[str, int]:

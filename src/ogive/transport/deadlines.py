@@ -1,4 +1,4 @@
-"""Timeouts for very many short calls: adding one costs a list append, and nothing has to be cancelled."""
+"""Timeouts for a great many short calls: adding one costs a list append, and none has to be cancelled."""
 
 import asyncio
 import heapq

@@ -1,4 +1,4 @@
-"""A few pages over HTTP for machines that watch: GET and HEAD, one request a connection, everything bounded."""
+"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything bounded."""
 
 import asyncio
 import logging
@@ -54,7 +54,9 @@ class PageServer:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._busy) >= MAX_CONNECTIONS:  # whoever came first makes room: a watcher asks and goes, and must not be shut out by others
+        if (
+            len(self._busy) >= MAX_CONNECTIONS
+        ):  # the oldest makes room: monitoring connects briefly, and must not be shut out by idle clients
             oldest = next(iter(self._busy))
             del self._busy[oldest]
             oldest.transport.abort()

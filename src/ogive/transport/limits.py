@@ -1,4 +1,4 @@
-"""What one connection, and all of a server together, may hold."""
+"""The limits of one connection, and of all connections of a server together."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Limits:
     max_requests_in_flight: int = 4_096  # the peer's, waiting for ours; above it nothing more is read
     write_high_bytes: int = 1024 * 1024  # above it writers that wait are held back
     idle_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
-    silence_s: float = 1.0  # calls time out, and not a byte has come for so long: the link is dead
+    silence_s: float = 1.0  # after timeouts, the link is dead if no byte has come for so long
 
     def __post_init__(self) -> None:
         counts = (self.max_frame_bytes, self.max_calls_in_flight, self.max_requests_in_flight, self.write_high_bytes)

@@ -1,4 +1,4 @@
-"""A TCP connection for one request at a time, written and read by the thread that waits for the answer: no loop stands in between."""
+"""A TCP connection for one request at a time, written and read by the thread that waits for the answer, without an event loop."""
 
 import contextlib
 import itertools
@@ -8,37 +8,42 @@ import time
 from typing import Final
 
 from ogive.errors import ConnectionLost, ProtocolError, RequestTimeout
+from ogive.transport.expectation import Expectation
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, decode_command
 from ogive.wire.frame import FrameDecoder
 
 _RESPONSE: Final = int(Flag.RESPONSE)
 _READ_BYTES: Final = 64 * 1024
+_MAX_OPAQUE: Final = 0x7FFFFFFF  # two thousand million requests are some days' work
 
 
 class Line:
     """Used by one thread at a time.
 
-    Whatever ends a request before its answer is there, an interrupt (Ctrl-C) at any moment included, ends the line with it: a stream is
-    never taken up again in the middle.
+    Whatever ends a request before its answer, even an interrupt (Ctrl-C) at any moment, closes the line: a stream is never continued in the
+    middle of an answer.
+
+    Where answers come within a moment, the thread looks for the next one that long before it sleeps: see expectation.py.
     """
 
-    __slots__ = ("_asking", "_decoder", "_opaques", "_readable", "_socket", "address", "used_at")
+    __slots__ = ("_asking", "_decoder", "_expectation", "_opaques", "_readable", "_socket", "address", "used_at")
 
-    def __init__(self, connected: socket.socket, address: str) -> None:
-        """*connected* does not block."""
+    def __init__(self, connected: socket.socket, address: str, expectation: Expectation | None = None) -> None:
+        """*connected* does not block. Without *expectation* it sleeps for every answer."""
         self.address = address
         self.used_at = time.monotonic()
         self._socket = connected
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
         self._decoder = FrameDecoder()
+        self._expectation = expectation
         self._opaques = itertools.count(1)
         self._asking = False
 
     def next_opaque(self) -> int:
         """A number for one request."""
-        return next(self._opaques)
+        return next(self._opaques) & _MAX_OPAQUE
 
     def is_fit(self) -> bool:
         """Whether it can take a request: the peer has not closed it, and nothing is left of the last one."""
@@ -47,7 +52,7 @@ class Line:
     def ask(self, opaque: int, frame: bytes, timeout_s: float) -> RemotingCommand:
         """Send a whole request frame that carries *opaque*, and wait for the answer. Raises RequestTimeout, ConnectionLost."""
         started = time.monotonic()
-        self._asking = True  # until the answer is there: should even the closing below be interrupted, nobody uses the line again
+        self._asking = True  # until the answer is there: even if the closing below is interrupted, the line is not used again
         try:
             self._write(frame, started + timeout_s)
             answer = self._read(opaque, started + timeout_s)
@@ -75,8 +80,8 @@ class Line:
                 sent += self._socket.send(frame[sent:])
 
     def _read(self, opaque: int, deadline: float) -> RemotingCommand:
+        self._await(deadline)
         while True:
-            _wait(self._readable, deadline)
             data = self._socket.recv(_READ_BYTES)
             if not data:
                 raise ConnectionResetError("the peer closed it")
@@ -87,6 +92,20 @@ class Line:
                     return command
             if fault is not None:
                 raise fault
+            _wait(self._readable, deadline)
+
+    def _await(self, deadline: float) -> None:
+        """The first bytes of the answer."""
+        expectation = self._expectation
+        if expectation is None:
+            _wait(self._readable, deadline)
+            return
+        looking, poll = expectation.begin(), self._readable.poll
+        while looking and not poll(0):  # a third of what it costs to read in vain
+            looking = expectation.goes_on()
+        if not looking:
+            _wait(self._readable, deadline)
+        expectation.came()
 
     def hang_up(self) -> None:
         """End the request that is on its way, if there is one; its thread then closes the line. From any thread."""

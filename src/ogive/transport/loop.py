@@ -1,4 +1,4 @@
-"""The event loop that everything of ours runs on."""
+"""Makes the event loop for everything in ogive."""
 
 import asyncio
 import logging

@@ -97,7 +97,7 @@ class ConnectionPool:
                     connection = await self.get(address)
                 answer = await connection.call(command, max(0.001, deadline - loop.time()))
             except (ConnectError, TimeoutError):
-                return answer  # nobody took its place yet: the request was not carried out, and that is what the answer says
+                return answer  # it was not replaced yet: the request was not carried out, as the answer says
         return answer
 
     async def send(self, address: str, command: RemotingCommand) -> None:

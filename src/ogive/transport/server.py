@@ -11,8 +11,11 @@ from collections.abc import Callable
 from ogive.errors import ConnectError
 from ogive.transport.acceptor import Acceptor
 from ogive.transport.connection import Connection, RequestHandler
+from ogive.transport.expectation import Expectation
 from ogive.transport.limits import ServerLimits
+from ogive.transport.lookout import Lookout
 from ogive.transport.tls import TlsConfig
+from ogive.transport.turn import Turn
 from ogive.wire.acl import Credentials
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,7 @@ class ServerConnection(Connection):
         self._server = server
         self._peer_host = "?"
         self._counted_bytes = 0
+        self._frames_of_read = 0
         self.frame_started_at: float | None = None
         self.slow_since: float | None = None
         self.unsent_before = 0  # at the last look
@@ -43,8 +47,18 @@ class ServerConnection(Connection):
         self._server._opened(self)
 
     def data_received(self, data: bytes) -> None:
+        turn = self._server.turn
+        held = self._server._reads_again(self) and turn.hold()
+        try:
+            self._receive(data)
+        finally:
+            if held:
+                turn.run()
+
+    def _receive(self, data: bytes) -> None:
         frames_before = self.received_frames
         super().data_received(data)
+        self._frames_of_read = self.received_frames - frames_before
         if self.closed:
             return  # what it holds does not count any more
         buffered = self.buffered_bytes
@@ -55,7 +69,7 @@ class ServerConnection(Connection):
                 self.abort(f"{self.remote_address} is cut off: frames that are not complete hold more memory than allowed")
         if not buffered:
             self.frame_started_at = None
-        elif self.frame_started_at is None or self.received_frames != frames_before:
+        elif self.frame_started_at is None or self._frames_of_read:
             self.frame_started_at = self.received_at
 
     def write(self, frame: bytes) -> None:
@@ -63,9 +77,14 @@ class ServerConnection(Connection):
         if self._unsent_bytes > self._server.limits.max_unsent_bytes:
             self._check_unsent(self._unsent_bytes)
 
+    def _at_end_of_turn(self, job: Callable[[], None]) -> None:
+        self._server.turn.add(job)
+
     def _flush(self) -> None:
         super()._flush()
         self._check_unsent(self.unsent_bytes)
+        if self._frames_of_read == 1 and not self._requests_in_flight:
+            self._server._answered(self)
 
     def _check_unsent(self, unsent: int) -> None:
         if unsent > self._server.limits.max_unsent_bytes and not self.closed:
@@ -84,7 +103,11 @@ class ServerConnection(Connection):
 
 
 class Server:
-    """``handler(connection, command)`` is called for each request, in order; see RequestHandler."""
+    """``handler(connection, command)`` is called for each request, in order; see RequestHandler.
+
+    What one turn of the loop brings is finished together (``turn``). A client that is the only one to ask waits for no turn: what its
+    read brought is finished at the end of the read.
+    """
 
     def __init__(
         self,
@@ -95,17 +118,23 @@ class Server:
         tls: TlsConfig | ssl.SSLContext | None = None,
         limits: ServerLimits | None = None,
         on_open: Callable[[ServerConnection], None] | None = None,
+        busy_poll_s: float = 0.0,
     ) -> None:
+        """*busy_poll_s*: how long to look for the next request of a client that asks one after another before sleeping, see lookout.py."""
         self.handle = handler
         self.host = host
         self.port = port
         self.limits = limits or ServerLimits()
+        loop = asyncio.get_running_loop()
+        self.turn = Turn(loop)
+        self._lookout = Lookout(loop, Expectation(busy_poll_s)) if busy_poll_s else None
         self._tls = tls
         self._on_open = on_open
         self._listener: asyncio.Server | Acceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._connections: set[ServerConnection] = set()
         self._per_host: Counter[str] = Counter()
+        self._last_reader: ServerConnection | None = None
         self._read_buffer_bytes = 0
         self._refused = 0
 
@@ -199,6 +228,19 @@ class Server:
                 connection.abort("")
             await asyncio.wait(unread, timeout=grace_s)
 
+    def _reads_again(self, reader: ServerConnection) -> bool:
+        """*reader* has something to read; whether it was the last that had, too: then there are hardly others to wait for."""
+        again = self._last_reader is reader
+        self._last_reader = reader
+        if self._lookout is not None:
+            self._lookout.asked(again=again)
+        return again
+
+    def _answered(self, connection: ServerConnection) -> None:
+        """The only request of *connection* is."""
+        if self._lookout is not None and self._last_reader is connection:
+            self._lookout.answered()
+
     def _opened(self, connection: ServerConnection) -> None:
         host = connection.peer_host
         self._connections.add(connection)
@@ -212,6 +254,8 @@ class Server:
     def _closed(self, connection: ServerConnection) -> None:
         """The socket is gone; until then the connection counts, also one that is closed and does not take its last answers."""
         self._connections.discard(connection)
+        if self._last_reader is connection:
+            self._last_reader = None
         host = connection.peer_host
         self._per_host[host] -= 1
         if self._per_host[host] <= 0:

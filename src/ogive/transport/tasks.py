@@ -1,4 +1,4 @@
-"""Periodic work, and the end of work."""
+"""Periodic jobs, and ending tasks."""
 
 import asyncio
 import logging

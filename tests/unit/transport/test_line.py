@@ -1,12 +1,16 @@
 """One request at a time on a connection that the asking thread reads itself."""
 
+import itertools
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from ogive.errors import ConnectionLost, RequestTimeout
+from ogive.transport import line as lines
+from ogive.transport.expectation import Expectation
 from ogive.transport.line import Line
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
@@ -37,6 +41,15 @@ def test_the_answer_to_ones_own_request_is_returned(pair: Pair) -> None:
     assert line.ask(7, b"request", WAIT_S).body == b"mine"
     assert far.recv(100) == b"request"
     assert line.is_fit()
+
+
+def test_numbers_of_requests_begin_again_before_they_fit_no_frame(pair: Pair) -> None:
+    line, far = pair
+    line._opaques = itertools.count(0x7FFFFFFF)
+    for expected in (0x7FFFFFFF, 0):
+        opaque = line.next_opaque()
+        far.sendall(answer(opaque, b"mine"))
+        assert (opaque, line.ask(opaque, b"request", WAIT_S).body) == (expected, b"mine")
 
 
 def test_long_requests_and_answers_pass_in_pieces(pair: Pair) -> None:
@@ -114,3 +127,114 @@ def test_hanging_up_ends_the_request_of_another_thread(pair: Pair) -> None:
     asking.join(WAIT_S)
     assert len(errors) == 1
     line.hang_up()
+
+
+# --- looking before sleeping -----------------------------------------------------------------------------------------
+
+
+class Looks(Expectation):
+    """Has it looked until a step is no; notes what it was told."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        super().__init__(1.0)
+        self.told: list[str] = []
+        self._steps = iter(steps)
+
+    def begin(self) -> bool:
+        self.told.append("begin")
+        return True
+
+    def goes_on(self) -> bool:
+        self.told.append("looked")
+        return bool(next(self._steps)())
+
+    def came(self) -> None:
+        self.told.append("came")
+
+
+@contextmanager
+def looking(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[socket.socket], object]) -> Iterator[tuple[Line, Looks]]:
+    """A line whose peer does the *steps*, one after each look that found nothing: whether to look again."""
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    looks = Looks(*((lambda step=step: step(far)) for step in steps))
+    wait = lines._wait
+
+    def sleep(*args: object) -> None:
+        looks.told.append("slept")
+        wait(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lines, "_wait", sleep)
+    line = Line(near, "broker:1", looks)
+    with far:
+        yield line, looks
+    line.close()
+
+
+def nothing(far: socket.socket) -> bool:
+    return True
+
+
+def test_an_answer_that_comes_while_it_is_looked_for_is_had_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer_it(far: socket.socket) -> bool:
+        far.sendall(answer(1, b"mine"))
+        return True
+
+    with looking(monkeypatch, nothing, nothing, answer_it) as (line, looks):
+        assert line.ask(1, b"request", WAIT_S).body == b"mine"
+        assert looks.told == ["begin", "looked", "looked", "looked", "came"]
+        assert line.is_fit()
+
+
+def test_whoever_has_looked_for_long_enough_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer_it_late(far: socket.socket) -> bool:
+        far.sendall(answer(1, b"mine"))
+        return False
+
+    with looking(monkeypatch, nothing, answer_it_late) as (line, looks):
+        assert line.ask(1, b"request", WAIT_S).body == b"mine"
+        assert looks.told == ["begin", "looked", "looked", "slept", "came"]
+
+
+def test_only_the_first_bytes_of_an_answer_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = answer(1, b"mine")
+
+    def answer_half(far: socket.socket) -> bool:
+        far.sendall(frame[:10])
+        later = threading.Timer(0.01, far.sendall, (frame[10:],))
+        later.start()
+        return True
+
+    with looking(monkeypatch, answer_half) as (line, looks):
+        assert line.ask(1, b"request", WAIT_S).body == b"mine"
+        assert looks.told == ["begin", "looked", "came", "slept"]
+
+
+def test_a_request_without_answer_ends_in_time_after_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    with looking(monkeypatch, nothing, lambda far: False) as (line, looks):
+        with pytest.raises(RequestTimeout):
+            line.ask(1, b"request", 0.01)
+        assert looks.told == ["begin", "looked", "looked", "slept"]
+        assert not line.is_fit()
+
+
+def test_a_peer_that_hangs_up_is_noticed_while_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang_up(far: socket.socket) -> bool:
+        far.shutdown(socket.SHUT_RDWR)
+        return True
+
+    with looking(monkeypatch, nothing, hang_up) as (line, looks):
+        with pytest.raises(ConnectionLost, match="the peer closed it"):
+            line.ask(1, b"request", WAIT_S)
+        assert looks.told == ["begin", "looked", "looked", "came"]
+
+
+def test_an_interrupt_while_looking_ends_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(far: socket.socket) -> bool:
+        raise KeyboardInterrupt
+
+    with looking(monkeypatch, nothing, press) as (line, looks):
+        with pytest.raises(KeyboardInterrupt):
+            line.ask(1, b"request", WAIT_S)
+        assert looks.told == ["begin", "looked", "looked"]
+        assert not line.is_fit()

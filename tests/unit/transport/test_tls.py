@@ -50,7 +50,7 @@ def echo(connection: Connection, command: RemotingCommand) -> None:
 async def start() -> AsyncIterator[StartServer]:
     servers: list[Server] = []
 
-    async def start_one(tls: TlsConfig, **limits: float) -> Server:
+    async def start_one(tls: TlsConfig | None, **limits: float) -> Server:
         server = Server(echo, tls=tls, limits=ServerLimits(**limits))  # type: ignore[arg-type]  # the test names fields of the right type
         await server.start()
         servers.append(server)
@@ -100,9 +100,16 @@ async def test_permissive_takes_both_on_one_port(start: StartServer, files: TlsC
     assert await say(server, None) == b"hello"
 
 
+async def test_who_speaks_tls_to_one_who_does_not_hears_that(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+    with pytest.raises(ConnectError, match="it ended the TLS handshake; perhaps it does not speak TLS"):
+        await say(await start(None), trusting(authority))
+    with pytest.raises(ConnectionLost, match="before its first answer; perhaps it speaks TLS only"):
+        await say(await start(files), None)
+
+
 async def test_a_client_that_does_not_trust_the_certificate_stays_away(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
     server = await start(files)
-    with pytest.raises(ConnectError, match="TLS with"):
+    with pytest.raises(ConnectError, match=r"TLS with .*: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate"):
         await say(server, trusting(trustme.CA()))
     with pytest.raises(ConnectError, match="TLS with"):
         await say(server, ssl.create_default_context())

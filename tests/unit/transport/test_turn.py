@@ -1,0 +1,187 @@
+"""What is done at the end of a turn of the loop, and for whom at the end of a read."""
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from ogive.transport.connection import Connection
+from ogive.transport.server import Server, ServerConnection
+from ogive.transport.turn import Turn
+from ogive.wire.codes import Flag, ResponseCode
+from ogive.wire.command import RemotingCommand, encode_command
+from tests.unit.transport.wire import Wire
+
+
+def turn() -> Turn:
+    return Turn(asyncio.get_running_loop())
+
+
+async def test_jobs_run_in_order_and_what_they_bring_along_follows_in_the_same_turn() -> None:
+    done: list[str] = []
+    jobs = turn()
+
+    def write_to_log() -> None:
+        done.append("log")
+        jobs.add(lambda: done.append("answer"))
+
+    jobs.add(write_to_log)
+    jobs.add(lambda: done.append("other"))
+    assert not done
+    await asyncio.sleep(0)
+    assert done == ["log", "other", "answer"]
+    jobs.add(lambda: done.append("next"))
+    await asyncio.sleep(0)
+    assert done[3:] == ["next"]
+
+
+async def test_who_holds_the_turn_runs_the_jobs_and_the_loop_does_not() -> None:
+    done: list[int] = []
+    jobs = turn()
+    assert jobs.hold()
+    jobs.add(lambda: done.append(1))
+    await asyncio.sleep(0)
+    assert not done
+    jobs.run()
+    await asyncio.sleep(0)
+    assert done == [1]
+
+
+async def test_a_turn_that_has_something_waiting_is_not_held() -> None:
+    """What one client brings then goes with what another has brought."""
+    done: list[int] = []
+    jobs = turn()
+    jobs.add(lambda: done.append(1))
+    assert not jobs.hold()
+    jobs.add(lambda: done.append(2))
+    await asyncio.sleep(0)
+    assert done == [1, 2]
+    assert jobs.hold()
+    assert not jobs.hold()
+    jobs.run()
+
+
+async def test_a_job_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    done: list[int] = []
+    jobs = turn()
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    jobs.add(fail)
+    jobs.add(lambda: done.append(1))
+    with caplog.at_level(logging.CRITICAL):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert done == [1]
+    jobs.add(lambda: done.append(2))
+    await asyncio.sleep(0)
+    assert done == [1, 2]
+
+
+async def test_what_a_thread_reports_is_followed_by_what_it_brings_along() -> None:
+    done: list[str] = []
+    jobs, answered = turn(), asyncio.Event()
+
+    def report() -> None:
+        jobs.add(lambda: done.append("answer"))
+        jobs.add(answered.set)
+
+    thread = threading.Thread(target=jobs.call_from_thread, args=(report,))
+    thread.start()
+    thread.join()
+    async with asyncio.timeout(60):
+        await answered.wait()
+    assert done == ["answer"]
+
+
+# --- a server's connections ------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """A client of *server*, without a socket."""
+
+    def __init__(self, server: Server) -> None:
+        self.wire = Wire()
+        self.connection = ServerConnection(server)
+        self.connection.connection_made(self.wire)
+
+    def ask(self, *bodies: bytes) -> int:
+        """All of them arrive in one read; how many writes have answered this client so far."""
+        self.connection.data_received(b"".join(encode_command(RemotingCommand(1, body=body)) for body in bodies))
+        return len(self.wire.written)
+
+
+def answering_server(groups: list[list[bytes]]) -> Server:
+    """What is asked for in one turn becomes one of *groups*, and only then is answered."""
+    waiting: list[tuple[Connection, RemotingCommand]] = []
+
+    def finish() -> None:
+        groups.append([command.body for _, command in waiting])
+        for connection, command in waiting:
+            connection.reply(RemotingCommand(ResponseCode.SUCCESS, opaque=command.opaque, flag=Flag.RESPONSE))
+        waiting.clear()
+
+    def take(connection: Connection, command: RemotingCommand) -> None:
+        if not waiting:
+            server.turn.add(finish)
+        waiting.append((connection, command))
+
+    server = Server(take)
+    return server
+
+
+async def test_a_client_that_alone_asks_one_request_after_another_is_answered_within_the_read() -> None:
+    groups: list[list[bytes]] = []
+    peer = Peer(answering_server(groups))
+    assert peer.ask(b"1") == 0  # there may be others
+    await asyncio.sleep(0)
+    assert len(peer.wire.written) == 1
+    assert peer.ask(b"2") == 2
+    assert peer.ask(b"3", b"4") == 3
+    await asyncio.sleep(0)
+    assert groups == [[b"1"], [b"2"], [b"3", b"4"]]
+    assert len(peer.wire.written) == 3
+
+
+async def test_what_several_clients_ask_in_one_turn_becomes_one_group() -> None:
+    groups: list[list[bytes]] = []
+    server = answering_server(groups)
+    one, two = Peer(server), Peer(server)
+    one.ask(b"1")
+    two.ask(b"2")
+    one.ask(b"3")
+    assert not groups
+    await asyncio.sleep(0)
+    assert groups == [[b"1", b"2", b"3"]]
+    assert (len(one.wire.written), len(two.wire.written)) == (1, 1)
+
+
+async def test_a_client_whose_neighbour_has_something_waiting_joins_it() -> None:
+    groups: list[list[bytes]] = []
+    server = answering_server(groups)
+    one, two = Peer(server), Peer(server)
+    two.ask(b"1")
+    one.ask(b"2")
+    one.ask(b"3")
+    await asyncio.sleep(0)
+    assert groups == [[b"1", b"2", b"3"]]
+
+
+async def test_a_handler_that_fails_leaves_nothing_held() -> None:
+    done: list[int] = []
+
+    def handle(connection: Connection, command: RemotingCommand) -> None:
+        server.turn.add(lambda: done.append(1))
+        if command.body == b"fail":
+            raise RuntimeError("a bug")
+
+    server = Server(handle)
+    peer = Peer(server)
+    peer.ask(b"first")
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError):
+        peer.ask(b"fail")
+    assert done == [1, 1]
+    assert server.turn.hold()
