@@ -7,7 +7,7 @@ from typing import Any
 
 from ogive.errors import StoreError
 from ogive.store import Fs, GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
-from ogive.store.writer import InlineWriter, WriterThread
+from ogive.store.writer import Group, GroupWriter, Job, WriterThread
 from ogive.wire.message import StoredMessage, decode_stored
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -21,6 +21,7 @@ def small(root: Path, **changes: Any) -> StoreConfig:
         "index_slots": 16,
         "ahead_bytes": 8 * 1024,
         "hot_log_bytes": 8 * 1024,
+        "stretch_bytes": 1024,
         "hot_entries": 64,
         "flush_bytes": 2 * 1024,
         "checkpoint_bytes": 10 * 1024,
@@ -44,6 +45,25 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
+
+
+class InlineWriter:
+    """Carries everything out at once, on the caller's thread: one order of events."""
+
+    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+        self.work = work
+
+    def post(self, job: Group | Job) -> None:
+        if isinstance(job, Group):
+            self.work.commit([job])
+        else:
+            job()
+        if self.work.sync_in() == 0.0:
+            self.work.sync_now()
+        self.work.idle()
+
+    def close(self) -> None:
+        self.work.sync_now()
 
 
 class Driver:

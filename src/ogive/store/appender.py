@@ -189,7 +189,7 @@ class Appender:
             self.waiting_bytes -= group.end - group.start
 
     def take_back(self) -> list[Group]:
-        """Every group that is not done, undone: their offsets are given out again. Nobody has seen them."""
+        """Undo every unfinished group: their offsets, which nobody has seen, are given out again."""
         groups = list(self.waiting)
         if self.forming is not None:
             groups.append(self.forming)

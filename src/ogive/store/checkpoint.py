@@ -1,15 +1,14 @@
-"""What a start reads first: Apache's checkpoint page and abort marker, and our own list of the consume queues.
+"""What is read first at the start: Apache's checkpoint page and abort marker, and our own list of consume queues.
 
 The list (``queues.json`` in the root, ignored by Apache's broker) says up to which commit-log offset the consume queues were complete,
-and carries checksums of their entries. So a start trusts no derived file: it checks them and reads the log from that offset on. Without
-a usable list it reads the whole log, which also happens for a directory that comes from Apache's broker.
+and has checksums of their entries. So no derived file is trusted: they are checked, and the log is read from that offset on. Without a
+usable list, as in a directory that comes from Apache's broker, the whole log is read.
 """
 
 import dataclasses
 import json
 import os
 import struct
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from ogive.store.indexfile import IndexState
 from ogive.store.model import QueueKey
 from ogive.store.record import NEVER
 from ogive.store.tables import read_file, replace_file, write_synced
+from ogive.wire.checksum import crc32
 
 FORMAT: Final = 1
 _PAGE: Final = struct.Struct(">qqqqq8sqq")
@@ -87,7 +87,7 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
         },
         separators=(",", ":"),
     )
-    text = f'{{"format":{FORMAT},"crc":{zlib.crc32(body.encode())},"body":{body}}}\n'
+    text = f'{{"format":{FORMAT},"crc":{crc32(body.encode())},"body":{body}}}\n'
     replace_file(fs, root / _NAME, text.encode())
     stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
     page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from)
@@ -116,7 +116,7 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         header = json.loads(head + b"}")
         if header["format"] > FORMAT:
             raise StoreCorrupt(f"{root}: written by a later release (format {header['format']}, this one reads up to {FORMAT})")
-        if zlib.crc32(body[:-1]) != header["crc"]:
+        if crc32(body[:-1]) != header["crc"]:
             return None
         fields = json.loads(body[:-1])
         queues = tuple(

@@ -1,4 +1,4 @@
-"""The time that records carry and delays are measured by: that of the wall, except that it never goes back."""
+"""The time in records and for delays: wall-clock time that never goes back."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,10 +7,10 @@ _CATCH_UP: Final = 16
 
 
 class SteadyClock:
-    """When the wall clock is set back, this one goes on from where it was, a sixteenth slower, until the wall clock has caught up.
+    """When the wall clock is set back, this one continues from where it was, a sixteenth slower, until the wall clock has caught up.
 
-    Time that stood still instead would store every message of that hour with one timestamp, and nobody could tell when a delay is over.
-    A step forward is followed at once, unless it only takes back a step to the past. Not for several threads.
+    If it stood still instead, every message of that hour would be stored with one timestamp, and delays could not be measured. A step
+    forward is followed at once, unless it only undoes a step back. Not thread-safe.
     """
 
     __slots__ = ("_ahead_ms", "_at_s", "_monotonic", "_wall", "_wall_ms")

@@ -5,17 +5,19 @@ Source: CommitLog.java, MappedFileQueue.java, 5.3.
 """
 
 import logging
+import sys
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
 from ogive.store.disk import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.record import not_standing, read_record
 from ogive.store.segments import segment_path
+from ogive.store.stretches import Stretches
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ _MAX_SPAN: Final = 1024 * 1024
 _MAX_BROUGHT_IN: Final = 4 * 1024 * 1024
 _RUNS_BYTES: Final = 16 * 1024 * 1024  # 1,024 messages of 1 KiB from each of eight queues, and some
 _MAX_RUNS: Final = 32
+_CHECK_BYTES: Final = 2048  # reading so much more, and its part in a sum, costs what the check of one record does
 
 
 class LogWriter:
@@ -130,6 +133,11 @@ class HotLog:
                 drop += 1
             del self._starts[:drop], self._chunks[:drop]
 
+    @property
+    def start(self) -> int:
+        """Where what is in memory begins."""
+        return self._starts[0] if self._starts else sys.maxsize
+
     def find(self, offset: int) -> Chunk | None:
         """The chunk that holds the record at *offset*."""
         at = bisect_right(self._starts, offset) - 1
@@ -138,47 +146,72 @@ class HotLog:
         return self._starts[at], self._chunks[at]
 
 
+class Run(NamedTuple):
+    """Bytes of the log from *start* on. *sound*: they are as they were written, which need not be shown for each record again."""
+
+    start: int
+    data: bytes
+    sound: bool
+
+
 class ReadRuns:
-    """Stretches of the log that were read for one queue, for the records of other queues that stand in between.
+    """What was read for one queue, for the records of other queues that stand in between, and for the next pull of the same queue.
 
     Queues that are read side by side stand mixed in the log, and each would read all of it: with eight of them and messages of 1 KiB
-    that is 3 us a message. What stands between two visible records never changes, so a stretch is true as long as it is kept.
+    that is 3 us a message. A last stretch goes on behind what was wanted. What stands between two visible records never changes, so a
+    run is true as long as it is kept.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._runs: OrderedDict[int, bytes] = OrderedDict()
+        self._runs: OrderedDict[int, Run] = OrderedDict()
 
-    def keep(self, start: int, data: bytes) -> None:
-        self.forget(start)
-        self._runs[start] = data
-        self._size += len(data)
+    def keep(self, run: Run) -> None:
+        self.forget(run.start)
+        self._runs[run.start] = run
+        self._size += len(run.data)
         while self._size > self._limit or len(self._runs) > _MAX_RUNS:
-            self._size -= len(self._runs.popitem(last=False)[1])
+            self._size -= len(self._runs.popitem(last=False)[1].data)
 
     def forget(self, start: int) -> None:
-        self._size -= len(self._runs.pop(start, b""))
+        run = self._runs.pop(start, None)
+        if run is not None:
+            self._size -= len(run.data)
 
-    def find(self, offset: int, size: int) -> Chunk | None:
-        """The stretch that holds these bytes."""
-        for start, data in reversed(self._runs.items()):
-            if start <= offset and offset + size <= start + len(data):
-                return start, data
+    def find(self, offset: int, size: int) -> Run | None:
+        """The one that holds these bytes."""
+        for run in reversed(self._runs.values()):
+            if run.start <= offset and offset + size <= run.start + len(run.data):
+                return run
         return None
 
 
 class LogReader:
-    """Reads records: the newest from memory, others by pread, near ones together. What comes from disk is checked."""
+    """Reads records: the newest from memory, others by pread, near ones together. What comes from disk is checked: whole stretches by
+    their sums, where many of their records are wanted, and each record where there is no sum, or it does not match."""
 
-    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, start: int, crc_from: int, hot_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, segment_bytes: int, *, start: int, crc_from: int, hot_bytes: int, stretch_bytes: int
+    ) -> None:
         self._directory, self._segment_bytes, self._disk = directory, segment_bytes, disk
         self.start = start  # of the oldest segment
         self.hot = HotLog(hot_bytes)
+        self._stretches = Stretches(stretch_bytes, segment_bytes)
         self._runs = ReadRuns(_RUNS_BYTES)
         self.damaged = 0
         self._crc_from = crc_from
         self._reported: set[int] = set()
+
+    def add(self, offset: int, data: bytes) -> None:
+        """*data* was written at *offset*."""
+        self.hot.add(offset, data)
+        self._stretches.note(offset, data)
+
+    def begin_at(self, start: int) -> None:
+        """Nobody reads before *start* from here on: a segment does."""
+        self.start = start
+        self._stretches.forget_before(start)
 
     def collect(self, wanted: Sequence[Wanted], queue_id: int, field: bytes) -> tuple[list[bytes | memoryview], int, int]:
         """(parts, count, size) of the records in *wanted*. Damaged ones are left out.
@@ -194,12 +227,13 @@ class LogReader:
                 j = _end_inside(wanted, i, chunk)
                 good = wanted[i:j]
             else:
-                chunk = self._runs.find(offset, record_size)
-                if chunk is not None:
-                    j = _end_inside(wanted, i, chunk)
+                run = self._runs.find(offset, record_size)
+                if run is not None:
+                    j = _end_inside(wanted, i, run[:2])
                 else:
-                    j, chunk = self._read_run(wanted, i)
-                good = self._undamaged(wanted[i:j], chunk, queue_id, field)
+                    j, run = self._read_run(wanted, i)
+                good = self._undamaged(wanted[i:j], run, queue_id, field)
+                chunk = run[:2]
             count += len(good)
             size += _pick(good, chunk, parts)
             i = j
@@ -231,35 +265,55 @@ class LogReader:
         except OSError as exc:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
-    def _read_run(self, wanted: Sequence[Wanted], i: int) -> tuple[int, Chunk]:
-        """One pread for wanted[i] and its near followers: (next i, what was read)."""
+    def _read_run(self, wanted: Sequence[Wanted], i: int) -> tuple[int, Run]:
+        """One pread for wanted[i] and its near followers, by whole stretches where that is worth it: (next i, what was read)."""
         base = wanted[i][0]
-        stop = base + wanted[i][1]
         segment_end = base - base % self._segment_bytes + self._segment_bytes
-        j, asked = i + 1, wanted[i][1]
-        while j < len(wanted):
-            offset, size, _ = wanted[j]
-            if not stop <= offset <= stop + _MAX_GAP or offset + size > min(base + _MAX_SPAN, segment_end) or self.hot.find(offset):
-                break
-            stop = offset + size
-            asked += size
-            j += 1
+        j, stop, asked = self._near(wanted, i, min(base - base % self._stretches.bytes + _MAX_SPAN, segment_end, self.hot.start))
+        begin, end = self._stretches.covering(base, stop)
+        k, inside = j, asked
+        while k > i and wanted[k - 1][0] + wanted[k - 1][1] > end:
+            k -= 1
+            inside -= wanted[k][1]
+        whole = k > i and inside + (k - i) * _CHECK_BYTES >= end - begin
+        if whole:
+            j, base, stop, asked = k, begin, end, inside
         try:
             data = self.read(base, stop - base)
         except Cold as cold:  # all that this answer needs from here on comes with one wait
             last_wanted = max([offset + size for offset, size, _ in wanted[i:] if offset < segment_end], default=stop)
+            if whole:
+                last_wanted += -last_wanted % self._stretches.bytes
             cold.size = max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN))
             raise
+        run = Run(base, data, whole and self._stretches.hold(base, data))
         if 2 * asked <= len(data) == stop - base:
-            self._runs.keep(base, data)
-        return j, (base, data)
+            self._runs.keep(run)
+        elif run.sound:  # the queue's next pull begins in the last stretch; all of it in memory for nobody would cost 0.5 us a message
+            last = stop - self._stretches.bytes
+            self._runs.keep(Run(last, data[last - base :], True))
+        return j, run
 
-    def _undamaged(self, wanted: Sequence[Wanted], chunk: Chunk, queue_id: int, field: bytes) -> Sequence[Wanted]:
-        start, data = chunk
-        bad = set(not_standing(data, start, wanted, queue_id, field, self._crc_from))
+    def _near(self, wanted: Sequence[Wanted], i: int, limit: int) -> tuple[int, int, int]:
+        """wanted[i] and what follows near by, up to *limit*: (one past the last, where it ends in the log, bytes of all)."""
+        offset, asked, _ = wanted[i]
+        stop = offset + asked
+        j, count = i + 1, len(wanted)
+        while j < count:
+            offset, size, _ = wanted[j]
+            following = offset + size
+            if offset < stop or offset > stop + _MAX_GAP or following > limit:
+                break
+            stop = following
+            asked += size
+            j += 1
+        return j, stop, asked
+
+    def _undamaged(self, wanted: Sequence[Wanted], run: Run, queue_id: int, field: bytes) -> Sequence[Wanted]:
+        bad = set(not_standing(run.data, run.start, wanted, queue_id, field, self._crc_from, sound=run.sound))
         if not bad:
             return wanted
-        self._runs.forget(start)
+        self._runs.forget(run.start)
         for offset, size, _ in sorted(bad):
             self.report(offset, size)
         return [entry for entry in wanted if entry not in bad]

@@ -1,11 +1,10 @@
-"""Consume queues: for each (topic, queue id) the run of entries that says where its messages stand in the commit log.
+"""Consume queues: for each (topic, queue id) the entries that say where its messages are in the commit log.
 
-They are derived: written late and in batches, never synced, checked by checksums at the start and made again from the log where they
-fail. The newest entries stay in memory. Source: ConsumeQueue.java, 5.3.
+They are derived: written late and in batches, never synced, checked by checksums at the start, and rebuilt from the log where those do not
+match. The newest entries stay in memory. Source: ConsumeQueue.java, 5.3.
 """
 
 import struct
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
 from ogive.store.record import fixed_bytes, topic_field
 from ogive.store.segments import Handles, segment_path
+from ogive.wire.checksum import crc32
 
 ENTRY: Final = struct.Struct(">qiq")
 """commit-log offset, record size, tags code"""
@@ -98,7 +98,7 @@ class ConsumeQueue:
             number = index // self.file_entries - self.first_file
             if number == len(self.crcs):
                 self.crcs.append(0)
-            self.crcs[number] = zlib.crc32(piece, self.crcs[number])
+            self.crcs[number] = crc32(piece, self.crcs[number])
         self.handed = self.max_offset
         return write
 

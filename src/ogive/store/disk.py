@@ -1,4 +1,4 @@
-"""Reading files without waiting for the disk: what is in the operating system's memory comes at once, the rest is Cold."""
+"""Reads files without waiting for the disk: what is in the page cache is returned at once, anything else raises Cold."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from ogive.store.segments import Handles
 
 
 class Cold(Exception):
-    """Bytes that the disk must be waited for. Whoever gets it has bring_in() run on another thread, and tries again."""
+    """Bytes that only the disk has. The caller has bring_in() run on another thread, and tries again."""
 
     def __init__(self, path: Path, offset: int, size: int) -> None:
         super().__init__(f"{path} at {offset}: {size} bytes are not in memory")
@@ -45,7 +45,7 @@ class Disk:
 
 
 def bring_in(fs: Fs, cold: Cold) -> None:
-    """Any thread: have the operating system read it. Raises OSError; a file that is gone is for the next try to find out."""
+    """Read it into the page cache, on any thread. Raises OSError, but not for a missing file: the next try will find that out."""
     try:
         handle = fs.open(cold.path)
     except FileNotFoundError:

@@ -1,13 +1,16 @@
-"""When consume-queue entries go to their files, which stay in memory, and when a checkpoint is due. Owner thread, except *files*."""
+"""Decides when consume-queue entries are written to files, which of them stay in memory, and when a checkpoint is due.
+
+Owner thread only.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint
-from ogive.store.consumequeue import ConsumeQueue, QueueFiles, QueueWrite
+from ogive.store.consumequeue import ConsumeQueue, QueueWrite
 from ogive.store.index import KeyIndex
-from ogive.store.indexfile import IndexFiles, IndexWrite
+from ogive.store.indexfile import IndexWrite
 from ogive.store.model import QueueKey, StoreConfig
 
 
@@ -21,13 +24,11 @@ class Flush:
 
 
 class QueueFlusher:
-    """One flush is on its way at a time: *current*, from begin() to end()."""
+    """One flush at a time: *current*, from begin() to end()."""
 
     def __init__(
         self,
         config: StoreConfig,
-        files: QueueFiles,
-        index_files: IndexFiles,
         queues: dict[QueueKey, ConsumeQueue],
         index: KeyIndex,
         position: int,
@@ -37,7 +38,6 @@ class QueueFlusher:
     ) -> None:
         self._config, self._queues = config, queues
         self._index, self._log_start = index, log_start
-        self.files, self.index_files = files, index_files  # the writer thread's
         self._deleted, self._crc_from = deleted, crc_from
         self._dirty: dict[ConsumeQueue, None] = {}
         self._flushed_at = self._checkpoint_at = position  # commit-log offsets

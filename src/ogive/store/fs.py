@@ -18,6 +18,8 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENF
 belong here: clients hold most of them, and must not end the store by connecting."""
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_OWN_FILE: Final = 0o600
+_OWN_DIRECTORY: Final = 0o700
 _ROOM_BYTES: Final = 1024 * 1024
 _NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
@@ -93,14 +95,14 @@ class Fs(Protocol):
 
 
 class OsFs:
-    """The operating system's files."""
+    """The operating system's files. What is made here is for the broker's user alone: bodies of messages are nobody else's business."""
 
     _knows_what_waits = hasattr(os, "RWF_NOWAIT")
     _reserves = hasattr(os, "posix_fallocate")
     _room = memoryview(b"")  # of pread_now, kept: a new one costs 650 us a MiB, to be taken from the system and filled with zeros
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o644)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), _OWN_FILE)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -172,7 +174,9 @@ class OsFs:
         while not path.exists():
             made.append(path)
             path = path.parent
-        directory.mkdir(parents=True, exist_ok=True)
+        for path in reversed(made):
+            path.mkdir(mode=_OWN_DIRECTORY, exist_ok=True)
+        directory.mkdir(exist_ok=True)  # raises if something else is there
         return made
 
     def rename(self, source: Path, target: Path) -> None:

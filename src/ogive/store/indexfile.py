@@ -1,4 +1,4 @@
-"""One file of the index of keys: what it is made of, how it grows, and how it is read, written and checked.
+"""The files of the index of keys: their layout, and how they grow and are read, written and checked.
 
 A file is a header, a table of hash slots, each the newest item of a chain, and items in the order in which they came.
 Source: IndexFile.java, 5.3.
@@ -9,7 +9,6 @@ byte.
 
 import struct
 import sys
-import zlib
 from array import array
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ogive.errors import StoreError
 from ogive.store.disk import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.segments import Handles
+from ogive.wire.checksum import crc32
 
 HEADER: Final = struct.Struct(">qqqqii")
 """begin and end timestamp, begin and end commit-log offset, used slots, next free item"""
@@ -28,7 +28,7 @@ ITEM: Final = struct.Struct(">iqii")
 """hash, commit-log offset, seconds since the begin timestamp, item before in the chain"""
 _SLOT: Final = struct.Struct(">i")
 ADD_AT: Final = 64  # items that IndexFile.add takes at once, at most
-_SLOTS_PER_FILE_RATIO: Final = 4  # items to a slot, by which a file's sizes are told from its length; as in Apache's defaults
+_SLOTS_PER_FILE_RATIO: Final = 4  # items per slot, to derive a file's sizes from its length; as in Apache's defaults
 _MAX_SECONDS: Final = 2**31 - 1
 _ITEM_FORMATS: Final = tuple([">" + "iqii" * n for n in range(ADD_AT + 1)])
 _TRIES: Final = 3
@@ -100,7 +100,7 @@ class IndexFile:
         self.slots: array[int] | None = array("i", bytes(4 * sizes.slots))
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
         self.used_slots = 0
-        self.next_item = 1  # item 0 is none
+        self.next_item = 1  # item 0 is unused
         self.tail = bytearray()  # items tail_start .. next_item
         self.tail_start = self.handed = self.written = 1
         self.head_crc = self.items_crc = 0
@@ -139,7 +139,7 @@ class IndexFile:
         if self.handed == self.next_item:
             return None
         data = bytes(self.tail[(self.handed - self.tail_start) * ITEM.size :])
-        self.items_crc = zlib.crc32(data, self.items_crc)
+        self.items_crc = crc32(data, self.items_crc)
         at = self.sizes.items_at + self.handed * ITEM.size
         self.handed = self.next_item
         return IndexWrite(self.path, self.sizes.file_bytes, at, data)
@@ -152,7 +152,7 @@ class IndexFile:
             slots.byteswap()
         header = HEADER.pack(self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.next_item)
         data = header + slots.tobytes()
-        self.head_crc = zlib.crc32(data)
+        self.head_crc = crc32(data)
         return IndexWrite(self.path, self.sizes.file_bytes, 0, data)
 
     def state(self) -> IndexState:
@@ -271,14 +271,14 @@ def _checked(fs: Fs, path: Path, sizes: Sizes, state: IndexState) -> bytes | Non
         if fs.size(handle) != sizes.file_bytes:
             return None
         head = fs.pread(handle, sizes.items_at, 0)
-        if zlib.crc32(head) != state.head_crc or not head.startswith(state.header()):
+        if crc32(head) != state.head_crc or not head.startswith(state.header()):
             return None
         crc, at, end = 0, sizes.items_at + ITEM.size, sizes.items_at + state.next_item * ITEM.size
         while at < end:
             block = fs.pread(handle, min(_CHECK_BLOCK, end - at), at)
             if not block:
                 return None
-            crc = zlib.crc32(block, crc)
+            crc = crc32(block, crc)
             at += len(block)
         return head if crc == state.items_crc else None
     finally:

@@ -139,7 +139,7 @@ class LogScan:
                     return at + candidate
             if len(block) < _BLOCK:
                 return None
-            at += len(block) - 16  # a magic may stand across the border
+            at += len(block) - 16  # a magic may cross the border
         return None
 
     def _load(self, position: int) -> bytes:

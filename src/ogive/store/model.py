@@ -47,6 +47,7 @@ class StoreConfig:
     async_window_s: float = 0.5  # ... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)
     ahead_bytes: int = 4 * 1024 * 1024  # zeros written ahead of the log's end, so that a sync changes no file size
     hot_log_bytes: int = 32 * 1024 * 1024  # newest part of the log that reads take from memory
+    stretch_bytes: int = 64 * 1024  # of the log, for which one checksum is kept
     hot_entries: int = 512 * 1024  # newest consume-queue entries in memory, all queues together
     flush_bytes: int = 8 * 1024 * 1024  # log written between two writes of consume-queue files
     checkpoint_bytes: int = 64 * 1024 * 1024  # log written between two checkpoints; a start after a crash reads about as much

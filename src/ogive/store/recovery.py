@@ -1,24 +1,21 @@
-"""What a start does with the files: check the consume queues, read the log from the last checkpoint, find its end, mend what is derived.
+"""Recovery at the start: check the consume queues, read the log from the last checkpoint, find its end, repair what is derived.
 
 Behaviour
-- The log is the truth. Everything up to the checkpoint is trusted if the queue files match their checksums; a queue that does not is made
-  again from the whole log. From the checkpoint on every record is read and checked.
-- Bytes that are no record end the log if no valid record follows; they are zeroed before anything new is written.
-- If one follows, in the same segment or a later one, only the damaged bytes are lost: skipped by the length they claim where a valid
-  record stands there, else by searching; counted, and logged once.
-- flush=async: damage behind the last checkpoint with less than the unsynced window after it is what a power cut leaves. The log ends
-  there, so that nothing survives behind a hole.
+- The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a queue whose files do not is rebuilt from
+  the whole log. From the checkpoint on every record is read and checked.
+- Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
+- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if a valid
+  record is there, else by searching; counted, and logged once.
+- flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
+  there, so that nothing survives behind a gap.
 
 Differs from Java
-- Java stops at the first invalid record and drops everything after it, also whole later segments. Source: CommitLog.recoverAbnormally, 5.3.
-- Java trusts the consume queues of a clean stop unseen.
+- Java stops at the first invalid record and drops everything after it, even whole segments. Source: CommitLog.recoverAbnormally, 5.3.
+- Java trusts the consume queues after a clean stop without checking them.
 """
 
 import functools
-import itertools
 import logging
-import zlib
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,22 +34,22 @@ from ogive.store.indexfile import found_sizes as found_index_sizes
 from ogive.store.indexfile import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
+from ogive.store.queuecheck import check_queue, end_of_files, queue_file_bytes, restored
 from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
-from ogive.store.segments import Found, Handles, find_segments, found_sizes, segment_path
+from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
 
 FLUSH_ENTRIES: Final = 16 * 1024
 _MIN_RECORD_BYTES: Final = 91
-_QUEUES_LOOKED_AT: Final = 16
 _QUEUE_DIGITS: Final = 10
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What the store goes on with."""
+    """The state in which recovery leaves the store."""
 
     segment_bytes: int
     start: int  # of the oldest segment
@@ -67,9 +64,9 @@ class Recovered:
 
 
 def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
-    """Bring the directory into order; *rebuild* makes all that is derived again, whatever its checksums say.
+    """Recover the directory; *rebuild* everything derived, whatever its checksums say.
 
-    Raises StoreCorrupt where it would have to guess, OSError where the disk refuses.
+    Raises StoreCorrupt where it would have to guess, and OSError.
     """
     recovered = _recover(fs, config, rebuild)
     _remove_extension(fs, config.root / "consumequeue_ext", recovered.queues.keys())
@@ -91,8 +88,8 @@ def _recover(fs: Fs, config: StoreConfig, rebuild: bool) -> Recovered:
 
 
 def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
-    """What Apache's broker with enableConsumeQueueExt kept beside queues that are gone. That of the others stays: Apache's broker goes on
-    in it when it has the store back."""
+    """Remove what Apache's broker with enableConsumeQueueExt kept for queues that are gone. That of the others stays, in case it gets the
+    store back."""
     try:
         for topic in fs.list(root):
             gone = [name for name in fs.list(root / topic) if not name.isdecimal() or (topic, int(name)) not in queues]
@@ -126,7 +123,7 @@ class _Recovery:
         self._unwritten = 0  # entries dispatched since the last flush
         self._deleted: dict[str, int] = {}
         self._store_timestamp_ms = 0
-        self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are made again
+        self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are rebuilt
         self._skipped = 0
         self._plain_end = 0  # after the last record seen without a checksum of its own
 
@@ -137,36 +134,9 @@ class _Recovery:
         checkpoint = usable(self._checkpoint, start, self._found.end)
         self._file_entries = queue_file_bytes(fs, self._queue_root, self._config.consume_queue_file_bytes) // ENTRY_BYTES
         scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint))
+        result = LogEnd(start)
         try:
-            result = LogEnd(scan.start)
-            lost = self._restore(checkpoint) if checkpoint is not None else []
-            self._restore_index(checkpoint)
-            keys_lost = checkpoint is not None and self._index_from < checkpoint.position
-            if checkpoint is not None and (lost or keys_lost):
-                self._rebuild(scan, checkpoint, lost, result)
-            position = checkpoint.position if checkpoint is not None else scan.start
-            if clean and checkpoint is not None and scan.is_end(position):
-                result.offset = position
-            else:
-                self._read_on(scan, position, checkpoint, result)
-            if checkpoint is None:
-                self._keep_offsets()
-            self._flush()
-            moved = checkpoint is not None and checkpoint.log_start < start and self._correct_min_offsets(start)
-            for queue in self._queues.values():
-                queue.next_offset = queue.max_offset
-            crc_from = self._crc_from(checkpoint, result.offset)
-            if lost or result.offset != position or not clean:
-                self._clear(result.offset, clean)
-            changed = lost or keys_lost or moved or result.offset != position or checkpoint is None or checkpoint.crc_from != crc_from
-            if changed or not clean:
-                writes = self._index.collect(checkpoint=True)
-                self._index_files.write(writes)
-                self._index.written(writes)
-                state = checkpoints.take(
-                    result.offset, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states(), start
-                )
-                checkpoints.save(fs, root, state)
+            crc_from = self._bring_up_to_date(scan, checkpoint, clean, result)
         finally:
             scan.close()
             self._files.close()
@@ -175,19 +145,51 @@ class _Recovery:
             log.error(
                 "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
             )
-        queues = {queue.key: queue for queue in self._queues.values()}
         return Recovered(
-            scan.segment_bytes,
-            scan.start,
-            result.offset,
-            self._store_timestamp_ms,
-            queues,
-            self._deleted,
-            crc_from,
-            self._file_entries,
-            self._index,
-            result.damaged + self._skipped,
+            segment_bytes=scan.segment_bytes,
+            start=start,
+            end=result.offset,
+            store_timestamp_ms=self._store_timestamp_ms,
+            queues={queue.key: queue for queue in self._queues.values()},
+            deleted=self._deleted,
+            crc_from=crc_from,
+            file_entries=self._file_entries,
+            index=self._index,
+            damaged=result.damaged + self._skipped,
         )
+
+    def _bring_up_to_date(self, scan: LogScan, checkpoint: Checkpoint | None, clean: bool, result: LogEnd) -> int:
+        """Queues, index, the log's end and the checkpoint; returns from where on records carry checksums. *result* is filled in."""
+        position = checkpoint.position if checkpoint is not None else scan.start
+        lost = self._restore(checkpoint) if checkpoint is not None else []
+        self._restore_index(checkpoint)
+        keys_lost = checkpoint is not None and self._index_from < checkpoint.position
+        if checkpoint is not None and (lost or keys_lost):
+            self._rebuild(scan, checkpoint, lost, result)
+        if clean and checkpoint is not None and scan.is_end(position):
+            result.offset = position
+        else:
+            self._read_on(scan, position, checkpoint, result)
+        if checkpoint is None:
+            self._keep_offsets()
+        self._flush()
+        moved = checkpoint is not None and checkpoint.log_start < scan.start and self._correct_min_offsets(scan.start)
+        for queue in self._queues.values():
+            queue.next_offset = queue.max_offset
+        if lost or result.offset != position or not clean:
+            self._clear(result.offset, clean)
+        crc_from = self._crc_from(checkpoint, result.offset)
+        unchanged = checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
+        if not (clean and unchanged) or lost or keys_lost or moved:
+            self._save_checkpoint(result.offset, crc_from, scan.start)
+        return crc_from
+
+    def _save_checkpoint(self, end: int, crc_from: int, start: int) -> None:
+        writes = self._index.collect(checkpoint=True)
+        self._index_files.write(writes)
+        self._index.written(writes)
+        state = checkpoints.take(end, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states(), start)
+        checkpoints.save(self._fs, self._config.root, state)
 
     def _crc_from(self, checkpoint: Checkpoint | None, end: int) -> int:
         """From where on every record, also those still to come, carries its own checksum."""
@@ -243,7 +245,7 @@ class _Recovery:
                 break
             self._dispatch(scanned)
         self._rebuilding = None
-        for state in lost:  # offsets that were given out stay given out, also where their records are gone
+        for state in lost:  # offsets that were given out are never given out again, even if their records are gone
             queue = self._queues.get((state.key[0].encode(), state.key[1]))
             if queue is None:
                 queue = self._new_queue(state.key, state.max_offset)
@@ -294,8 +296,8 @@ class _Recovery:
             return self._new_queue((name, queue_id), queue_offset)
         if queue_offset < queue.max_offset:  # the topic was deleted and made again
             return self._new_queue(queue.key, queue_offset)
-        if (queue_offset - queue.max_offset) * _MIN_RECORD_BYTES > offset - self._found.starts[0]:
-            self._skipped += 1  # so many records never stood before it
+        if too_far(queue_offset - queue.max_offset, offset - self._found.starts[0]):
+            self._skipped += 1
             return None
         self._unwritten += queue.pad(queue_offset)
         return queue
@@ -328,7 +330,7 @@ class _Recovery:
         self._unwritten = 0
 
     def _keep_offsets(self) -> None:
-        """Queues of which the log holds nothing any more go on where their files say: an offset that was given out stays given out."""
+        """Queues without messages in the log continue where their files end: an offset that was given out is never given out again."""
         for topic in self._fs.list(self._queue_root):
             for name in self._fs.list(self._queue_root / topic):
                 if name.isdecimal() and len(name) < _QUEUE_DIGITS and (topic.encode(), int(name)) not in self._queues:
@@ -369,66 +371,17 @@ def _entry(disk: Disk, queue: ConsumeQueue, offset: int) -> bytes:
         return b""
 
 
-def end_of_files(fs: Fs, directory: Path, file_entries: int) -> int:
-    """One past the last entry that the files of a queue hold."""
-    names = [name for name in fs.list(directory) if len(name) == 20 and name.isdecimal()]
-    if not names:
-        return 0
-    handle = fs.open(directory / names[-1])
-    try:
-        raw = fs.pread(handle, file_entries * ENTRY_BYTES, 0)
-    finally:
-        fs.close(handle)
-    used = 0
-    for offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
-        if size <= 0 or offset < 0:
-            break
-        used += 1
-    return int(names[-1]) // ENTRY_BYTES + used
-
-
-def check_queue(fs: Fs, handles: Handles, directory: Path, file_entries: int, state: QueueState) -> bool:
-    """Whether the files hold exactly the entries that the checkpoint counted."""
-    index = state.first_file * file_entries
-    for crc in state.crcs:
-        count = min(file_entries, state.max_offset - index)
-        try:
-            handle = handles.get(segment_path(directory, index * ENTRY_BYTES))
-        except FileNotFoundError:
-            return False
-        if fs.size(handle) != file_entries * ENTRY_BYTES:
-            return False
-        if zlib.crc32(fs.pread(handle, count * ENTRY_BYTES, 0)) != crc:
-            return False
-        index += count
-    return index == state.max_offset
-
-
-def restored(state: QueueState, directory: Path, file_entries: int) -> ConsumeQueue:
-    """The queue as the checkpoint left it, all entries in its files."""
-    queue = ConsumeQueue(state.key, directory, file_entries)
-    queue.min_offset = state.min_offset
-    queue.max_offset = queue.next_offset = queue.written = queue.handed = queue.tail_start = state.max_offset
-    queue.first_file = state.first_file
-    queue.crcs = list(state.crcs)
-    return queue
-
-
-def queue_file_bytes(fs: Fs, root: Path, default: int) -> int:
-    """The size that most of the first queue files have: one of them may be damaged."""
-    sizes: Counter[int] = Counter()
-    directories = ((root / topic / queue_id) for topic in fs.list(root) for queue_id in fs.list(root / topic))
-    for directory in itertools.islice(directories, _QUEUES_LOOKED_AT):
-        sizes.update(size for size in found_sizes(fs, directory) if size and size % ENTRY_BYTES == 0)
-    return sizes.most_common(1)[0][0] if sizes else default
-
-
 def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint | None:
     """The checkpoint if it can belong to a log from *start* to *limit*."""
     if checkpoint is not None and not start <= checkpoint.position <= limit:
         log.warning("the checkpoint speaks of offset %d, the log has %d to %d: reading the whole log", checkpoint.position, start, limit)
         return None
     return checkpoint
+
+
+def too_far(gap: int, log_bytes: int) -> bool:
+    """Whether no log held so many records before this one: its queue offset is no true one, and fillers for the gap would fill memory."""
+    return gap * _MIN_RECORD_BYTES > log_bytes
 
 
 def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> None:

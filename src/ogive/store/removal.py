@@ -1,16 +1,16 @@
-"""A note of what is about to be removed from the log: what readers were told is gone stays gone, also when a crash comes in between.
+"""A note of which segments are about to be removed, so that what readers were told is gone stays gone after a crash.
 
-It stands in the directory only from shortly before the lowest offsets move up until the segments are removed. A start that finds it
-goes on with the removal, once a checkpoint says how far each queue had come: of a queue whose records all go, the log was the witness.
+The note exists from shortly before the lowest offsets move up until the segments are removed. Recovery that finds it finishes the removal,
+but only once there is a checkpoint of all queues: the offset of a queue that loses all its records is known from nowhere else.
 """
 
-import zlib
 from pathlib import Path
 from typing import Final
 
 from ogive.store.fs import Fs
 from ogive.store.segments import segment_names
 from ogive.store.tables import read_file, replace_file
+from ogive.wire.checksum import crc32
 
 _NAME: Final = "removing"
 _DIGITS: Final = 20
@@ -50,4 +50,4 @@ def finish(fs: Fs, root: Path, directory: Path, until: int) -> None:
 
 
 def _text(until: int) -> bytes:
-    return b"%d %d\n" % (until, zlib.crc32(b"%d" % until))
+    return b"%d %d\n" % (until, crc32(b"%d" % until))

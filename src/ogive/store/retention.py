@@ -1,8 +1,8 @@
-"""How long the log is kept: which of its segments may go now. Decisions only; the store removes (MessageStore.expire).
+"""Decides which segments of the log are old enough to be removed. The removal itself is MessageStore.expire.
 
 Behaviour
-- A segment's age is time that has really passed since it was full, on a clock that nobody can set: it is written down, and goes on
-  with the machine's own time since its start, also while the broker was down. A wall clock that jumps deletes nothing.
+- A segment's age is the time that has really passed since it was full, by a clock that nobody can set: it is saved, and continues with
+  the machine's uptime, also while the broker is down. A wall clock that jumps deletes nothing.
 - Segments that are old enough go at the hours of the configuration, and at any hour while the disk is fuller than disk_share. While it
   is fuller than force_share the oldest go whatever their age; unless told so, nothing young is ever deleted.
 

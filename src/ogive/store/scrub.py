@@ -1,4 +1,4 @@
-"""Reading the log again, slowly, to find damage before somebody needs the record."""
+"""Re-reads the log slowly, to find damage before a record is needed."""
 
 from pathlib import Path
 from typing import Final, NamedTuple

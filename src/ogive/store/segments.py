@@ -1,4 +1,4 @@
-"""Files of one size that together are one long run of bytes, each named by the offset of its first byte in 20 digits."""
+"""Files of equal size that together hold one long run of bytes, each named by the offset of its first byte in 20 digits."""
 
 import functools
 import itertools

@@ -6,7 +6,7 @@ Behaviour
 - flush=sync: a message is answered, and visible to get(), max_offset() and on_arrival, after the sync that made it durable.
   flush=async: after the write; a sync follows within half a second or 4 MiB.
 - A failed write or sync is final: everything waiting and everything later gets the error, nothing is tried again.
-- A full disk refuses what waits, takes its offsets back, and the next put a second later tries again.
+- A full disk refuses everything that waits and takes its offsets back; a put that comes a second later tries again.
 
 Differs from Java
 - No memory-mapped writes, so an I/O error is an error. No message is visible before it is durable.
@@ -23,17 +23,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull, StoreLocked, StoreUnusable
+from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull
 from ogive.store import checkpoint as checkpoints
-from ogive.store import removal
 from ogive.store.appender import Appender, now_ms
 from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from ogive.store.derived import DerivedFiles
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
-from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
-from ogive.store.indexfile import IndexFiles
+from ogive.store.fs import NO_SPACE, Fs, OsFs
+from ogive.store.lock import lock_directory, unusable
 from ogive.store.model import Entry, FileSizes, GetResult, NewBatch, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
 _QUEUES_AT_ONCE = 200
-_LOCK_TEXT = b"lock"
 
 
 class MessageStore:
@@ -89,15 +88,15 @@ class MessageStore:
             start=recovered.start,
             crc_from=recovered.crc_from,
             hot_bytes=config.hot_log_bytes,
+            stretch_bytes=config.stretch_bytes,
         )
         self._reader = QueueReader(self._log, self._disk, recovered.queues)
         self._index = recovered.index
         self._deleted = recovered.deleted
         self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync")
+        self._derived = DerivedFiles(fs, config.root, config.max_open_files, self._log_writer.sync, recovered.end)
         self._flusher = QueueFlusher(
             config,
-            QueueFiles(fs, config.max_open_files),
-            IndexFiles(fs),
             recovered.queues,
             recovered.index,
             recovered.end,
@@ -120,8 +119,7 @@ class MessageStore:
         self._in_submit = False
         self._full_until = 0.0
         self._full = StoreFull("no room in the store")  # what was refused last
-        self._flush_refused = False  # the flush on its way met a full disk, and waits to be tried again
-        self._saved_position = recovered.end  # of the checkpoint on the disk; set by the writer thread
+        self._flush_refused = False  # the current flush met a full disk, and waits to be tried again
         self._closed = False
         self._stats = StoreStats()
         self.failed: StoreError | None = None
@@ -141,7 +139,7 @@ class MessageStore:
     ) -> Self:
         """Lock the directory, recover it and mark it as in use. Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each."""
         fs = fs or OsFs()
-        lock = _lock(fs, config.root)
+        lock = lock_directory(fs, config.root)
         try:
             for name in ("commitlog", "consumequeue", "index", "config"):
                 make_lasting_dirs(fs, config.root / name)
@@ -150,14 +148,14 @@ class MessageStore:
         except BaseException as exc:
             fs.close(lock)
             if isinstance(exc, OSError):
-                raise _unusable(config.root, exc) from exc
+                raise unusable(config.root, exc) from exc
             raise
         return cls(fs, config, lock, recovered, clock_ms, monotonic)
 
     def start(self, call_owner: Callable[[Callable[[], None]], object], *, writer: MakeWriter = WriterThread) -> None:
         """Accept puts. *call_owner*(fn) has fn() called on the owner thread soon; the writer thread calls it, until close() returns.
 
-        *writer* makes what carries out the writes: InlineWriter does so inside submit(), one order of events for tests.
+        *writer* makes what carries out the writes.
         """
         self._call_owner = call_owner
         self._writer = writer(self._work, self.config.max_group_bytes)
@@ -175,8 +173,7 @@ class MessageStore:
         if self.failed is None:
             self._flush_last()
         self._log_writer.close()
-        self._flusher.files.close()
-        self._flusher.index_files.close()
+        self._derived.close()
         self._disk.close()
         self._fs.close(self._lock)
 
@@ -206,7 +203,7 @@ class MessageStore:
         self._appender.check_fits(message, spare_bytes)
 
     def size_of(self, message: NewMessage) -> int:
-        """Of its record. Raises InvalidOption for a message that no record can hold."""
+        """The size of its record in bytes. Raises InvalidOption for a message that no record can hold."""
         return self._appender.size_of(message)
 
     def submit(self) -> None:
@@ -250,9 +247,9 @@ class MessageStore:
         for directory in directories:
             self._disk.forget_under(directory)
         if keys and self.failed is None and self._writer is not None:
-            self._flusher.forget(topic, self._visible_end)  # not behind: a full disk may take back what waits, and its place
+            self._flusher.forget(topic, self._visible_end)  # not later: a full disk may take back what waits, with its offsets
             self._hand_over()
-            self._writer.post(functools.partial(self._remove, directories))
+            self._writer.post(functools.partial(self._derived.remove_queues, directories))
             self._flush(checkpoint=True)
 
     # --- retention ---------------------------------------------------------------------------------------------------
@@ -267,15 +264,15 @@ class MessageStore:
 
     @property
     def full_segments(self) -> list[int]:
-        """Where the segments start that nothing is written to any more, the oldest first."""
+        """The start offsets of all segments but the one being written, oldest first."""
         newest = self._visible_end - self._visible_end % self._segment_bytes
         return list(range(self._log.start, newest, self._segment_bytes))
 
     def expire(self, until: int) -> Iterator[None]:
-        """Remove the segments before *until*, and what speaks only of them: queue files and index files.
+        """Remove the segments before *until*, and the queue and index files that refer only to them.
 
-        Carried out as it is iterated: between two steps others may run. Queues keep their offsets; the lowest ones move up, for good:
-        before the first one does, a checkpoint says how far each queue had come, and then a note what is about to go.
+        Works while it is iterated over, so that others may run between two steps. The lowest offsets of queues move up for good: before the
+        first one does, a checkpoint records where each queue ends, and a note what is about to be removed.
         """
         start = self._log.start
         until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
@@ -283,7 +280,7 @@ class MessageStore:
         if until <= start or not self._is_running():
             return
         gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
-        self._log.start = until  # nobody reads before it from here on
+        self._log.begin_at(until)
         dropped: list[tuple[ConsumeQueue, list[Path]]] = []
         for number, queue in enumerate(list(self._queues.values())):
             if self._queues.get(queue.key) is queue:
@@ -292,7 +289,7 @@ class MessageStore:
             if number % _QUEUES_AT_ONCE == 0:
                 yield
         for queue, files in dropped:
-            if self._queues.get(queue.key) is queue:  # else its topic was deleted meanwhile, and may have new files of these names
+            if self._queues.get(queue.key) is queue:  # else its topic was deleted in between, and may have new files of these names
                 gone += files
         for topic in [topic for topic, before in self._deleted.items() if before <= until]:
             del self._deleted[topic]
@@ -302,33 +299,33 @@ class MessageStore:
         for path in (*gone, *index_files):
             self._disk.forget(path)
         self._flush(checkpoint=True)
-        self._writer.post(functools.partial(self._unlink, gone, index_files))
+        self._writer.post(functools.partial(self._derived.remove_expired, gone, index_files))
 
     def _noted(self, until: int) -> Generator[None, None, int]:
-        """Make a removal safe against a crash; returns up to where it can go."""
+        """Make a removal safe against a crash; returns up to where it may go."""
         if until > self._log.start and self._is_running():
             until = yield from self._checkpointed(until)
         if until > self._log.start and self._is_running() and self._writer is not None:
             noted = threading.Event()
-            self._writer.post(functools.partial(self._note_removal, until, noted))
+            self._writer.post(functools.partial(self._derived.note_removal, until, noted))
             while not noted.is_set() and self._is_running():
                 yield
         return until
 
     def _checkpointed(self, until: int) -> Generator[None, None, int]:
-        """Wait for a checkpoint that has seen every record before *until*; returns up to which segment border there is one.
+        """Wait for a checkpoint behind *until*; returns the segment border up to which there is one.
 
-        The log is the only other witness of the offsets that were given out, so that it must not go first. A full disk may have no room
-        for another checkpoint: what the last one has seen can go all the same, and makes some.
+        Without a checkpoint the log alone knows which offsets were given out, so it must not be removed first. A full disk may have no room
+        for a new checkpoint: what the last one covers can still be removed, and makes room.
         """
-        if self._saved_position < until:
+        if self._derived.saved_position < until:
             if self._flush_refused:
                 self._post_flush()
             self._flush(checkpoint=True)
-            while self._saved_position < until and not self._flush_refused and self._is_running():
+            while self._derived.saved_position < until and not self._flush_refused and self._is_running():
                 yield
                 self._run_reports()  # that of a flush under way starts the next one
-        reached = self._saved_position
+        reached = self._derived.saved_position
         if reached < until and self._is_running():
             log.warning("no room for a checkpoint: old messages behind commit-log offset %d stay for now", reached)
         return min(until, reached - reached % self._segment_bytes)
@@ -336,30 +333,8 @@ class MessageStore:
     def _is_running(self) -> bool:
         return self.failed is None and self._writer is not None and not self._closed
 
-    def _note_removal(self, until: int, noted: threading.Event) -> None:
-        """Writer thread."""
-        try:
-            removal.note(self._fs, self.config.root, until)
-        except OSError as exc:  # a full disk is what removal is for
-            log.warning("old messages are removed without a note: after a crash they may be there once more: %s", exc)
-        finally:
-            noted.set()
-
-    def _unlink(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
-        """Writer thread. A crash in the middle leaves files that the next start does not miss, or removes again."""
-        try:
-            for path in files:
-                self._flusher.files.unlink(path)
-            for path in index_files:
-                self._flusher.index_files.remove(path)
-            for directory in {path.parent for path in (*files, *index_files)}:
-                self._fs.fsync_dir(directory)
-            removal.done(self._fs, self.config.root)
-        except OSError as exc:
-            log.warning("files of old messages stay: %s", exc)
-
     def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
-        """What checks the records from *position* on, about *most_bytes* of them, on any thread. Raises OSError there."""
+        """A function that checks about *most_bytes* of records from *position* on. It may run on any thread, and raises OSError."""
         return functools.partial(
             scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, position, self._visible_end, most_bytes
         )
@@ -372,7 +347,7 @@ class MessageStore:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The time that a message put now is stored at: milliseconds since 1970 that never go back, whatever is done to the clock."""
+        """The store time of a message put now: milliseconds since 1970 that never go back, whatever happens to the clock."""
         return self._clock.now_ms()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -431,19 +406,19 @@ class MessageStore:
         return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
 
     def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]:
-        """The visible records of *topic* that have *key* among theirs, or as unique key, stored from *begin_ms* to *end_ms*; newest first.
+        """The visible records of *topic* with *key*, as a key or unique key, stored from *begin_ms* to *end_ms*; newest first.
 
-        Now and then None, so that the caller may let others run; and, while reads do not wait, Cold: once it is brought in, go on.
+        Yields None now and then, so that the caller may let others run, and Cold while reads do not wait: bring it in, then go on.
         """
-        seen: set[int] = set()
+        given: set[int] = set()
         deleted_before = self._deleted.get(topic, 0)
         for found in self._index.find(self._disk, topic, key, begin_ms, end_ms):
             if not isinstance(found, int):
                 yield found
-            elif found not in seen and found >= max(deleted_before, self._log.start):
-                seen.add(found)
+            elif found not in given and found >= max(deleted_before, self._log.start):
                 record = yield from self._looked_up(found)
                 if record is not None and has_key(record, topic, key) and begin_ms <= store_timestamp(record) <= end_ms:
+                    given.add(found)  # others with the same hash may be millions
                     yield record
 
     def _looked_up(self, commitlog_offset: int) -> Generator[Cold, None, bytes | None]:
@@ -470,7 +445,7 @@ class MessageStore:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside, reads wait for the disk, within without_waiting() too: for what was brought in too often, and was gone each time."""
+        """Inside, reads wait for the disk even within without_waiting(): for bytes that were evicted before they could be read."""
         self._disk.must_wait = True
         try:
             yield
@@ -502,9 +477,9 @@ class MessageStore:
         self._on_owner(functools.partial(self._finished, groups, outcome))
 
     def _on_owner(self, report: Callable[[], None]) -> None:
-        """Whoever is the writer: have *report* run by the owner, in order. close() runs those that the owner did not come to.
+        """Have the owner run *report*, in order; called on whichever thread writes. close() runs those that are left.
 
-        An owner that is in submit() looks for reports when it is through: it need not be called.
+        An owner in submit() runs reports itself before it returns: it need not be called.
         """
         self._reports.append(report)
         if self._call_owner is not None and not self._in_submit:
@@ -523,7 +498,7 @@ class MessageStore:
             raise AssertionError("the writer reported a group that nobody waits for")
         else:
             for offset, data in outcome:
-                self._log.hot.add(offset, data)
+                self._log.add(offset, data)
             self._dispatch(groups)
 
     def _dispatch(self, groups: Sequence[Group]) -> None:
@@ -544,7 +519,7 @@ class MessageStore:
             for done, results in group.waiters:
                 try:
                     done(results)
-                except Exception:  # see _call(): a call for each message would be felt
+                except Exception:  # as in _call(), without the cost of a call per message
                     log.exception("a put callback failed")
         if self.on_arrival is not None and touched:
             self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
@@ -601,7 +576,7 @@ class MessageStore:
     def _flush_job(self, flush: Flush) -> None:
         """Writer thread. A full disk leaves *flush* to be tried again."""
         try:
-            self._write_derived(flush)
+            self._derived.write(flush)
         except OSError as exc:
             if exc.errno in NO_SPACE:
                 self._on_owner(functools.partial(self._refuse_flush, exc))
@@ -609,14 +584,6 @@ class MessageStore:
                 self._work.fail_by("writing consume queues", exc)
         else:
             self._on_owner(self._flushed)
-
-    def _write_derived(self, flush: Flush) -> None:
-        self._flusher.files.write([write for _, write in flush.writes])
-        self._flusher.index_files.write(flush.keys)
-        if flush.checkpoint is not None:
-            self._log_writer.sync()
-            checkpoints.save(self._fs, self.config.root, flush.checkpoint)
-            self._saved_position = flush.checkpoint.position
 
     def _flushed(self) -> None:
         if self._flusher.end():
@@ -628,23 +595,12 @@ class MessageStore:
         log.warning("the store refuses writes: %s", self._full)
         self._full_until = self._monotonic() + _RETRY_FULL_S
 
-    def _remove(self, directories: Sequence[Path]) -> None:
-        """Writer thread."""
-        try:
-            for directory in directories:
-                if self._fs.list(directory):
-                    self._flusher.files.remove(directory)
-                    if not self._fs.list(directory.parent):
-                        self._fs.remove_dir(directory.parent)
-        except OSError as exc:
-            log.warning("files of a deleted topic stay: %s", exc)
-
     def _flush_last(self) -> None:
         try:
             if self._flusher.current is not None:  # met a full disk
-                self._write_derived(self._flusher.current)
+                self._derived.write(self._flusher.current)
                 self._flusher.end()
-            self._write_derived(self._flusher.last(self._visible_end, self._appender.store_timestamp_ms))
+            self._derived.write(self._flusher.last(self._visible_end, self._appender.store_timestamp_ms))
             checkpoints.mark_stopped(self._fs, self.config.root)
         except OSError as exc:
             log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, exc)
@@ -653,26 +609,5 @@ class MessageStore:
 def _call(done: PutDone, answer: object) -> None:
     try:
         done(answer)  # type: ignore[arg-type]
-    except Exception:
-        log.exception("a put callback failed")  # boundary around the caller's code: the other puts of the group still get their answers
-
-
-def _lock(fs: Fs, root: Path) -> int:
-    try:
-        make_lasting_dirs(fs, root)
-        lock = fs.lock(root / "lock")
-    except BlockingIOError:
-        raise StoreLocked(f"the store in {root} is in use by another process") from None
-    except OSError as exc:
-        raise _unusable(root, exc) from exc
-    try:
-        fs.truncate(lock, len(_LOCK_TEXT))
-        fs.pwrite(lock, _LOCK_TEXT, 0)
-    except OSError as exc:
-        fs.close(lock)
-        raise _unusable(root, exc) from exc
-    return lock
-
-
-def _unusable(root: Path, failure: OSError) -> StoreUnusable:
-    return StoreUnusable(f"the store cannot be in {root}: {reason(failure)}")
+    except Exception:  # the caller's code: the other puts of the group must still get their answers
+        log.exception("a put callback failed")

@@ -1,4 +1,4 @@
-"""Small JSON tables (topics, groups, offsets), replaced as a whole, so that a reader finds the old or the new version and nothing between.
+"""Small JSON tables (topics, groups, offsets), replaced atomically: a reader finds either the old or the new version.
 
 Apache's broker reads these files too, and its own (also the integer keys that its JSON writer leaves unquoted) load here.
 """
@@ -67,9 +67,9 @@ class JsonTable:
         self._current: bytes | None = None  # what the file holds, once it is known to be good
 
     def load(self) -> dict[str, Any] | None:
-        """The stored object, or None when there is none.
+        """The stored object, or None if there is none.
 
-        A file that is no such object is set aside as ``.corrupt-<seconds>`` with one warning, and the backup counts.
+        An invalid file is set aside as ``.corrupt-<seconds>`` with one warning, and the backup is used.
         """
         raw = read_file(self._fs, self._path)
         if raw is not None:

@@ -1,14 +1,14 @@
-"""Looking at a directory without changing it, and bringing one into order: ``ogive store verify`` and ``ogive store repair``.
+"""Checks a directory without changing it, and repairs one: ``ogive store verify`` and ``ogive store repair``.
 
 Behaviour
 - verify reads every record of the log, compares the consume queues with what the log says, the index and the list of queues with their
   checksums, and parses the tables. It opens files for reading only.
-- Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext in the place of tags codes; what stands
-  there is not looked up. Ours makes such queues again from the log when it opens the store.
-- repair makes everything that is derived again from the log, and tables from their backups. No byte that checks is deleted; bytes that are
-  no record stay where they are in the middle of the log, and are zeroed behind its end.
-- When delayed messages are due, a repair counts by the delay levels in apache-broker.conf, which each start of our broker writes; without
-  it by the default ones.
+- Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext instead of tags codes, which are not
+  looked up. Our broker rebuilds such queues from the log when it opens the store.
+- repair rebuilds everything derived from the log, and tables from their backups. It deletes no valid record; bytes that are not a record
+  stay in the middle of the log, and are zeroed behind its end.
+- For the due times of delayed messages, repair uses the delay levels in apache-broker.conf, which our broker writes at every start, or
+  else the default ones.
 - Both refuse while a broker runs on the directory.
 """
 
@@ -26,8 +26,9 @@ from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
 from ogive.store.model import APACHE_CONF, StoreConfig
+from ogive.store.queuecheck import queue_file_bytes
 from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import queue_file_bytes, recover, usable
+from ogive.store.recovery import recover, too_far, usable
 from ogive.store.segments import Handles, find_segments, segment_path
 from ogive.store.tables import JsonTable, read_file
 from ogive.wire import java_json
@@ -35,7 +36,6 @@ from ogive.wire.codes import SysFlag
 
 _BUFFERED: Final = 1_000_000  # entries in memory, all queues together
 _MAX_LISTED: Final = 100
-_MAX_GAP: Final = 100_000_000
 _MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
 """A tags code up to here is an address in consumequeue_ext. Source: ConsumeQueueExt.isExtAddr, 5.5."""
 
@@ -162,13 +162,14 @@ class _Verification:
         checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)
         self._file_entries = queue_file_bytes(fs, root / "consumequeue", 6_000_000) // ENTRY_BYTES
         scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
+        report.log_start = scan.start
         result = LogEnd(scan.start)
         deleted = checkpoint.deleted if checkpoint is not None else {}
         try:
             for offset, record, buffer, at in scan.records(scan.start, result):
                 report.records += 1
                 self._expect(offset, record, buffer[record.properties_at : at + record.size], deleted)
-            report.log_start, report.log_end = scan.start, result.offset
+            report.log_end = result.offset
             if result.offset % found.segment_bytes and scan.nonzero_after(result.offset):
                 torn = f"behind the end of the log at {result.offset} stands what is no record: an unclean stop left it, a start clears it"
                 if report.clean:
@@ -198,10 +199,17 @@ class _Verification:
         if queue is None or record.queue_offset < queue.end:  # new, or deleted and made again
             queue = self._queues[key] = _Expected(record.queue_offset)
         gap = record.queue_offset - queue.end
-        if gap > _MAX_GAP:
+        if too_far(gap, offset - self._report.log_start):
+            place = f"message {record.queue_offset} of queue {record.queue_id} of {topic}"
+            self._report.tell(f"the record at {offset} says that it is {place}: no log held so many before it, and a start passes it over")
             return
-        queue.entries += FILLER * gap + ENTRY.pack(offset, record.size, tag_hash(properties))
-        self._buffered += gap + 1
+        for done in range(0, gap, _BUFFERED):
+            self._add(queue, FILLER * min(_BUFFERED, gap - done))
+        self._add(queue, ENTRY.pack(offset, record.size, tag_hash(properties)))
+
+    def _add(self, queue: _Expected, entries: bytes) -> None:
+        queue.entries += entries
+        self._buffered += len(entries) // ENTRY_BYTES
         if self._buffered >= _BUFFERED:
             for (topic_bytes, queue_id), other in self._queues.items():
                 self._compare(topic_bytes.decode("utf-8", "replace"), queue_id, other)
@@ -243,8 +251,10 @@ class _Verification:
         queue.entries.clear()
 
     def _mismatch(self, queue: _Expected, index: int, wanted: bytes, held: bytes, *, scheduled: bool) -> None:
-        for n in range(len(wanted) // ENTRY_BYTES):
-            expected, found = wanted[n * ENTRY_BYTES :][:ENTRY_BYTES], held[n * ENTRY_BYTES :][:ENTRY_BYTES]
+        for n, at in enumerate(range(0, len(wanted), ENTRY_BYTES)):
+            if at >= len(held) and queue.missing is not None:
+                return  # nothing behind it can say more
+            expected, found = wanted[at : at + ENTRY_BYTES], held[at : at + ENTRY_BYTES]
             if expected == found or (expected[:12] == found[:12] and (scheduled or ENTRY.unpack(found)[2] <= _MAX_EXTENSION_ADDRESS)):
                 continue  # of a scheduled message the tags code is the time of delivery
             if not any(found):
@@ -259,7 +269,8 @@ class _Verification:
             handle = self._handles.get(segment_path(directory, (index - at) * ENTRY_BYTES))
         except FileNotFoundError:
             return b""
-        return self._fs.pread(handle, count * ENTRY_BYTES, at * ENTRY_BYTES)
+        raw = self._fs.pread(handle, count * ENTRY_BYTES, at * ENTRY_BYTES)
+        return raw[: len(raw) - len(raw) % ENTRY_BYTES]  # a file may end in the middle of one
 
     def _known_topics(self) -> set[str] | None:
         raw = read_file(self._fs, self._root / "config" / "topics.json")

@@ -1,14 +1,14 @@
-"""The writer: the one place that changes the log and the consume queues while the store runs.
+"""The writer: the only place that changes the log and the consume queues while the store runs.
 
 Groups of records and other jobs come through an inbox and are carried out in order. Groups that wait together become one write and one
-sync. The first error of a write or sync is final: after a failed sync the kernel forgets which pages were dirty, and trying again
-would lie.
+sync. The first error of a write or sync is final: after a failed sync the kernel forgets which pages were dirty, so that a second try
+would succeed without having written them.
 
-With flush=async a short group is written on the owner's own thread while the writer's has nothing to do: such a write only copies into the
-operating system's memory (30 us for 64 KiB), which is less than to wake a thread and to be woken by it. Syncs, zeros ahead, new segments
-and derived files stay with the thread. A write that took long because it slept says that the system makes writers wait for the disk: for
-a while all of them go to the thread again. One that only had to wait for a processor, as on a busy machine, says nothing about the disk:
-with both cores at work there is one every few seconds, and what was meant for a sick disk had become the rule.
+With flush=async a short group is written on the owner's own thread while the writer's is idle: such a write only copies into the page cache
+(30 us for 64 KiB), which costs less than waking a thread and being woken by it. Syncs, room ahead, new segments and derived files stay
+with the thread. If such a write takes long because the thread slept, the system is making writers wait for the disk: for a while all of
+them go to the writer's thread. One that only waited for a processor says nothing about the disk, and on a busy machine there is one every
+few seconds.
 """
 
 import itertools
@@ -41,7 +41,7 @@ if sys.platform == "linux":
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 else:
-    _sleeps = itertools.count().__next__  # nobody knows: whatever took long counts as a wait for the disk
+    _sleeps = itertools.count().__next__  # unknown: whatever took long counts as a wait for the disk
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class GroupWriter:
 
     @property
     def has_work_ahead(self) -> bool:
-        """After a commit: whether sync_in() has just begun to count, or the zeros ahead of the log run out."""
+        """After a commit: whether sync_in() has just begun to count, or the room ahead of the log runs out."""
         return self._just_begun or self._log.prepared < self._end + self._ahead_bytes // 2
 
     def accept_again(self) -> None:
@@ -147,14 +147,14 @@ class GroupWriter:
         self._unsynced = 0
 
     def idle(self) -> None:
-        """Nothing waits: write the zeros of the near future now rather than between a send and its answer."""
+        """Nothing waits: make room for the near future now rather than between a send and its answer."""
         if self._failed is None and self._log.prepared < self._end + self._ahead_bytes:
             try:
                 self._log.prepare(self._end + self._ahead_bytes)
                 if self._sync_each:
                     self._log.sync()
             except OSError as exc:
-                if exc.errno not in NO_SPACE:  # a full disk is told to the next group
+                if exc.errno not in NO_SPACE:  # the next group will report a full disk
                     self._fail("making room in the commit log", exc, ())
 
     def fail_by(self, doing: str, exc: Exception) -> None:
@@ -209,25 +209,6 @@ class Writer(Protocol):
 
 MakeWriter = Callable[[GroupWriter, int], Writer]
 """Gets the work, and the most bytes of groups that become one write."""
-
-
-class InlineWriter:
-    """Carries everything out at once, on the caller's thread: recovery, and tests that need one order of events."""
-
-    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
-        self.work = work
-
-    def post(self, job: Group | Job) -> None:
-        if isinstance(job, Group):
-            self.work.commit([job])
-        else:
-            job()
-        if self.work.sync_in() == 0.0:
-            self.work.sync_now()
-        self.work.idle()
-
-    def close(self) -> None:
-        self.work.sync_now()
 
 
 def _look_again() -> None:

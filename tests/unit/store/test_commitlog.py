@@ -1,12 +1,15 @@
 """Files of the log that are made, and reading the log behind the part in memory."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from ogive.store import OsFs
-from ogive.store.commitlog import LogWriter, ReadRuns
+from ogive.store import GetStatus, OsFs
+from ogive.store.commitlog import LogWriter, ReadRuns, Run
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES
+from ogive.store.disk import Cold
 from ogive.store.fs import Data
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.stores import Driver, message, small
@@ -50,7 +53,7 @@ def test_queues_that_stand_mixed_in_the_log_bring_it_in_once(tmp_path: Path) -> 
         assert result.count == 20
         sizes.append(fs.log_bytes - before)
     assert sizes[0] > 19 * QUEUES * 300
-    assert max(sizes[1:]) < 1000  # the last record, behind what the first queue read
+    assert max(sizes[1:]) < 4 * 1024  # the last record, behind what the first queue read
     for queue_id in range(QUEUES):
         assert driver.bodies(queue_id=queue_id) == [f"{queue_id}/{n} ".encode() + b"x" * 300 for n in range(40)]
     driver.close()
@@ -96,6 +99,232 @@ def test_the_name_of_a_segment_is_made_to_last_with_the_next_try(tmp_path: Path)
     writer.close()
 
 
+STRETCH = 1024
+TOPICS = ("T", "U")
+MESSAGES = 40
+
+
+class ReadsFs(OsFs):
+    """Keeps what is read of the log: (segment, from, up to)."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, int] = {}
+        self.reads: list[tuple[int, int, int]] = []
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        self.logs.pop(handle, None)
+        if path.parent.name == "commitlog":
+            self.logs[handle] = int(path.name)
+        return handle
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        if handle in self.logs:
+            self.reads.append((self.logs[handle], offset, offset + size))
+        return super().pread(handle, size, offset)
+
+    @property
+    def whole(self) -> list[bool]:
+        """Of each read, whether it was of whole stretches."""
+        return [start % STRETCH == 0 == end % STRETCH for _, start, end in self.reads]
+
+
+def body(topic: str, queue_id: int, n: int) -> bytes:
+    return f"{topic}/{queue_id}/{n:02d} ".encode() + b"x" * 300
+
+
+def written(tmp_path: Path, fs: OsFs | None = None, **changes: int) -> Driver:
+    """40 messages in each of two queues of two topics, of one size and mixed in the log; hardly any in memory, and no entry."""
+    sizes = {"segment_bytes": 512 * 1024, "hot_log_bytes": 4 * 1024, "hot_entries": 0, "stretch_bytes": STRETCH} | changes
+    driver = Driver(small(tmp_path, flush="async", **sizes), fs)
+    for n in range(MESSAGES):
+        for topic in TOPICS:
+            for queue_id in range(2):
+                driver.put(message(body(topic, queue_id, n), topic, queue_id))
+    driver.put(message(bytes(3 * 1024), "Z"))  # what stands before it leaves memory
+    driver.put(message(bytes(3 * 1024), "Z"))
+    return driver
+
+
+def all_of(topic: str, queue_id: int, without: int = -1) -> list[bytes]:
+    return [body(topic, queue_id, n) for n in range(MESSAGES) if n != without]
+
+
+def test_what_this_process_wrote_is_read_by_whole_stretches_and_what_a_start_found_is_not(tmp_path: Path) -> None:
+    fs = ReadsFs()
+    driver = written(tmp_path, fs)
+    fs.reads.clear()
+    for topic in TOPICS:
+        for queue_id in range(2):
+            assert driver.bodies(topic, queue_id) == all_of(topic, queue_id)
+    assert len(fs.reads) > 0
+    assert fs.whole.count(False) <= 2  # the last stretch is not whole
+    driver.close()
+    again = written(tmp_path, fs)
+    fs.reads.clear()
+    assert again.bodies()[:MESSAGES] == all_of("T", 0)
+    assert fs.whole[0] is False
+    assert again.bodies()[MESSAGES:] == all_of("T", 0)
+    assert True in fs.whole
+    again.close()
+
+
+PARTS = {
+    "size": 3, "magic": 7, "body checksum": 11, "queue id": 15, "flag": 19, "queue offset": 27, "commit-log offset": 35, "sys flag": 39,
+    "born": 47, "stored": 63, "body length": 87, "body": 120, "topic": 88 + 308, "properties": -30, "checksum": -5,
+}  # fmt: skip
+"""Where a byte stands in a record."""
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("first", [("T", 1), ("U", 0)])
+def test_a_record_that_is_damaged_behind_the_brokers_back_costs_itself_alone(first: tuple[str, int], part: str, tmp_path: Path) -> None:
+    """In a broker that has noted what it wrote: whichever queue comes upon the damage, only that one is missing."""
+    fs = ReadsFs()
+    driver = written(tmp_path, fs)
+    at, size, _ = driver.store.entries("T", 1, 7, 1)[0]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    flip(log, at + PARTS[part] % size)
+    fs.reads.clear()
+    for topic, queue_id in (first, *((topic, queue_id) for topic in TOPICS for queue_id in range(2)), ("T", 1)):
+        assert driver.bodies(topic, queue_id) == all_of(topic, queue_id, 7 if (topic, queue_id) == ("T", 1) else -1)
+    assert driver.store.stats().damaged == 1
+    assert fs.whole.count(True) > 0
+    flip(log, at + PARTS[part] % size)
+    assert driver.bodies("T", 1) == all_of("T", 1)  # the disk gives the right bytes again
+    driver.close()
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["into a record", "before it", "shorter", "longer", "the next", "another queue", "another topic", "far"])
+def test_a_damaged_entry_costs_its_message_alone(how: str, tmp_path: Path) -> None:
+    """What it points at is as it was written, but is not this message."""
+    fs = ReadsFs()
+    driver = written(tmp_path, fs)
+    at, size, code = driver.store.entries("T", 1, 7, 1)[0]
+    wrong = {
+        "into a record": (at + 1, size),
+        "before it": (at - 1, size),
+        "shorter": (at, size - 1),
+        "longer": (at, size + 1),
+        "the next": driver.store.entries("T", 1, 8, 1)[0][:2],
+        "another queue": driver.store.entries("T", 0, 7, 1)[0][:2],
+        "another topic": driver.store.entries("U", 1, 7, 1)[0][:2],
+        "far": (at + 300 * 1024, size),
+    }[how]
+    file = tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[7 * ENTRY_BYTES : 8 * ENTRY_BYTES] = ENTRY.pack(*wrong, code)
+    file.write_bytes(data)
+    fs.reads.clear()
+    for _ in range(2):
+        assert driver.bodies("T", 1) == all_of("T", 1, 7)
+    assert driver.store.stats().damaged == 1
+    assert driver.bodies("T", 0) == all_of("T", 0)
+    assert fs.whole.count(True) > 0
+    driver.close()
+
+
+def test_a_segment_that_has_become_short_is_served_up_to_there(tmp_path: Path) -> None:
+    driver = written(tmp_path)
+    at, size, _ = driver.store.entries("T", 1, 7, 1)[0]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        file.truncate(at + size - 1)
+    for _ in range(2):
+        assert driver.bodies("T", 1)[:7] == all_of("T", 1)[:7]
+        assert driver.bodies("T", 0)[:8] == all_of("T", 0)[:8]
+        result = driver.store.get("T", 1, 7, 1, 1 << 20)
+        assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 8)
+    assert all(found in all_of("T", 0) for found in driver.bodies("T", 0))
+    driver.close()
+
+
+def test_segments_end_and_go_while_their_stretches_are_known(tmp_path: Path) -> None:
+    """No stretch is of two segments, and none outlives its segment."""
+    fs = ReadsFs()
+    driver = written(tmp_path, fs, segment_bytes=4608)  # four and a half stretches
+    fs.reads.clear()
+    for topic in TOPICS:
+        for queue_id in range(2):
+            assert driver.bodies(topic, queue_id) == all_of(topic, queue_id)
+    assert fs.whole.count(True) > 0
+    assert driver.store.stats().damaged == 0
+    removal = driver.store.expire(driver.store.full_segments[5])
+    while next(removal, "done") != "done":
+        driver.settle()
+    first = driver.store.min_offset("T", 1)
+    assert first > 3
+    fs.reads.clear()
+    assert driver.bodies("T", 1) == all_of("T", 1)[first:]
+    assert min(segment for segment, _, _ in fs.reads) >= driver.store.stats().commitlog_start
+    assert driver.store._log._stretches.covering(0, 1024) == (0, 0)
+    driver.close()
+
+
+def test_a_few_messages_are_read_without_what_stands_around_them(tmp_path: Path) -> None:
+    """Nor is a stretch read for its sum where few of its records are wanted, however large they are."""
+    fs = ReadsFs()
+    driver = written(tmp_path, fs, stretch_bytes=16 * 1024)
+    size = driver.store.entries("T", 1, 0, 1)[0].size
+    fs.reads.clear()
+    assert driver.store.get("T", 1, 20, 1, 1 << 20).count == 1
+    assert driver.store.get("T", 1, 22, 2, 1 << 20).count == 2
+    assert [end - start for _, start, end in fs.reads] == [size, 5 * size]
+    assert driver.store.get("T", 1, 20, 8, 1 << 20).count == 8
+    assert fs.reads[2][1] % (16 * 1024) == 0 == fs.reads[2][2] % (16 * 1024)
+    driver.close()
+
+
+class ColdFs(OsFs):
+    """Has in memory what was read once; else, what must not wait is not read."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[tuple[int, int], int, int]] = []
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        self.known.append((file_of(handle), offset, offset + size))
+        return super().pread(handle, size, offset)
+
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        held = any(file == file_of(handle) and start <= offset and offset + size <= end for file, start, end in self.known)
+        return super().pread(handle, size, offset) if held else None
+
+
+def file_of(handle: int) -> tuple[int, int]:
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino
+
+
+def test_what_the_disk_must_be_waited_for_comes_whole_with_one_wait(tmp_path: Path) -> None:
+    """The entries, then all of the log that the answer needs, in as many reads as it takes, to the end of the last one's stretch."""
+    fs = ColdFs()
+    driver = written(tmp_path, fs, consume_queue_file_bytes=20 * 100, segment_bytes=2 * 1024 * 1024, max_group_bytes=64 * 1024)
+    for n in range(10):  # too far from each other for one read
+        driver.put(message(body("T", 9, n), "T", 9))
+        driver.put(message(bytes(40 * 1024), "Z"))
+    fs.known.clear()
+    waits: list[Cold] = []
+    found = 0
+    while not found:
+        try:
+            found = driver.store.get("T", 9, 0, 10, 1 << 20, wait=False).count
+        except Cold as cold:
+            waits.append(cold)
+            driver.store.bring_in(cold)
+    assert found == 10
+    assert [cold.path.parent.name for cold in waits] == ["9", "commitlog"]
+    first, last = (driver.store.entries("T", 9, n, 1)[0].commitlog_offset for n in (0, 9))
+    assert waits[1].offset == first - first % STRETCH
+    assert last < waits[1].offset + waits[1].size <= last + 2 * STRETCH
+    driver.close()
+
+
 class WrittenFs(OsFs):
     """Counts the bytes that are written into the log."""
 
@@ -118,25 +347,27 @@ def test_room_ahead_is_written_only_where_answers_wait_for_a_sync(tmp_path: Path
     assert most - 100 * 1024 < fs.log_bytes <= most
 
 
-def test_stretches_that_were_read_take_bounded_memory() -> None:
+def test_what_was_read_takes_bounded_memory() -> None:
     runs = ReadRuns(1000)
     for n in range(5):
-        runs.keep(n * 1000, bytes(400))
+        runs.keep(Run(n * 1000, bytes(400), False))
     assert [runs.find(n * 1000, 400) is not None for n in range(5)] == [False, False, False, True, True]
-    runs.keep(9000, bytes(2000))
+    runs.keep(Run(9000, bytes(2000), False))
     assert [runs.find(n * 1000, 1) for n in range(10)] == [None] * 10
     for n in range(100):
-        runs.keep(n, b"x")
+        runs.keep(Run(n, b"x", False))
     assert sum(runs.find(n, 1) is not None for n in range(100)) == 32
 
 
-def test_a_stretch_is_found_for_what_it_holds_whole() -> None:
+def test_a_run_is_found_for_what_it_holds_whole() -> None:
     runs = ReadRuns(1000)
-    runs.keep(100, bytes(50))
-    assert runs.find(100, 50) == runs.find(149, 1) == (100, bytes(50))
+    run = Run(100, bytes(50), False)
+    runs.keep(run)
+    assert runs.find(100, 50) is runs.find(149, 1) is run
     assert runs.find(99, 2) is runs.find(149, 2) is None
-    runs.keep(100, bytes(60))
-    assert runs.find(149, 2) == (100, bytes(60))
+    longer = Run(100, bytes(60), True)
+    runs.keep(longer)
+    assert runs.find(149, 2) is longer
     runs.forget(100)
     runs.forget(100)
     assert runs.find(100, 1) is None

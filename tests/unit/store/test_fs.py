@@ -88,3 +88,15 @@ def test_handles_are_not_inherited(tmp_path: Path) -> None:
     handle = fs.open(tmp_path / "f", create=True)
     assert not os.get_inheritable(handle)
     fs.close(handle)
+
+
+def test_what_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
+    """Bodies of messages are in there, and umasks usually let everybody read."""
+    before = os.umask(0)
+    try:
+        OsFs().make_dirs(tmp_path / "data" / "commitlog")
+        OsFs().close(OsFs().open(tmp_path / "data" / "commitlog" / "0", create=True))
+    finally:
+        os.umask(before)
+    made = [tmp_path / "data", tmp_path / "data" / "commitlog", tmp_path / "data" / "commitlog" / "0"]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o700, 0o600]

@@ -1,5 +1,6 @@
 """The index of keys: Apache's bytes, what is found, and that it is made again from the log."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def test_files_are_apaches() -> None:
 
 def test_hash_is_javas_absolute_value() -> None:
     assert [as_index_hash(h) for h in (0, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)] == [0, 5, 0x7FFFFFFF, 0, 1]
+
+
+def test_a_search_keeps_nothing_of_the_messages_that_only_share_the_hash(tmp_path: Path) -> None:
+    """Java's hash is easily met: "Aa" and "BB" have the same one."""
+    with Driver(small(tmp_path), threaded=False) as driver:
+        for _ in range(1_500):
+            driver.put(keyed("BBBB"))
+        driver.put(keyed("AaAa"))
+        tracemalloc.start()
+        try:
+            assert len(found(driver, "AaAa")) == 1
+            assert tracemalloc.get_traced_memory()[1] < 60_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_messages_are_found_by_unique_key_and_by_each_of_their_keys(tmp_path: Path) -> None:

@@ -83,28 +83,37 @@ def test_record_at_another_offset_is_none() -> None:
 
 
 def wanted_stands(
-    raw: bytes, *, queue_id: int = 3, queue_offset: int = 42, at: int = 1048576, size: int = 0, topic: str = "TopicTest"
+    raw: bytes,
+    *,
+    queue_id: int = 3,
+    queue_offset: int = 42,
+    at: int = 1048576,
+    size: int = 0,
+    topic: str = "TopicTest",
+    sound: bool = False,
 ) -> bool:
     """Whether a queue finds in *raw* the record that its entry speaks of."""
     entry = (at, size or len(raw), queue_offset)
-    bad = not_standing(raw, 1048576, [entry], queue_id, topic_field(topic.encode()), 0)
+    bad = not_standing(raw, 1048576, [entry], queue_id, topic_field(topic.encode()), 0, sound=sound)
     assert bad in ([], [entry])
     return not bad
 
 
 @pytest.mark.parametrize("topic", ["TopicTest", "t" * 127, "t" * 128])
+@pytest.mark.parametrize("sound", [False, True])
 @pytest.mark.parametrize("hosts", [{}, {"born_host": V6}, {"store_host": V6}])
-def test_a_record_stands_for_the_queue_it_belongs_to_and_for_no_other(topic: str, hosts: dict[str, Any]) -> None:
+def test_a_record_stands_for_the_queue_it_belongs_to_and_for_no_other(topic: str, hosts: dict[str, Any], sound: bool) -> None:
     raw = built(topic, **hosts)
-    assert wanted_stands(raw, topic=topic)
-    assert not wanted_stands(raw, topic=topic, queue_id=4)
-    assert not wanted_stands(raw, topic=topic, queue_offset=43)
-    assert not wanted_stands(raw, topic=topic, size=len(raw) - 1)
-    assert not wanted_stands(raw[:-1], topic=topic, size=len(raw))
-    assert not wanted_stands(raw, topic=topic[:-1])
-    assert not wanted_stands(raw, topic=topic + "s")
-    assert not_standing(raw, 1048577, [(1048577, len(raw), 42)], 3, topic_field(topic.encode()), 0) != []
-    assert not_standing(built() + raw, 1048576 - len(built()), [(1048576, len(raw), 42)], 3, topic_field(topic.encode()), 0) == []
+    assert wanted_stands(raw, topic=topic, sound=sound)
+    assert not wanted_stands(raw, topic=topic, sound=sound, queue_id=4)
+    assert not wanted_stands(raw, topic=topic, sound=sound, queue_offset=43)
+    assert not wanted_stands(raw, topic=topic, sound=sound, size=len(raw) - 1)
+    assert not wanted_stands(raw[:-1], topic=topic, sound=sound, size=len(raw))
+    assert not wanted_stands(raw, topic=topic[:-1], sound=sound)
+    assert not wanted_stands(raw, topic=topic + "s", sound=sound)
+    field = topic_field(topic.encode())
+    assert not_standing(raw, 1048577, [(1048577, len(raw), 42)], 3, field, 0, sound=sound) != []
+    assert not_standing(built() + raw, 1048576 - len(built()), [(1048576, len(raw), 42)], 3, field, 0, sound=sound) == []
 
 
 def test_a_record_with_any_changed_bit_does_not_stand() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from ogive.store import MessageStore, StoreConfig, removal
 from ogive.store.fs import Fs
-from ogive.store.writer import Group, GroupWriter, InlineWriter, Job
+from ogive.store.writer import Group, GroupWriter, Job
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Operation, RecorderFs
-from tests.stores import Clock, Driver, crash, message, read_queue, run_now, small
+from tests.stores import Clock, Driver, InlineWriter, crash, message, read_queue, run_now, small
 
 ROOT = Path("/store")
 QUIET, BUSY = 3, 16

@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,7 @@ SPOILED = {
     "log": (lambda root: flip(a_file(root, "commitlog"), 3000), "1 damaged places"),
     "queue": (lambda root: flip(a_file(root, "consumequeue/T0"), 7), "does not say what the log says, from offset 0 on"),
     "queue file gone": (lambda root: a_file(root, "consumequeue/T0").unlink(), "has no entries from offset 0 on"),
+    "queue file cut": (lambda root: os.truncate(a_file(root, "consumequeue/T0"), 35), "has no entries from offset 1 on"),
     "index": (lambda root: flip(a_file(root, "index"), 200), "index file .* is missing or damaged"),
     "list of queues": (lambda root: flip(root / "queues.json", 60), "queues.json, the list of queues, is damaged"),
     "table": (lambda root: (root / "config" / "topics.json").write_text('{"half":'), "topics.json is no table"),
@@ -156,6 +158,32 @@ def test_deleted_topics_are_no_damage(root: Path) -> None:
     JsonTable(OsFs(), root / "config" / "topics.json").save({"topicConfigTable": {"T1": {}}})
     assert verify(root).problems == []
     assert repair(root)[1].problems == []
+
+
+def test_a_record_with_a_forged_queue_offset_takes_no_memory_and_is_told(root: Path) -> None:
+    """Fillers up to it would be 400 MB."""
+    with Driver(small(root)) as driver:
+        driver.store._queues["T0", 1].next_offset += 20_000_000
+        driver.put(message("forged", "T0", 1))
+    tracemalloc.start()
+    try:
+        report = verify(root)
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+    assert any(re.search(r"says that it is message 200000\d\d of queue 1 of T0", problem) for problem in report.problems), report.problems
+
+
+@pytest.mark.parametrize("buffered", [1, 2, 7])
+def test_gaps_in_queues_are_compared_in_pieces(root: Path, buffered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in range(2000, 16_000, 500):
+        flip(a_file(root, "commitlog"), at)
+    a_file(root, "consumequeue/T1").unlink()
+    whole = verify(root)
+    assert whole.damaged_bytes > 10_000
+    assert whole.wrong_queues == 1
+    monkeypatch.setattr("ogive.store.verify._BUFFERED", buffered)
+    assert verify(root) == whole
 
 
 def test_running_store_is_refused(root: Path) -> None:

@@ -219,10 +219,17 @@ def test_nothing_overtakes_what_the_thread_has_not_carried_out(threaded: Threade
     threaded.recorded.end = 100
     threaded.do(lambda: None)
     threaded.post(100, here=True)
-    threaded.writer._posted += 1  # as while the thread has taken a job out of the inbox and not begun it
-    threaded.writer.post(Group(200, 300, [(200, data)], data))
-    assert len(threaded.outcomes) == 2 or threading.get_ident() != threaded.writers[-1]
+
+
+def test_owner_writes_nothing_between_the_moments_when_the_thread_takes_a_job_and_begins_it(threaded: Threaded) -> None:
+    """The inbox is empty then, and nobody is at work."""
+    threaded.post(100, here=True)
+    threaded.writer._posted += 1  # a job that the thread has taken
+    data = [b"x" * 100]
+    threaded.writer.post(Group(100, 200, [(100, data)], data))
+    assert threaded.arrived.acquire(timeout=60.0)
     threaded.writer._posted -= 1
+    assert threaded.writers.count(threading.get_ident()) == 1, "only the one before"
 
 
 def test_with_sync_flush_the_owner_writes_nothing() -> None:
