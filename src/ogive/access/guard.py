@@ -1,14 +1,14 @@
-"""The check of each request, before anything else happens to it. Source: auth/authentication and auth/authorization, 5.5.
+"""Checks every request before anything else happens to it. Source: auth/authentication and auth/authorization, 5.5.
 
 Behaviour
-- Every request, one-way ones too, must carry a user's access key and signature. Super users may do everything; others what their policies
-  allow, by the table in needs.py. A code without a row there is for super users only.
+- Every request, one-way ones too, must carry a user's access key and signature. Super users may do everything; others may do what
+  their policies allow, by the table in needs.py. A code without a row there is for super users only.
 - A refusal is NO_PERMISSION.
 
 Differs from Java
 - The name server checks, too.
-- No request passes for the address it comes from, and there is no list of codes that pass unchecked.
-- One text for an unknown user, a disabled one and a wrong signature: a guess learns nothing.
+- Neither an address nor a request code is exempt.
+- An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals nothing.
 """
 
 import logging
@@ -28,6 +28,7 @@ from ogive.wire.command import RemotingCommand
 log = logging.getLogger(__name__)
 
 MAX_DECISIONS: Final = 50_000
+NO_CREDENTIALS: Final = "this server asks for credentials: access key and signature are missing"
 NOBODY_KNOWN: Final = "the user is unknown or disabled, or the signature is wrong"
 
 
@@ -41,7 +42,7 @@ class Guard:
         cluster: str,
         topic_at: Callable[[int], str | None] = lambda _: None,
     ) -> None:
-        """*topic_at*: the topic of the message that stands at a commit log offset."""
+        """*topic_at*: finds the topic of the message at a commit-log offset."""
         self.table = table
         self._facts = Facts(cluster=cluster, is_super=table.is_super, topic_at=topic_at)
         self._decisions: dict[tuple[str, str, Need], bool] = {}
@@ -59,7 +60,7 @@ class Guard:
             raise
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:
-        """Whether a user who was let in before may do that now: what the server sends by itself is checked as well."""
+        """Whether a user who is logged in already may do this now: what the server sends on its own is checked, too."""
         found = self.table.find(username)
         if found is None or found[0].status != ENABLED:
             return False
@@ -68,7 +69,7 @@ class Guard:
     def _user(self, command: RemotingCommand) -> User:
         name = command.ext_fields.get(ACCESS_KEY)
         if not name:
-            raise AccessRefused("this server asks for credentials: access key and signature are missing")
+            raise AccessRefused(NO_CREDENTIALS)
         found = self.table.find(name)
         if found is None:
             raise AccessRefused(NOBODY_KNOWN)

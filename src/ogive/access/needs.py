@@ -3,11 +3,11 @@
 Source: DefaultAuthorizationContextBuilder.java and the annotations of the header classes, 5.5.
 
 Differs from Java
-- Java asks nothing for requests whose header class it does not know (25, 26, 28, 200, 361 and more), and nothing about a resource that the
-  request leaves out. Here the row says what is needed, and a resource that is left out is one that nobody was given.
-- A retry topic is its group's: whoever reads or feeds it needs the group.
-- 33, 36, 37 and 309 name a message by its place in the log: what counts is the topic that this message is in.
-- Offsets (29 to 32) may be asked for by whoever may read the topic.
+- Java checks nothing for requests whose header class it does not know (25, 26, 28, 200, 361 and more), and no resource that the request
+  leaves out. Here the table says what is needed, and a missing resource is one that nobody has been granted.
+- A retry topic belongs to its group: to read it or send to it, permission for the group is needed.
+- 33, 36, 37 and 309 name a message by its position in the log: what counts is the topic of that message.
+- Permission to read a topic includes asking for its offsets (29 to 32).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,7 @@ Rule = Callable[[RemotingCommand, Facts], Iterable[Need]]
 
 
 def _on_topic(name: str | None, actions: tuple[str, ...]) -> Need:
-    """A retry topic stands for its group: who subscribes to the group may read and feed it."""
+    """A retry topic stands for its group: whoever may subscribe to the group may read from it and send to it."""
     if name is not None and name.startswith(RETRY_PREFIX):
         return Need(GROUP, name.removeprefix(RETRY_PREFIX), tuple(dict.fromkeys(SUB if action == PUB else action for action in actions)))
     return Need(TOPIC, name or "", actions)
@@ -92,7 +92,7 @@ def super_users(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
 
 
 def topic_at(field: str, *actions: str) -> Rule:
-    """The topic of the message that stands at this offset of the commit log."""
+    """The topic of the message at this offset of the commit log."""
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
         text = command.ext_fields.get(field, "")
@@ -128,7 +128,7 @@ def _reply(field: str) -> Rule:
 
 
 def _of_message_id(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Read as whoever carries the request out reads it: of an id that two readers took for two places, the wrong one would count."""
+    """Parsed exactly as by the handler: if the two disagreed about an id, the wrong message would be checked."""
     try:
         found = facts.topic_at(parse_offset_message_id(command.ext_fields.get("msgId", ""))[1])
     except ProtocolError:
@@ -309,7 +309,7 @@ RULES: Final[dict[int, Rule]] = {
         C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, C.GET_TOPICS_BY_CLUSTER, C.GET_SYSTEM_TOPIC_LIST_FROM_NS, C.GET_UNIT_TOPIC_LIST,
         C.GET_HAS_UNIT_SUB_TOPIC_LIST, C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
     ),
-    # what servers ask clients, slaves and controllers ask each other, and what nobody serves
+    # what servers ask clients, what slaves and controllers ask each other, and what no server supports
     **_rows(
         super_users,
         C.QUERY_BROKER_OFFSET, C.GET_TOPIC_CONFIG_LIST, C.GET_TOPIC_NAME_LIST, C.TRIGGER_DELETE_FILES, C.CHECK_TRANSACTION_STATE,

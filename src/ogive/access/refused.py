@@ -1,4 +1,4 @@
-"""How access control says no."""
+"""The exception for a request that access control refuses."""
 
 from ogive.errors import OgiveError, ResponseCode
 

@@ -1,10 +1,10 @@
-"""Users and their policies, in memory and in one file that only its owner can read.
+"""Users and their policies, in memory and in a file that only its owner can read.
 
 Apache's brokers keep both in a RocksDB, which is not read here; ``mqadmin createUser``, ``createAcl`` and the like work on either broker.
 Source: AuthenticationMetadataManagerImpl.java, AuthorizationMetadataManagerImpl.java, 5.5.
 
 Differs from Java
-- The last enabled super user can be neither deleted nor disabled nor made a normal one: nobody could administer the broker any more.
+- The last enabled super user cannot be deleted, disabled or made a normal user: nobody could administer the broker then.
 - A deleted user's policies go with the user.
 """
 
@@ -35,7 +35,7 @@ class AccessTable:
     def __init__(self, directory: Path | None = None, *, fs: Fs | None = None, max_users: int = MAX_USERS) -> None:
         """Loads ``access.json`` of the directory (blocking); without a directory everything is in memory only. Raises StoreError.
 
-        ``internal`` signs what the parts of one process ask each other: a super user that stands in no file and no list.
+        ``internal`` signs requests between the parts of one process: a super user that is in no file and no list.
         """
         self.internal = Credentials(access_key="*internal", secret_key=secrets.token_urlsafe(32))
         self._max_users = max_users
@@ -110,7 +110,7 @@ class AccessTable:
         await self._change(change)
 
     async def delete_user(self, name: str) -> None:
-        """Deleting nobody is no error. Raises AccessRefused, StoreError."""
+        """An unknown name is no error. Raises AccessRefused, StoreError."""
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             users.pop(name, None)
@@ -164,7 +164,7 @@ class AccessTable:
 
 
 def _open(directory: Path, fs: Fs | None) -> JsonTable:
-    """Passwords stand in the file as they are, because signatures are computed with them: nobody else may read the directory."""
+    """The file holds passwords in clear, because signatures are computed with them: only the owner may read the directory."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
         directory.chmod(_PRIVATE)

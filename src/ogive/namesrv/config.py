@@ -1,4 +1,4 @@
-"""Everything that can be set about a name server."""
+"""The settings of a name server."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from ogive.transport.tls import TlsConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
-    """Times in seconds. Behind each setting stands its name in Apache's namesrv.conf, and the default there where it differs."""
+    """Times are in seconds. The comment of each setting has its name in Apache's namesrv.conf, and its default there if that differs."""
 
     host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
     port: int = 9876  # listenPort; 0 takes a free one

@@ -1,4 +1,4 @@
-"""What the handlers work on, and how they answer."""
+"""The name server's state as handlers see it, and how they answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself. *acting_master* is None for a broker that does not know the option (4.9)."""
+    """What a broker registers. *acting_master* is None for a broker that does not know the option (4.9)."""
 
     broker: BrokerIdentity
     data_version: DataVersion

@@ -17,7 +17,6 @@ Differs from Java
 
 import json
 import logging
-import zlib
 
 from ogive.errors import ConnectError
 from ogive.namesrv.context import Call, Context, Refused, success
@@ -25,6 +24,7 @@ from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from ogive.namesrv.route_table import BrokerIdentity, Registration
 from ogive.transport.connection import split_address
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_dumps, loads_object
+from ogive.wire.checksum import crc32
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> RemotingCommand:
-    if header.body_crc32 and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc32:
+    if header.body_crc32 and crc32(call.body) & 0x7FFFFFFF != header.body_crc32:
         raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     body = RegisterBrokerBody.decode(call.body, compressed=header.compressed) if call.body else _EMPTY
     registration = Registration(
@@ -99,7 +99,7 @@ def cluster_info(ctx: Context, call: Call, header: GetBrokerClusterInfoRequest) 
 
 
 def member_group(ctx: Context, call: Call, header: GetBrokerMemberGroupRequest) -> RemotingCommand:
-    """The broker ids stand bare, as Java writes them."""
+    """The broker ids are bare keys, as Java writes them."""
     group = ctx.routes.member_group(header.cluster_name, header.broker_name)
     addresses = ",".join(f"{i}:{json.dumps(address)}" for i, address in sorted(group.addresses.items()))
     names = f'"brokerName":{json.dumps(group.broker_name)},"cluster":{json.dumps(group.cluster)}'
