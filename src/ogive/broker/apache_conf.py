@@ -1,7 +1,7 @@
-"""``apache-broker.conf`` in the broker's directory: with it Apache's broker starts on this store.
+"""``apache-broker.conf`` in the broker's directory, with which Apache's broker starts on this store.
 
-Apache's broker refuses files of another size than its configuration says, so the file names the sizes that the store has. Ours reads
-sizes from the files it finds.
+Apache's broker refuses files of any size but the configured ones, so this file has the sizes of the store. Ours reads them from the
+files themselves.
 """
 
 from typing import Final

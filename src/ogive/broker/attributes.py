@@ -1,22 +1,23 @@
-"""Attributes of topics: which there are, how a command changes them, and what message.type lets through.
+"""Topic attributes: which exist, how commands change them, and which messages message.type admits.
 
 Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java, TopicMessageType.java, DefaultTopicMessageTypeValidator.java, 5.5.
 
 Differs from Java
-- The broker itself holds senders to message.type; in Java only the proxy does. A topic without the attribute takes everything.
+- The broker itself enforces message.type; in Java only the proxy does. A topic without the attribute takes everything.
 - FIFO also takes messages without a sharding key: Apache's remoting clients choose the queue by themselves and mark nothing.
-- Kinds of queues and clean-up that this store does not have are refused; Java's broker would start to write them.
+- Queue types and clean-up policies that this store does not have are refused.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, get_args
 
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidOption, ResponseCode
+from ogive.model import MessageType
 from ogive.wire.message import decode_properties
 
 MESSAGE_TYPE: Final = "message.type"
-MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+MESSAGE_TYPES: Final = get_args(MessageType)
 _KNOWN: Final = {
     MESSAGE_TYPE: MESSAGE_TYPES,
     "queue.type": ("SimpleCQ",),

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, with their subscriptions. Source: ConsumerManager.java, ProducerManager.java, 5.3."""
+"""Connected producers and consumers by group, with their subscriptions. Source: ConsumerManager.java, ProducerManager.java, 5.3."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -47,11 +47,25 @@ class Client:
 
 @dataclass(slots=True)
 class Subscription:
-    """A group's subscription to a topic and the filter that it means. *fault*: why its expression cannot be read, if it cannot."""
+    """A group's subscription to a topic. Its filter is read with the first pull: a heartbeat may bring a thousand, each of milliseconds."""
 
     data: SubscriptionData
-    wanted: Wanted
-    fault: str = ""
+    _read: tuple[Wanted, str] | None = None
+
+    @property
+    def wanted(self) -> Wanted:
+        """The filter."""
+        return self._filter()[0]
+
+    @property
+    def fault(self) -> str:
+        """Why its expression cannot be read, if it cannot."""
+        return self._filter()[1]
+
+    def _filter(self) -> tuple[Wanted, str]:
+        if self._read is None:
+            self._read = filter_of(self.data)
+        return self._read
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +107,7 @@ class ConsumerGroup:
             topics.add(data.topic)
             known = self.subscriptions.get(data.topic)
             if known is None or data.version > known.data.version:
-                self.subscriptions[data.topic] = Subscription(data, *filter_of(data))
+                self.subscriptions[data.topic] = Subscription(data)
                 changed = changed or known is None
         for topic in self.subscriptions.keys() - topics:
             del self.subscriptions[topic]
@@ -102,7 +116,7 @@ class ConsumerGroup:
 
 
 def filter_of(data: SubscriptionData) -> tuple[Wanted, str]:
-    """What a heartbeat's subscription wants, and why nobody can tell: Java keeps a bad one too, and answers its pulls with an error."""
+    """The filter of a subscription, or what is wrong with it: like Java, keep a bad one, and answer its pulls with an error."""
     if data.expression_type != SQL92:
         return tag_codes(data), ""
     try:
@@ -147,7 +161,7 @@ class ClientTable:
         previous = members.get(client.connection)
         members[client.connection] = client
         known = self._producing.get(client.client_id)
-        if known is None or known.user == client.user:  # nobody takes the replies of another user's client by calling itself so
+        if known is None or known.user == client.user:  # or a client could take another user's replies by using its id
             self._producing[client.client_id] = client
         if previous is not None and previous.client_id != client.client_id:
             self._forget_producer(previous)

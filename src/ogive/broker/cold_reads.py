@@ -1,7 +1,7 @@
-"""Reads that must wait for the disk, on threads of their own, so that they do not stop the others.
+"""Reads that have to wait for the disk, on separate threads, so that they do not block the others.
 
-A read on the event loop takes what is in memory. Where the disk is needed it raises Cold: a thread here brings that into the operating
-system's memory, and the read is tried again. State is touched by the loop alone.
+A read on the event loop takes what is in memory. If the disk is needed it raises Cold: a thread here loads the bytes into the page cache,
+and the loop tries the read again. Only the loop touches state.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 MAX_WAITING: Final = 10_000
-MAX_TRIES: Final = 256  # of one request; then it waits for the disk where it stands
+MAX_TRIES: Final = 256  # of one request; beyond it, the read waits for the disk
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class ColdReads:
             raise error
 
     async def read(self, store: MessageStore, read: Callable[[], T]) -> T:
-        """What *read* of *store* returns, for a task that nobody waits for. Raises StoreError."""
+        """What *read* of *store* returns, for a background task. Raises StoreError."""
         for _ in range(MAX_TRIES):
             try:
                 with store.without_waiting():
@@ -73,15 +73,15 @@ class ColdReads:
             then(StoreError("the broker stops"))
             return
         error = done.exception()
-        if error is not None and not isinstance(error, StoreError):  # whoever waits is told all the same: a job would stand for ever
+        if error is not None and not isinstance(error, StoreError):  # report it to whoever waits all the same, or a job would hang for ever
             log.error("a read from the disk failed", exc_info=error)
             error = StoreError(f"a read from the disk failed: {error!r}")
         then(error)
 
 
 class JobReads:
-    """Reads of a job of the broker's own, which stop nobody: where one raises Cold, the job gives it to bring_in() and ends its turn; it
-    is woken when it may go on."""
+    """Reads of one of the broker's own jobs, which must not block the loop: when one raises Cold, the job passes it to bring_in() and
+    returns; it is woken when it can continue."""
 
     def __init__(self, store: MessageStore, fetch: Fetch, wake: Callable[[StoreError | None], None]) -> None:
         """*wake* is called on the loop, with the error if the disk cannot be read."""

@@ -1,4 +1,4 @@
-"""Everything that can be set about a broker."""
+"""The settings of a broker."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -8,6 +8,7 @@ from typing import Final, Literal
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
 from ogive.store.retention import RetentionConfig
+from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
@@ -70,7 +71,7 @@ class BrokerConfig:
     transaction_timeout_s: float = 6.0  # transactionTimeOut; younger ones are not asked about
     transaction_check_interval_s: float = 30.0  # transactionCheckInterval
     transaction_check_max: int = 15  # transactionCheckMax
-    transaction_keep_s: float = 72 * 3600.0  # fileReservedTime; one whose producer group is away for longer is given up
+    transaction_keep_s: float = 72 * 3600.0  # fileReservedTime; one is given up when its producer group is gone for longer
     max_open_transactions: int = 100_000
     max_checks_per_round: int = 2_000
 
@@ -85,7 +86,7 @@ class BrokerConfig:
     # progress
     max_offsets: int = 1_000_000  # group x topic x queue
     offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
-    delay_persist_s: float = 5.0  # flushDelayOffsetInterval, 10 s
+    delay_persist_s: float = 1.0  # flushDelayOffsetInterval, 10 s; what a killed broker delivers again
 
     # access
     tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
@@ -95,6 +96,7 @@ class BrokerConfig:
     register_period_s: float = 30.0  # registerNameServerPeriod
     name_server_timeout_s: float = 3.0  # registerBrokerTimeoutMills, 24 s
     stop_grace_s: float = 3.0
+    busy_poll_s: float = 0.0  # how long to look for a client's next request before sleeping, see transport/expectation.py; 0: not
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:
@@ -114,6 +116,8 @@ class BrokerConfig:
             raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
         if self.duplicate_window_s < 0:
             raise InvalidOption(f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed")
+        if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
+            raise InvalidOption(f"busy_poll_s={self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} is needed")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")

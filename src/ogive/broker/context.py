@@ -1,10 +1,10 @@
-"""What handlers work on: the broker's state, all of it owned by the event loop."""
+"""The broker's state as handlers see it. The event loop owns all of it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
@@ -26,6 +26,9 @@ from ogive.model import DelayLevels
 from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
+from ogive.transport.turn import Turn
+
+MAX_SEARCHES: Final = 16  # each may hold max_large_pull_bytes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -35,6 +38,7 @@ class Context:
     config: BrokerConfig
     levels: DelayLevels
     loop: asyncio.AbstractEventLoop
+    turn: Turn
     now_ms: Callable[[], int]
     started_ms: int
     address: str
@@ -60,10 +64,14 @@ class Context:
     own_properties: str
     """What the broker adds to each message, as it stands in the record."""
     send_answer: bytes
-    """The header of a send's answer, see handlers/send.py."""
+    """The header of a send's answer, see handlers/send_answer.py."""
     batch_answer: bytes
     """The same for a batch."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
+    searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
+    """Those for messages by key that may still begin."""
+    listings: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one that is made."""
     sends_waiting: int = 0
     delivered: Callable[[int], int] = lambda level: 0
     """How far a delay level's queue is delivered."""
@@ -86,14 +94,14 @@ class Context:
         self.store.put(messages, done)
         if not self._submit_due:
             self._submit_due = True
-            self.loop.call_soon(self._submit)
+            self.turn.add(self._submit)
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put() for what the broker stores by itself."""
+        """put() for what the broker itself stores."""
         self.put(messages, self.traffic.counted(messages, done))
 
     def put_counted_now(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put_now() for what the broker stores by itself."""
+        """put_now() for what the broker itself stores."""
         self.put_now(messages, self.traffic.counted(messages, done))
 
     async def synced(self) -> None:

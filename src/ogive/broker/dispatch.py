@@ -1,5 +1,6 @@
-"""From a request to its handler, and from what goes wrong there to an answer."""
+"""Takes each request to its handler, and turns the handler's errors into answers."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Mapping
 from contextlib import nullcontext
@@ -9,14 +10,16 @@ from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
-from ogive.errors import OgiveError, ResponseCode, StoreError
+from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
 from ogive.store.disk import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header
 
+LOOK_AGAIN_S: Final = 0.01
 
-def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0) -> None:
+
+def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0, *, in_turn: bool = False) -> None:
     """Carry out one request; its answer leaves now or later, and a one-way request has none.
 
     One that needs what only the disk has is carried out again when that has been read: handlers change nothing before they have read.
@@ -24,10 +27,12 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
     route = ROUTES.get(command.code)
     try:
         if ctx.guard is not None:
-            with ctx.store.without_waiting():  # it may ask whose message stands at a place of the log
+            with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
                 ctx.guard.check(command, connection.remote_address)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
+        elif type(route) is Route and route.listing and not in_turn:
+            ctx.spawn(_in_turn(ctx, connection, command, tries), f"request {command.code} of {connection.remote_address}, in turn")
         elif type(route) is Route:
             _serve(ctx, connection, command, route)
         else:
@@ -45,6 +50,26 @@ def _not_supported(code: int) -> str:
 
 
 _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_SUPPORTED.items()}
+
+
+async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> None:
+    """One listing after the other, none for a client that is gone or does not take its answers; and after each the loop belongs to
+    everybody else for as long as that one took."""
+    while True:
+        try:
+            await connection.drain()
+        except ConnectError:
+            return
+        async with ctx.listings:
+            if connection.closed:
+                return
+            if not ctx.slow_readers.must_wait(connection):
+                started = ctx.loop.time()
+                dispatch(ctx, connection, command, tries, in_turn=True)
+                await asyncio.sleep(0)  # the answer is written at the end of the turn
+                await asyncio.sleep(ctx.loop.time() - started)
+                return
+        await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer
 
 
 async def _again(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int) -> None:

@@ -1,13 +1,13 @@
-"""Messages that are sent twice are stored once: by option, by unique key and topic, inside a window of time.
+"""Optional: a message that is sent twice within a time window, by unique key and topic, is stored once.
 
 Behaviour
 - A second send inside the window is answered SEND_OK with the place of the first, once that is safe; when the first fails, so does the
   second. In a batch only what is new is stored.
-- Only messages that go straight to their topic count: not those with a delay, a time or a transaction, and none for a retry topic. A key
-  must be the client's own (UNIQ_KEY).
+- This is for messages that go straight to their topic: not for delayed or transactional ones, nor those for a retry topic. The key must
+  be the client's own (UNIQ_KEY).
 - At most max_keys are remembered; when more come inside the window, the oldest are forgotten early.
-- Keys live in memory. For what was stored before a start the index of keys on disk is asked, until the window has passed: in the order in
-  which the sends came, and without the event loop waiting for the disk.
+- Keys are kept in memory. For messages stored before the start, the index of keys on disk is asked until the window has passed: in the
+  order in which the sends came, and without blocking the event loop.
 
 Java's broker has nothing like it.
 """
@@ -56,7 +56,7 @@ class Stored(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _First:
-    """The first message with a key. *placed* is None while it is on its way."""
+    """The first message with a key. *placed* is None until it is stored."""
 
     at_ms: int
     placed: Placed | None = None
@@ -226,7 +226,7 @@ class _Sends:
         self._left, self._answer = count, answer
 
     def refused(self) -> None:
-        """Whoever asked hears of it elsewhere: nothing is answered here, also not for what was on its way before."""
+        """The caller hears of it elsewhere: nothing is answered here, not even for what was already under way."""
         self._left = 0
 
     def resolved(self, at: int, outcome: Placed | StoreError) -> None:

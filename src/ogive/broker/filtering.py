@@ -2,8 +2,8 @@
 
 Source: ExpressionMessageFilter.java, ConsumerFilterManager.java, 5.3.
 
-Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than SCAN records and SCAN_BYTES, and
-then says how far it came, so that a filter that nothing passes costs the loop no more than a few milliseconds at a time.
+Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than SCAN records and SCAN_BYTES and then
+reports how far it got, so that a filter that matches nothing blocks the loop for a few milliseconds at most.
 """
 
 import functools
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ogive.broker.replies import Rejected
-from ogive.errors import InvalidExpression, ProtocolError, ResponseCode
+from ogive.errors import InvalidExpression, ResponseCode
 from ogive.sql92 import MAX_CHARACTERS, Expression, compile_expression
 from ogive.store.model import GetResult, GetStatus
 from ogive.wire.bodies import SQL92, SubscriptionData
@@ -75,7 +75,7 @@ def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
 
 
 def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int, max_bytes: int) -> GetResult:
-    """What the store would answer if it knew SQL92: the records from *offset* on that match, and the offset to go on from."""
+    """Read with SQL92, which the store does not know: the matching records from *offset* on, and the next offset."""
     matches = wanted.matches
     parts: list[bytes | memoryview] = []
     count = size = scanned = scanned_bytes = 0
@@ -88,7 +88,7 @@ def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int
             at = 0
             while at < len(view):
                 record_bytes, queue_offset, properties = stored_properties(view, at)
-                if _passes(matches, properties):
+                if matches(decode_properties(properties)):
                     if count and (count >= max_messages or size + record_bytes > max_bytes):
                         return _found(result, queue_offset, parts, count, size)
                     parts.append(view[at : at + record_bytes])
@@ -110,14 +110,7 @@ def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int
 def lets_pass(wanted: Expression, record: bytes) -> bool:
     """Whether a stored message matches."""
     _, _, properties = stored_properties(memoryview(record), 0)
-    return _passes(wanted.matches, properties)
-
-
-def _passes(matches: Callable[[dict[str, str]], bool], properties: bytes) -> bool:
-    try:
-        return matches(decode_properties(properties))
-    except ProtocolError:
-        return False  # a record of another broker whose properties are no text
+    return wanted.matches(decode_properties(properties))
 
 
 def _found(last: GetResult, next_offset: int, parts: list[bytes | memoryview], count: int, size: int) -> GetResult:

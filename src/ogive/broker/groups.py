@@ -1,6 +1,6 @@
 """The consumer groups of one broker. Source: SubscriptionGroupManager.java, 5.3.
 
-Differs from Java: retry policies, group attributes and fixed subscriptions of 5.x are read and not kept.
+Differs from Java: retry policies, group attributes and fixed subscriptions of 5.x are ignored.
 """
 
 import itertools

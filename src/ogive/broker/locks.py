@@ -1,7 +1,7 @@
 """Queue locks of orderly consumers: leases that are not checked on pull. Source: RebalanceLockManager.java, 5.3.
 
-Differs from Java: who holds what is kept in a file. A broker that has just started would else give a queue to the first who asks, while the
-member that held it goes on until its own lease is over: two members would work in one queue.
+Differs from Java: the holders are kept in a file. Otherwise a restarted broker would give a queue to the first member that asks, while its
+holder goes on until its own lease is over: two members would consume one queue at a time.
 """
 
 import logging
@@ -26,7 +26,7 @@ class _Lease:
 
 
 class QueueLocks:
-    """At most one client of a group holds a queue. A lease ends by itself after *lease_s*, and is renewed by each call of its owner.
+    """At most one client of a group holds a queue. A lease expires after *lease_s*, and is renewed by each call of its owner.
 
     Event-loop only; the file is written off the loop, and only when a queue changes hands: after a restart every owner gets a whole lease.
     """
@@ -56,14 +56,14 @@ class QueueLocks:
             await self._writer.saved()
 
     async def safe(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        """Return when the file says who holds *queues* of the group. Raises StoreError; not for queues that it told of before: while a disk
-        is full, their owners go on."""
+        """Return once the file says who holds *queues* of the group. Raises StoreError, but not for holders that it has already: while the
+        disk is full, they carry on."""
         leases = self._groups.get(group, {})
         if max([leases[queue].version for queue in queues if queue in leases], default=0) > self._writer.written:
             await self._writer.saved()
 
     def save_soon(self) -> None:
-        """Write what was given back or ended; nobody waits for it: until then a restart only keeps others out for one lease."""
+        """Save released and expired locks in the background: if a restart comes first, it only keeps others out for one lease."""
         if self._writer.unsaved:
             self._writer.start()
 

@@ -1,16 +1,16 @@
-"""Where each group stands in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
+"""The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from ogive.broker.numbers import whole_number
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
 from ogive.wire.bodies import DataVersion
 
 log = logging.getLogger(__name__)
 
-_QUEUE_DIGITS: Final = 9
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
@@ -21,7 +21,7 @@ class OffsetTable:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._count = 0
         self._max = max_offsets
-        self._untold: set[tuple[str, str, int]] = set()  # (topic, group, queue id), each with an offset in the table
+        self._untold: set[tuple[str, str, int]] = set()  # (topic, group, queue id); without an offset in the table: back to 0
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -54,16 +54,16 @@ class OffsetTable:
             self._untold.add((topic, group, queue_id))
 
     def is_untold(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether the queue's member goes on from an offset that no longer counts: what it commits does not count either."""
+        """Whether the queue was reset and its member does not know yet: what it commits is ignored."""
         return (topic, group, queue_id) in self._untold
 
     def tell(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset that the queue was reset to, if its member has not been told; it is now."""
+        """The offset that the queue was reset to, if its member does not know; from now on it counts as told."""
         key = (topic, group, queue_id)
         if key not in self._untold:
             return None
         self._untold.discard(key)
-        return self.get(group, topic, queue_id)
+        return self.get(group, topic, queue_id) or 0
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
         """queue id -> offset"""
@@ -81,31 +81,37 @@ class OffsetTable:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
-    def remove_topic(self, topic: str) -> None:
+    def remove_topic(self, topic: str, online: Iterable[str] = (), queues: int = 0) -> None:
+        """The topic is deleted. *online*: groups with members, which are told to begin anew should it be made again."""
         self._remove([key for key in self._queues if key[0] == topic])
+        self._untold = {key for key in self._untold if key[0] != topic}
+        for group in online:
+            if len(self._untold) + queues <= self._max:
+                self._untold.update((topic, group, queue_id) for queue_id in range(queues))
 
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._queues if key[1] == group])
+        self._untold = {key for key in self._untold if key[1] != group}
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
-            self._untold.difference_update([(*key, queue_id) for queue_id in self._queues[key]])
             self._count -= len(self._queues.pop(key))
             self.version += 1
 
-    def cut(self, end: Callable[[str, int], int]) -> int:
-        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how often that was needed.
+    def cut(self, end: Callable[[str, int], int | None]) -> int:
+        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how often that was needed. None: it may stay.
 
         After a power cut with flush=async the last messages are gone, and the next ones get their offsets: they would be passed over.
         """
         beyond = [
-            (queues, queue, last)
-            for (topic, _), queues in self._queues.items()
+            (topic, group, queue, last)
+            for (topic, group), queues in self._queues.items()
             for queue, at in queues.items()
-            if at > (last := end(topic, queue))
+            if (last := end(topic, queue)) is not None and at > last
         ]
-        for queues, queue, last in beyond:
-            queues[queue] = last
+        for topic, group, queue, last in beyond:
+            self._queues[topic, group][queue] = last
+            self._untold.add((topic, group, queue))  # a member that has outlived the broker would go on from its own place
         return len(beyond)
 
     def __len__(self) -> int:
@@ -139,6 +145,7 @@ class OffsetTable:
 
 def _entries(table: object) -> Iterator[tuple[str, int, int]]:
     for key, queues in table.items() if isinstance(table, dict) else ():
-        for queue, offset in queues.items() if isinstance(queues, dict) else ():
-            if str(queue).isdecimal() and len(str(queue)) <= _QUEUE_DIGITS and isinstance(offset, int) and 0 <= offset <= _MAX_OFFSET:
-                yield str(key), int(queue), offset
+        for text, offset in queues.items() if isinstance(queues, dict) else ():
+            queue = whole_number(str(text))
+            if queue is not None and isinstance(offset, int) and 0 <= offset <= _MAX_OFFSET:
+                yield str(key), queue, offset

@@ -1,4 +1,4 @@
-"""What a broker keeps in files: opened and recovered together, before it serves."""
+"""Opens and recovers everything that a broker keeps in files, before it serves."""
 
 import logging
 import time
@@ -24,6 +24,7 @@ from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
 from ogive.store.writer import MakeWriter, WriterThread
+from ogive.wire.bodies import PERM_WRITE
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """What stands in files."""
+    """Everything that was opened."""
 
     store: MessageStore
     topics: TopicTable
@@ -91,7 +92,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         offsets.load(offsets_file.load() or {})
         delays_file = JsonTable(fs, folder / "delayOffset.json")
         delays = delays_file.load() or {}
-        _cut_progress(store, offsets, offsets_file, delays, delays_file)
+        _cut_progress(store, topics, offsets, offsets_file, delays, delays_file)
         locks_file = JsonTable(fs, folder / "queueLocks.json")
         locks = locks_file.load() or {}
         timers_file = TimerProgressFile(fs, config.data)
@@ -115,10 +116,15 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
 
 
 def _cut_progress(
-    store: MessageStore, offsets: OffsetTable, offsets_file: JsonTable, delays: dict[str, Any], delays_file: JsonTable
+    store: MessageStore, topics: TopicTable, offsets: OffsetTable, offsets_file: JsonTable, delays: dict[str, Any], delays_file: JsonTable
 ) -> None:
-    """Nothing may stand beyond the end of its queue; written down before the first new message makes the queue grow past it."""
-    cut = offsets.cut(store.max_offset)
+    """Cut offsets beyond the end of their queue, and save that before new messages make the queue grow past them."""
+
+    def end_of(topic: str, queue_id: int) -> int | None:
+        config = topics.get(topic)
+        return store.max_offset(topic, queue_id) if config is None or config.perm & PERM_WRITE else None  # no messages come there
+
+    cut = offsets.cut(end_of)
     if cut:
         log.warning("%d offsets of groups were beyond the end of their queue and are set to it", cut)
         offsets_file.save(offsets.snapshot()())

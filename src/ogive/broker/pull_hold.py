@@ -1,4 +1,4 @@
-"""Pulls that wait: for messages in their queue, or for their connection's buffer to empty. Nothing scans; arrivals and timers wake.
+"""Held pulls, waiting for messages in their queue or for their connection's buffer to drain. Nothing polls: arrivals and timers wake them.
 
 Source: PullRequestHoldService.java, 5.3, which looks at every list every 5 seconds.
 """
@@ -46,9 +46,9 @@ class PullHolds:
         return self._count
 
     def hold(self, pull: Waiting, timeout_s: float) -> bool:
-        """Keep the pull until its queue grows, or *timeout_s* is over. False: no room, or closing; the caller answers.
+        """Hold the pull until its queue grows, or for *timeout_s*. False if there is no room, or at the close: then the caller answers.
 
-        No await may stand between the read that found nothing and this call, so that no arrival falls between them.
+        There must be no await between the read that found nothing and this call, or an arrival might be missed.
         """
         mine = self._by_connection.get(pull.connection)
         if self.closed or self._count >= self._max or (mine is not None and len(mine) >= self._max_per_connection):
@@ -76,12 +76,12 @@ class PullHolds:
                 pull.answer()
 
     def drop(self, connection: Connection) -> None:
-        """The client is gone: nobody waits for these any more."""
+        """The client is gone: forget its pulls."""
         for pull in list(self._by_connection.get(connection, ())):
             self._forget(pull)
 
     def close(self) -> None:
-        """Answer everything that waits, and hold nothing any more."""
+        """Answer all held pulls, and hold no more."""
         self.closed = True
         for pulls in list(self._by_connection.values()):
             for pull in list(pulls):

@@ -2,13 +2,13 @@
 
 Behaviour
 - The whole topic table goes to each name server at the start, after changes (several in one), and whenever the name server says that
-  it holds something else; asking it that is the sign of life in between.
+  it holds something else; in between, asking it whether it does is the sign of life.
 - Each name server has its own connection and task: one that is dead or slow holds up no other.
 - ORDER_TOPIC_CONFIG of the first name server decides which topics are ordered.
 
 Differs from Java
 - A lost connection is noticed and mended after FIRST_RETRY_S (then with growing pauses), so a restarted name server has its routes back in
-  seconds. Something that takes connections and drops them is not met more often than that either.
+  seconds. A server that accepts connections and drops them is not tried more often either.
 - Changes send the whole table, never a table of one topic, which a name server that does not know the broker would refuse.
 """
 

@@ -1,6 +1,6 @@
 """Which settings may be changed over the network while the broker runs, and how that is done: UPDATE_BROKER_CONFIG (25).
 
-Only what is named here: a setting that names files, addresses or programs is how strangers ran commands on brokers (CVE-2023-33246).
+Only the settings listed here: through those for files, addresses or programs, strangers ran commands on brokers (CVE-2023-33246).
 A change lasts until the broker stops; broker.conf is not written.
 """
 

@@ -1,4 +1,4 @@
-"""What handlers answer with, and how an error becomes an answer.
+"""Building answers, and turning errors into answers.
 
 Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the frame, and those in C++ read JSON only.
 """
@@ -14,6 +14,7 @@ from ogive.wire.headers import Header, encode_header
 
 RESPONSE: Final = int(Flag.RESPONSE)
 ONEWAY: Final = int(Flag.ONEWAY)
+MAX_QUEUES_SHOWN: Final = 50_000  # in one answer, some 10 MB of text: more may fit no frame
 
 
 class Rejected(OgiveError):
@@ -26,7 +27,7 @@ class Rejected(OgiveError):
 
 
 def success(header: Header | None = None, body: bytes = b"", *, remark: str | None = None) -> RemotingCommand:
-    """SUCCESS with the fields of *header*; whoever sends it adds the opaque."""
+    """SUCCESS with the fields of *header*; the opaque is added when it is sent."""
     return RemotingCommand(ResponseCode.SUCCESS, {} if header is None else encode_header(header), body, 0, RESPONSE, remark)
 
 
@@ -38,7 +39,7 @@ def reply(connection: Connection, request: RemotingCommand, answer: RemotingComm
 
 
 def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) -> None:
-    """Answer with the code that *error* stands for. Raises it again if no request can be its cause: then it is a bug."""
+    """Answer with the code for *error*. Raises it again if no request can cause it, which means a bug."""
     code, remark = _code_and_remark(error)
     reply(connection, request, RemotingCommand(code, {}, b"", 0, RESPONSE, remark))
 

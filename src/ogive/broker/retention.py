@@ -22,12 +22,12 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_time_s() -> float:
-    """Since the machine started, its sleep included; nobody can set it."""
+    """Seconds since the machine started, including sleep; this clock cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def boot_id() -> str:
-    """Of this run of the machine; empty where it cannot be told."""
+    """The id of this run of the machine; empty if unknown."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -39,7 +39,7 @@ def local_hour() -> int:
 
 
 def disk_used(directory: Path) -> float:
-    """Share of the disk that is in use; 0 where it cannot be told."""
+    """The used share of the disk; 0 if unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except OSError:

@@ -37,10 +37,12 @@ H = TypeVar("H", bound=Header)
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[H]):
-    """The handler gets the decoded header and the body, and gives the answer, at once or later."""
+    """The handler gets the decoded header and the body, and gives the answer, at once or later. *listing*: one that grows with what the
+    broker holds, so it is made one at a time."""
 
     header: type[H]
     handle: Callable[[Context, Connection, H, bytes], RemotingCommand | Awaitable[RemotingCommand]]
+    listing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +86,44 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.UnlockBatchRequest, locks.unlock),
         Route(headers.CreateTopicRequest, topics.create),
         Route(headers.DeleteTopicRequest, topics.delete),
-        Route(headers.GetAllTopicConfigRequest, topics.show_all),
+        Route(headers.GetAllTopicConfigRequest, topics.show_all, listing=True),
         Route(headers.GetTopicConfigRequest, topics.show),
-        Route(headers.GetBrokerSystemTopicListRequest, topics.show_system_topics),
+        Route(headers.GetBrokerSystemTopicListRequest, topics.show_system_topics, listing=True),
         Route(headers.GetTopicStatsRequest, topics.statistics),
-        Route(headers.QueryTopicConsumeByWhoRequest, topics.who_consumes),
+        Route(headers.QueryTopicConsumeByWhoRequest, topics.who_consumes, listing=True),
         Route(headers.CreateGroupRequest, groups.create),
         Route(headers.DeleteGroupRequest, groups.delete),
-        Route(headers.GetAllGroupsRequest, groups.show_all),
+        Route(headers.GetAllGroupsRequest, groups.show_all, listing=True),
         Route(headers.GetGroupConfigRequest, groups.show),
         Route(headers.UpdateBrokerConfigRequest, admin.update_config),
         Route(headers.GetBrokerConfigRequest, admin.show_config),
-        Route(headers.GetBrokerRuntimeInfoRequest, admin.show_runtime_info),
-        Route(headers.GetConsumerConnectionListRequest, admin.show_consumers),
-        Route(headers.GetProducerConnectionListRequest, admin.show_producers),
-        Route(headers.GetConsumeStatsRequest, admin.consume_stats),
+        Route(headers.GetBrokerRuntimeInfoRequest, admin.show_runtime_info, listing=True),
+        Route(headers.GetConsumerConnectionListRequest, admin.show_consumers, listing=True),
+        Route(headers.GetProducerConnectionListRequest, admin.show_producers, listing=True),
+        Route(headers.GetConsumeStatsRequest, admin.consume_stats, listing=True),
         Route(headers.CreateUserRequest, access.create_user),
         Route(headers.UpdateUserRequest, access.update_user),
         Route(headers.DeleteUserRequest, access.delete_user),
         Route(headers.GetUserRequest, access.show_user),
-        Route(headers.ListUsersRequest, access.list_users),
+        Route(headers.ListUsersRequest, access.list_users, listing=True),
         Route(headers.CreateAclRequest, access.create_acl),
         Route(headers.UpdateAclRequest, access.update_acl),
         Route(headers.DeleteAclRequest, access.delete_acl),
         Route(headers.GetAclRequest, access.show_acl),
-        Route(headers.ListAclsRequest, access.list_acls),
+        Route(headers.ListAclsRequest, access.list_acls, listing=True),
         Route(headers.CreateTopicListRequest, topics.create_all),
-        Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group),
+        Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group, listing=True),
         Route(headers.QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
-        Route(headers.CleanUnusedTopicRequest, topics.clean_unused),
+        Route(headers.CleanUnusedTopicRequest, topics.clean_unused, listing=True),
         Route(headers.DeleteExpiredLogRequest, cleaning.delete_expired_log),
         Route(headers.CleanExpiredQueuesRequest, cleaning.clean_expired_queues),
         Route(headers.CreateGroupListRequest, groups.create_all),
         Route(headers.GetConsumerRunningInfoRequest, ask_clients.running_info),
         Route(headers.ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
         Route(headers.InvokeGetConsumerStatusRequest, ask_clients.consumer_status),
-        Route(headers.GetAllProducerInfoRequest, ask_clients.show_all_producers),
+        Route(headers.GetAllProducerInfoRequest, ask_clients.show_all_producers, listing=True),
         Route(headers.ViewBrokerStatsRequest, statistics.view),
-        Route(headers.GetBrokerConsumeStatsRequest, statistics.consume_stats_of_all),
+        Route(headers.GetBrokerConsumeStatsRequest, statistics.consume_stats_of_all, listing=True),
         Route(headers.QueryConsumeTimeSpanRequest, statistics.consume_time_spans),
         Route(headers.QueryConsumeQueueRequest, queue_entries.show),
         Route(headers.QueryAssignmentRequest, assignment.query),

@@ -12,11 +12,13 @@ from ogive.broker.stats import Traffic
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store.model import StoreStats
 from ogive.store.store import MessageStore
-from ogive.wire.codes import VERSION
+from ogive.version import __version__
+from ogive.wire.codes import OWN_VERSION_FIGURE, VERSION
 from ogive.wire.message import decode_stored
 
 VERSION_NAME: Final = "V5_3_3"
 """What VERSION means."""
+OUR_VERSION: Final = "ogiveVersion"
 _GIB: Final = 1024**3
 
 
@@ -26,6 +28,7 @@ def runtime_info(ctx: Context) -> dict[str, str]:
     values: dict[str, object] = {
         "brokerVersion": VERSION,
         "brokerVersionDesc": VERSION_NAME,
+        OWN_VERSION_FIGURE: __version__,
         "brokerActive": "true",
         "bootTimestamp": ctx.started_ms,
         "startAcceptSendRequestTimeStamp": ctx.started_ms,

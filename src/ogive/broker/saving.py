@@ -1,4 +1,4 @@
-"""Saving a small table behind the event loop's back: off the loop, one write at a time, many changes in one write."""
+"""Saves small tables off the event loop: one write at a time, many changes in one write."""
 
 import asyncio
 import logging
@@ -83,8 +83,8 @@ class Counted(Protocol):
 class Progress:
     """Saves a table now and then, and never ahead of the log.
 
-    What the table says is written down only after everything that was put before has been synced: a power cut must not leave progress that
-    counts messages which it took. Matters for flush=async; with flush=sync the log is there already.
+    A state is saved only after everything that was put before it is synced: a power cut must not leave progress behind messages that are
+    lost. This matters with flush=async; with flush=sync the log is on disk anyway.
     """
 
     def __init__(self, name: str, table: Counted, file: JsonTable, synced: Callable[[], Awaitable[None]]) -> None:

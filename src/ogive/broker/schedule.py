@@ -3,14 +3,14 @@
 Source: ScheduleMessageService.java, HookUtils.java, 5.3.
 
 Behaviour
-- A level's queue holds its messages in the order in which they are due, so only its first message is waited for: one timer a level.
-- Never early. Progress is saved from time to time: after a crash what came since then is delivered once more.
+- The messages of a level are due in the order of its queue, so one timer per level waits for the first of them.
+- Never early. Progress is saved from time to time: after a crash, what was delivered since is delivered again.
 - The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
-- Nothing polls: a timer or an arrival wakes a level; one that waits looks at the clock once a minute.
+- Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a minute, in case that was set.
 - A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
-- A message without REAL_TOPIC or with an impossible REAL_QID is passed over with a warning; Java's task ends at it.
+- A message without REAL_TOPIC or with an invalid REAL_QID is skipped with a warning; Java's task ends there.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.broker.cold_reads import Fetch, JobReads
-from ogive.broker.waiting import MAX_WAIT_S, QUEUE_DIGITS, Put, real_place, stored_again
+from ogive.broker.numbers import whole_number
+from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ProtocolError, StoreError
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
@@ -32,7 +33,7 @@ from ogive.wire.message import decode_properties, decode_stored
 
 log = logging.getLogger(__name__)
 
-BATCH: Final = 64  # messages of one level that are on their way at the same time
+BATCH: Final = 64  # messages of one level in flight
 RETRY_S: Final = 0.1
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
@@ -81,7 +82,7 @@ class Schedule:
             level.wake()
 
     async def stop(self) -> None:
-        """Take up nothing more, and wait for what is on its way to the store."""
+        """Start no more deliveries, and wait for those being stored."""
         for level in self._levels.values():
             await level.stop()
 
@@ -91,7 +92,7 @@ class Schedule:
             self._levels[key].wake()
 
     def delivered(self, level: int) -> int:
-        """How far the level's queue is delivered: a queue offset."""
+        """The queue offset up to which the level is delivered."""
         return self._levels[SCHEDULE_TOPIC, level - 1].offset
 
     def needed_from(self) -> int:
@@ -125,7 +126,7 @@ class Schedule:
 
 def is_level(text: object) -> bool:
     """Whether delayOffset.json may mean a level by it."""
-    return isinstance(text, str) and text.isdecimal() and len(text) <= QUEUE_DIGITS
+    return isinstance(text, str) and whole_number(text) is not None
 
 
 class _Level:
@@ -189,7 +190,7 @@ class _Level:
             self._fetch(cold, _looked_at_later)
             return max(self._needed_from, stats.commitlog_start)
         if first and first[0].size != FILLER_SIZE:
-            self._needed_from = first[0].commitlog_offset  # whatever comes behind it stands behind it in the log, too
+            self._needed_from = first[0].commitlog_offset  # what follows it in the queue follows it in the log, too
             return self._needed_from
         return stats.commitlog_start
 
@@ -210,7 +211,9 @@ class _Level:
         entries = self._reads.entries(*self.key, self.offset, BATCH)
         for at, entry in enumerate(entries):
             wait_ms = entry.tags_code - now  # this queue holds the time of delivery where others hold the tag
-            if 0 < wait_ms <= self._delay_ms:  # a longer wait than the level's own: the clock was moved, and nobody should wait for it
+            if (
+                0 < wait_ms <= self._delay_ms
+            ):  # longer than the level's delay: the clock was changed, and the message should not wait for that
                 return entries[:at], wait_ms
         return entries, 0
 
@@ -260,7 +263,7 @@ class _Level:
             self._timer = self._loop.call_later(RETRY_S, self.wake)
 
     def _message(self, entry: Entry) -> NewMessage | None:
-        """The message to store again, or None if there is none to be had. Raises StoreError, Cold."""
+        """The message to store again, or None if it is gone. Raises StoreError, Cold."""
         record = self._reads.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
         if record is None:
             log.warning("delay level %d: the log has no message at %d any more", self.level, entry.commitlog_offset)

@@ -1,4 +1,4 @@
-"""The broker's job that reads the whole log again and again, about a MiB a second, see store/scrub.py."""
+"""The broker's job that re-reads the whole log over and over, at about a MiB a second, see store/scrub.py."""
 
 import asyncio
 import logging
@@ -20,7 +20,6 @@ class Scrubbing:
         self._store, self._bytes_per_step, self._now_s = store, bytes_per_step, now_s
         self._position = 0
         self._not_before_s = 0.0
-        self.rounds = 0
 
     async def run(self) -> None:
         """A step. Raises StoreError where the disk cannot be read."""
@@ -40,4 +39,3 @@ class Scrubbing:
         self._position = scrubbed.position
         if self._position >= self._store.stats().commitlog_end:
             self._position, self._not_before_s = 0, self._now_s() + PAUSE_S
-            self.rounds += 1

@@ -1,10 +1,10 @@
-"""A broker's life: open the store, listen, announce; and the way back."""
+"""The broker: opens the store, listens, registers, and stops in reverse order."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from ogive.access.guard import Guard
 from ogive.access.needs import to_send
@@ -15,8 +15,9 @@ from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
 from ogive.broker.duplicates import Duplicates
-from ogive.broker.handlers import send
 from ogive.broker.handlers.clients import notify_members
+from ogive.broker.handlers.send import own_properties
+from ogive.broker.handlers.send_answer import answer_template, message_id_format
 from ogive.broker.locks import QueueLocks
 from ogive.broker.metrics import metrics
 from ogive.broker.opening import Machine, Opened, now_ms, open_all
@@ -57,10 +58,18 @@ class Broker:
         self._machine = machine or Machine()
         self._access = access
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
-        self._server = Server(self._handle, host=config.host, port=config.port, tls=config.tls, limits=config.server, on_open=self._opened)
+        self._server = Server(
+            self._handle,
+            host=config.host,
+            port=config.port,
+            tls=config.tls,
+            limits=config.server,
+            on_open=self._opened,
+            busy_poll_s=config.busy_poll_s,
+        )
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
-        self._saves: list[Callable[[], Awaitable[None]]] = []
+        self._saves: list[_Job] = []
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
         self._stopping = False
@@ -80,7 +89,22 @@ class Broker:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Return when the broker serves, and its name servers have been told. Raises StoreError, ConnectError; then nothing runs."""
+        """Return once the broker serves and is registered. Raises StoreError, ConnectError; then nothing runs."""
+        opened = await self._open()
+        ctx = self._ctx = self._context(opened)
+        ctx.locks.load(opened.locks)
+        ctx.duplicates = _duplicates(ctx)
+        schedule = self._schedule = _schedule(ctx, opened)
+        ctx.delivered = schedule.delivered
+        ctx.retention.needed += [schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
+        self._saves = _saves(ctx, opened, schedule)
+        self._start_store(ctx, schedule)
+        self._start_jobs([*self._saves, *_jobs(ctx)])
+        await ctx.registration.start()
+        log.info("broker %s serves on %s, store %s", self.config.name, self.address, self.config.data)
+
+    async def _open(self) -> Opened:
+        """Open the store, the tables and the port, whose number is part of the broker's address."""
         opened = await asyncio.to_thread(open_all, self.config, self._machine)
         try:
             await opened.topics.saved()
@@ -89,45 +113,16 @@ class Broker:
         except BaseException:
             opened.store.close()
             raise
-        ctx = self._ctx = self._context(opened)
-        ctx.locks.load(opened.locks)
-        if self.config.duplicate_window_s:
-            ctx.duplicates = Duplicates(
-                self.config.duplicate_window_s, self.config.duplicate_max_keys, ctx.store, ctx.cold_reads.bring_in, ctx.spawn
-            )
-        self._schedule = Schedule(ctx.store, ctx.put_counted, ctx.cold_reads.fetch, ctx.levels, ctx.store_host, ctx.store.now_ms)
-        self._schedule.load(opened.delays)
-        ctx.delivered = self._schedule.delivered
-        ctx.retention.needed += [self._schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
-        config = self.config
-        offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
-        delays = Progress("delay offsets", self._schedule, opened.delays_file, ctx.synced)
-        timers = Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
-        saves: list[tuple[float, Callable[[], Awaitable[None]], str]] = [
-            (config.offsets_persist_s, partial(_save_offsets, ctx, offsets), "save consumer offsets"),
-            (config.delay_persist_s, delays.save, "save delay offsets"),
-            (config.delay_persist_s, timers.save, "save the progress of timer messages"),
-        ]
-        self._saves = [save for _, save, _ in saves]
-        ctx.store.on_arrival = partial(_arrived, ctx.holds, self._schedule, ctx.timers)
+        return opened
+
+    def _start_store(self, ctx: Context, schedule: Schedule) -> None:
+        """Messages can be stored from here on; those that waited are delivered."""
+        ctx.store.on_arrival = partial(_arrived, ctx.holds, schedule, ctx.timers)
         ctx.store.on_failure = self._fail
-        ctx.store.start(ctx.loop.call_soon_threadsafe, writer=self._machine.writer)
-        self._schedule.start()
+        ctx.store.start(ctx.turn.call_from_thread, writer=self._machine.writer)
+        schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
-        read = partial(ctx.cold_reads.read, ctx.store)
-        may_send = partial(_may_send, ctx.guard)
-        checks = TransactionChecks(ctx.transactions, ctx.clients, self.config, ctx.store_host, ctx.store.now_ms, read, may_send)
-        self._jobs = [
-            *(self._job(period_s, save, name) for period_s, save, name in saves),
-            self._job(config.transaction_check_interval_s, checks.run, "check transactions"),
-            self._job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
-            self._job(config.retention_check_s, ctx.retention.run, "remove old messages"),
-            *self._scrub_job(ctx),
-            self._job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
-        ]
-        await ctx.registration.start()
-        log.info("broker %s serves on %s, store %s", config.name, self.address, config.data)
 
     def _context(self, opened: Opened) -> Context:
         config, loop = self.config, asyncio.get_running_loop()
@@ -136,6 +131,7 @@ class Broker:
             config=config,
             levels=config.levels,
             loop=loop,
+            turn=self._server.turn,
             now_ms=now_ms,
             started_ms=now_ms(),
             address=self.address,
@@ -173,20 +169,17 @@ class Broker:
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=now_ms),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
-            own_properties=send.own_properties(config.region, config.cluster),
-            send_answer=send.answer_template(config.region, send.message_id_format(store_host)),
-            batch_answer=send.answer_template(config.region, "%b"),
+            own_properties=own_properties(config.region, config.cluster),
+            send_answer=answer_template(config.region, message_id_format(store_host)),
+            batch_answer=answer_template(config.region, "%b"),
         )
 
-    def _job(self, period_s: float, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(every(period_s, work, name=name, first_after_s=period_s), name=name)
-        task.add_done_callback(self._job_ended)
-        return task
-
-    def _scrub_job(self, ctx: Context) -> list[asyncio.Task[None]]:
-        if not self.config.scrub_bytes_per_s:
-            return []
-        return [self._job(1.0, Scrubbing(ctx.store, self.config.scrub_bytes_per_s, ctx.loop.time).run, "read the log again")]
+    def _start_jobs(self, jobs: Iterable["_Job"]) -> None:
+        for job in jobs:
+            work: Coroutine[Any, Any, None] = every(job.period_s, job.work, name=job.name, first_after_s=job.period_s)
+            task = asyncio.create_task(work, name=job.name)
+            task.add_done_callback(self._job_ended)
+            self._jobs.append(task)
 
     def _job_ended(self, task: asyncio.Task[None]) -> None:
         """Jobs run until they are cancelled: any other end is a bug, and a broker without the job would be no broker."""
@@ -238,7 +231,7 @@ class Broker:
             ctx.transactions.write_marks()
             await ctx.synced()
             for save in self._saves:
-                await save()
+                await save.work()
             await ctx.topics.saved()
             await ctx.groups.saved()
             await ctx.locks.saved()
@@ -278,6 +271,65 @@ class Broker:
     def _fail(self, error: OgiveError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+# --- what a start builds ---------------------------------------------------------------------------------------------
+
+
+class _Job(NamedTuple):
+    """Runs every *period_s* for as long as the broker does."""
+
+    period_s: float
+    work: Callable[[], Awaitable[None]]
+    name: str
+
+
+def _duplicates(ctx: Context) -> Duplicates | None:
+    config = ctx.config
+    if not config.duplicate_window_s:
+        return None
+    return Duplicates(config.duplicate_window_s, config.duplicate_max_keys, ctx.store, ctx.cold_reads.bring_in, ctx.spawn)
+
+
+def _schedule(ctx: Context, opened: Opened) -> Schedule:
+    schedule = Schedule(ctx.store, ctx.put_counted, ctx.cold_reads.fetch, ctx.levels, ctx.store_host, ctx.store.now_ms)
+    schedule.load(opened.delays)
+    return schedule
+
+
+def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
+    """Each runs once more when the broker stops."""
+    config = ctx.config
+    offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
+    delays = Progress("delay offsets", schedule, opened.delays_file, ctx.synced)
+    timers = Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
+    return [
+        _Job(config.offsets_persist_s, partial(_save_offsets, ctx, offsets), "save consumer offsets"),
+        _Job(config.delay_persist_s, delays.save, "save delay offsets"),
+        _Job(config.delay_persist_s, timers.save, "save the progress of timer messages"),
+    ]
+
+
+def _jobs(ctx: Context) -> list[_Job]:
+    config = ctx.config
+    jobs = [
+        _Job(config.transaction_check_interval_s, _transaction_checks(ctx).run, "check transactions"),
+        _Job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
+        _Job(config.retention_check_s, ctx.retention.run, "remove old messages"),
+        _Job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
+    ]
+    if config.scrub_bytes_per_s:
+        jobs.append(_Job(1.0, Scrubbing(ctx.store, config.scrub_bytes_per_s, ctx.loop.time).run, "read the log again"))
+    return jobs
+
+
+def _transaction_checks(ctx: Context) -> TransactionChecks:
+    read = partial(ctx.cold_reads.read, ctx.store)
+    may_send = partial(_may_send, ctx.guard)
+    return TransactionChecks(ctx.transactions, ctx.clients, ctx.config, ctx.store_host, ctx.store.now_ms, read, may_send)
+
+
+# --- what happens meanwhile ------------------------------------------------------------------------------------------
 
 
 def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:

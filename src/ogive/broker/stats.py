@@ -1,7 +1,7 @@
-"""How much goes in and out: counters since the start, and rates. Source: StoreStatsService.java, BrokerStatsManager.java, 5.3.
+"""Throughput: counters since the start, and rates. Source: StoreStatsService.java, BrokerStatsManager.java, 5.3.
 
-Differs from Java: a broker that is younger than a rate's window shows the rate since its start, where Java shows nothing; the times that
-sends take are of all sends since the start.
+Differs from Java: until a rate's window has passed once, the rate is that since the start, where Java shows nothing; send times are of all
+sends since the start.
 """
 
 import time
@@ -111,7 +111,7 @@ class Traffic:
         self.put_times.add(seconds)
 
     def counted(self, messages: Sequence[NewMessage], done: PutDone) -> PutDone:
-        """*done* for messages that the broker stores by itself; they count for their topics."""
+        """*done* for messages that the broker itself stores; they count for their topics."""
         return partial(self._count, messages, done)
 
     def _count(self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | StoreError) -> None:
@@ -144,7 +144,7 @@ class Traffic:
         return Counts(self._puts(), self._transferred, self._found, self._missed)
 
     async def sample(self) -> None:
-        """Remember where the counters stand."""
+        """Take a sample of the counters."""
         now, counts, today = self._now(), self.counts(), self._today()
         self._samples.append((now, counts))
         self._set_totals(counts)

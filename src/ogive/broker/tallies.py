@@ -1,7 +1,7 @@
 """Messages, bytes and calls by key, and how many of them in the last minute, hour and day. Source: StatsItem.java, StatsItemSet.java, 5.5.
 
-Differs from Java: a window ends now and not with the last sample, and a key that is younger than a window shows what there was since it
-began; Java shows nothing for the hour and the day until it has two samples of them.
+Differs from Java: a window ends now, not at the last sample, and a key that is younger than the window has its count since it began; Java
+shows nothing for hour and day until it has two samples.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ class Passed(NamedTuple):
 
 
 class Tally:
-    """The counters of one key. Whoever counts adds to the fields."""
+    """The counters of one key. Callers add to the fields directly."""
 
     __slots__ = ("_born", "_notes", "calls", "messages", "size")
 
@@ -96,7 +96,7 @@ class Tallies:
         tally.calls += 1
 
     def set(self, first: str, second: str, counts: Counts) -> None:
-        """For what is counted elsewhere: where it stands now."""
+        """Set it to a total that is counted elsewhere."""
         table = self._tables.get(first, {})
         tally = table.get(second) or self._begin(first, second)
         tally.messages, tally.size, tally.calls = counts
@@ -109,7 +109,7 @@ class Tallies:
         return tally
 
     def sample(self) -> None:
-        """Note where the counters stand, for each window whose step is over."""
+        """Take a sample of the counters for each window whose step has passed."""
         now = self._now()
         for index, window in enumerate(WINDOWS):
             starts = self._starts[index]

@@ -1,11 +1,11 @@
-"""How far the timer messages are, in two files: Apache's config/timercheck, and config/timerProgress.json with what it cannot say.
+"""The progress of timer messages, in two files: Apache's config/timercheck, and config/timerProgress.json for what that has no room for.
 
-Apache's broker keeps what waits in timerwheel and timerlog, and says in timercheck up to which queue offset they hold it. We keep it in
-memory, so our timercheck says that everything from the oldest waiting message on is still to be taken up, and the wheel and the log, which
-would be out of date, are removed. Apache's broker then builds both again from the topic. It cannot know which of the messages behind the
-oldest waiting one are delivered or taken back already: those it delivers once more.
+Apache's broker keeps waiting messages in timerwheel and timerlog, and notes in timercheck up to which queue offset they are complete. Ours
+keeps them in memory: it writes a timercheck from which everything since the oldest waiting message has to be read again, and removes the
+wheel and the log, which would be out of date. Apache's broker then rebuilds both from the topic. It cannot know which messages behind the
+oldest waiting one are delivered or cancelled already, and delivers those again.
 
-The other way nothing is delivered twice: timercheck tells what Apache's broker has delivered, and the topic what waits.
+In the other direction nothing is delivered twice: timercheck tells what Apache's broker has delivered, and the topic what waits.
 Source: TimerCheckpoint.java, TimerMessageStore.recover, 5.5.
 """
 
@@ -60,7 +60,7 @@ class TimerProgressFile(JsonTable):
             self._fs.fsync_dir(self._root)
 
     def save(self, value: dict[str, Any]) -> None:
-        """*value*: low, end and settledMs. Raises OSError. Killed between the two files, our own has the last word all the same."""
+        """*value*: low, end and settledMs. Raises OSError. After a kill between the two files, our own still counts."""
         page = _PAGE.pack(max(0, value["settledMs"]), 0, value["low"], value["low"])
         super().save(value | {"timercheck": page.hex(), "timercheckBefore": self._page().hex()})
         write_synced(self._fs, self._check, page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)

@@ -1,23 +1,19 @@
 """Timer messages: they wait in rmq_sys_wheel_timer and are stored again under their real topic when their time has come.
 
-Source: HookUtils.transformTimerMessage, TimerMessageStore.java, RecallMessageHandle.java, 5.5.
+Source: TimerMessageStore.java, 5.5.
 
 Behaviour
-- TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS, the first that is there. A time that has passed means now.
-- Never early, to the millisecond. Everything that waits is known by its time in memory, and one timer of the loop waits for the first.
-- A message with TIMER_DEL_UNIQKEY takes back the one of its topic with that unique key and that TIMER_OUT_MS, if it still waits.
-- A start reads the part of the topic that may hold waiting messages; what fell due in between is delivered at once.
+- Never early, to the millisecond. The times of all waiting messages are in memory, and one timer of the loop waits for the earliest.
+- A message with TIMER_DEL_UNIQKEY cancels the one of its topic with that unique key and TIMER_OUT_MS, if it is still waiting.
+- At the start the part of the topic that may hold waiting messages is read; what is overdue is delivered at once.
 
 Differs from Java
-- TIMER_OUT_MS is written as Java writes it (whole seconds, an exact one a second earlier), but delivery keeps to the exact time, which
-  stands in TIMER_DELIVER_MS. Nothing is rolled: messages wait as long as they have to, up to timer_max_delay_s.
-- At most timer_max_waiting messages wait; further ones are answered SYSTEM_BUSY. Java limits each second's slot instead.
+- Nothing is rolled: messages wait as long as they have to, up to timer_max_delay_s.
+- At most timer_max_waiting messages wait; beyond that sends are answered SYSTEM_BUSY. Java limits each second's slot instead.
 - There is no wheel file and no timer log, see timer_progress.py.
 """
 
 import asyncio
-import base64
-import binascii
 import heapq
 import logging
 from collections import OrderedDict
@@ -27,117 +23,23 @@ from typing import Any, Final, NamedTuple
 
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
+from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_time
 from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
-from ogive.model import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, PropertyName
+from ogive.model import HALF_TOPIC, TIMER_TOPIC, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
-from ogive.store.record import strip_crc
 from ogive.store.store import MessageStore
-from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage, decode_properties, decode_stored
+from ogive.wire.message import decode_properties, decode_stored
 
 log = logging.getLogger(__name__)
 
 TIMER_KEY: Final = (TIMER_TOPIC, 0)
-DELAY_SEC: Final = "TIMER_DELAY_SEC"
-DELAY_MS: Final = "TIMER_DELAY_MS"
-DELIVER_MS: Final = "TIMER_DELIVER_MS"
-OUT_MS: Final = "TIMER_OUT_MS"
-DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 BATCH: Final = 128  # messages read and put in one turn of the loop
-IN_FLIGHT: Final = 1024  # messages on their way to the store
+IN_FLIGHT: Final = 1024  # messages being stored
 RETRY_S: Final = 0.1
-_PRECISION_MS: Final = 1000
 _READ: Final = 1024  # queue entries at once
-_TIME_DIGITS: Final = 18
-TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
-"""What a message may grow by when it is delivered."""
-
-
-# --- what a send asks for ----------------------------------------------------------------------------------------------
-
-
-def timed(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, max_delay_s: float) -> tuple[str, int]:
-    """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID.
-
-    Raises Rejected for a time that is no number, or too far away.
-    """
-    if OUT_MS in properties or topic == TIMER_TOPIC:
-        return topic, queue_id  # it has waited already, and is sent again with all its properties
-    deliver_ms = _asked_time(properties, now_ms)
-    if deliver_ms is None:
-        return topic, queue_id
-    if deliver_ms <= now_ms:
-        if DELETE_KEY in properties:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "too late to take back a message whose time has come")
-        return topic, queue_id
-    if deliver_ms - now_ms > max_delay_s * 1000:
-        raise Rejected(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"timer message illegal, the delay time should not be bigger than the max delay {max_delay_s * 1000:.0f}ms",
-        )
-    out_ms = deliver_ms // _PRECISION_MS * _PRECISION_MS
-    if out_ms == deliver_ms:
-        out_ms -= _PRECISION_MS
-    properties |= {
-        DELIVER_MS: str(deliver_ms),
-        OUT_MS: str(out_ms),
-        PropertyName.REAL_TOPIC: topic,
-        PropertyName.REAL_QUEUE_ID: str(queue_id),
-    }
-    return TIMER_TOPIC, 0
-
-
-def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
-    for name, unit, start in ((DELAY_SEC, 1000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
-        text = properties.get(name)
-        if text is not None:
-            try:
-                return start + int(text[:_TIME_DIGITS]) * unit
-            except ValueError:
-                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"property {name} is no number: {text[:40]!r}") from None
-    return None
-
-
-def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
-    """What a producer takes this message back with, if it waits for its time. The millisecond more is Java's: it finds the slot again."""
-    out_ms, topic = properties.get(OUT_MS), properties.get(PropertyName.REAL_TOPIC)
-    if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
-        return None
-    text = f"v1 {topic} {broker_name} {int(out_ms) + 1} {properties.get(PropertyName.UNIQ_KEY, '')}"
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-Name = tuple[str, str, str]
-"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic."""
-
-
-class Handle(NamedTuple):
-    topic: str
-    broker_name: str
-    time_ms: int
-    unique_key: str
-
-    @property
-    def name(self) -> "Name":
-        """See Waiting."""
-        return self.topic, self.unique_key, str(self.time_ms - 1)
-
-
-def read_handle(text: str) -> Handle:
-    """Raises ValueError for one that no broker gave."""
-    try:
-        words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
-        version, topic, broker_name, time_ms, unique_key = words[:5]
-    except (UnicodeError, binascii.Error, ValueError):
-        raise ValueError("recall handle is invalid") from None
-    if version != "v1" or not time_ms.isdecimal() or len(time_ms) > _TIME_DIGITS or not unique_key:
-        raise ValueError("recall handle is invalid")
-    return Handle(topic, broker_name, int(time_ms), unique_key)
-
-
-# --- what waits --------------------------------------------------------------------------------------------------------
 
 
 class Waiting(NamedTuple):
@@ -152,7 +54,7 @@ class Waiting(NamedTuple):
 class Progress(NamedTuple):
     """Of the messages before *end*, those whose time is at most *settled_ms* are delivered; everything before *low* is settled.
 
-    *by_second*: *settled_ms* speaks of TIMER_OUT_MS, as Apache's broker counts, and a message may stand twice (rolled).
+    *by_second*: *settled_ms* is in terms of TIMER_OUT_MS, as in Apache's broker, and a message may be there twice (rolled).
     """
 
     low: int = 0
@@ -195,13 +97,13 @@ class Timers:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {self._max} timer messages wait already")
 
     def hold(self, handle: Handle) -> bool:
-        """Keep back the message of *handle*, which is about to be taken back. False when it does not wait, or is on its way already."""
+        """Keep the message of *handle* from being delivered while it is being cancelled. False if it is not waiting, or is under way."""
         found = [self._waiting[offset] for offset in self._names.get(handle.name, ())]
         self._held |= {one.offset: one for one in found}
         return bool(found)
 
     def release(self, handle: Handle) -> None:
-        """It could not be taken back: it waits as before."""
+        """It could not be cancelled: let it wait again."""
         for offset in self._names.get(handle.name, ()):
             if self._held.pop(offset, None) is not None:
                 heapq.heappush(self._due, (self._waiting[offset].deliver_ms, offset))
@@ -216,7 +118,7 @@ class Timers:
             log.info("%d timer messages wait", len(self._waiting))
 
     def start(self, put: Put, fetch: Fetch, store_host: bytes) -> None:
-        """*put* stores one message, *fetch* reads what is on disk only."""
+        """*put* stores one message, *fetch* reads from disk."""
         self._put, self._store_host = put, store_host
         self._reads = JobReads(self._store, fetch, self._brought_in)
         self._loop = asyncio.get_running_loop()
@@ -228,7 +130,7 @@ class Timers:
             self._wake()
 
     async def stop(self) -> None:
-        """Take up nothing more, and wait for what is on its way to the store."""
+        """Start no more deliveries, and wait for those being stored."""
         self._stopping = True
         self._cancel_timer()
         if self._on_the_way:
@@ -236,7 +138,7 @@ class Timers:
             await self._idle.wait()
 
     def progress(self) -> Progress:
-        """Where a start would have to go on."""
+        """From where the next start has to continue."""
         while self._due and self._due[0][1] not in self._waiting:
             heapq.heappop(self._due)
         times = [one.deliver_ms for taken in (self._on_the_way, self._held) for one in taken.values()]
@@ -272,13 +174,13 @@ class Timers:
     def _take_up(self, offset: int, commitlog_offset: int, record: bytes, progress: Progress) -> None:
         properties = decode_properties(decode_stored(record).properties)
         out_ms = properties.get(OUT_MS, "")
-        if not out_ms.isdecimal() or len(out_ms) > _TIME_DIGITS:
+        if not is_time(out_ms):
             log.warning("timer message %d does not say when it is due", offset)
             return
         if DELETE_KEY in properties:
             self._take_back(properties[DELETE_KEY], properties.get(PropertyName.REAL_TOPIC, ""), out_ms)
             return
-        deliver_ms = _exact_time(int(out_ms), properties.get(DELIVER_MS, ""))
+        deliver_ms = exact_time(int(out_ms), properties.get(DELIVER_MS, ""))
         if offset < progress.end:
             if progress.by_second:
                 if int(out_ms) < progress.settled_ms:
@@ -306,7 +208,7 @@ class Timers:
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Read what came, put what is due on its way, and set the timer for what comes next."""
+        """Read new messages, deliver what is due, and set the timer for the next one."""
         if self._stopping or self._loop is None or self._reads is None:
             return
         self._cancel_timer()
@@ -327,7 +229,7 @@ class Timers:
             self._wake_in(max(0.0, (self._due[0][0] - self._now_ms()) / 1000))
 
     def _brought_in(self, error: StoreError | None) -> None:
-        """What was on disk only can be read now, or not at all."""
+        """A read from disk has finished, or failed."""
         if error is None:
             self._wake()
         elif not self._stopping:
@@ -408,7 +310,7 @@ class Timers:
             self._wake_in(0.0)
 
     def _message(self, one: Waiting, reads: JobReads) -> NewMessage | None:
-        """The message to store again, or None if there is none to be had. Raises StoreError, Cold."""
+        """The message to store again, or None if it is gone. Raises StoreError, Cold."""
         record = reads.record_at(one.commitlog_offset)
         if record is None:
             log.warning("timer message %d is not in the log any more", one.offset)
@@ -418,22 +320,8 @@ class Timers:
         if place is None or place[0] == HALF_TOPIC:
             log.warning("timer message %d does not say where it belongs", one.offset)
             return None
-        return stored_again(stored, place, self._delivered_properties(stored), self._store_host)
-
-    def _delivered_properties(self, stored: StoredMessage) -> bytes:
-        """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them, where there is room."""
-        properties = strip_crc(stored.properties)
-        end = b"" if properties.endswith(b"\x02") else b"\x02"
-        times = b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (end, stored.store_timestamp_ms, self._now_ms())
-        return properties + times if len(properties) + len(times) <= MAX_PROPERTIES_BYTES else properties
+        return stored_again(stored, place, delivered_properties(stored, self._now_ms()), self._store_host)
 
 
 def _not_started(_messages: tuple[NewMessage], _done: PutDone) -> None:
     raise AssertionError("timers deliver nothing before they are started")
-
-
-def _exact_time(out_ms: int, deliver_ms: str) -> int:
-    """The time that was asked for, if it still stands there; else the end of the second that TIMER_OUT_MS begins: late, never early."""
-    if deliver_ms.isdecimal() and len(deliver_ms) <= _TIME_DIGITS and out_ms < int(deliver_ms) <= out_ms + _PRECISION_MS:
-        return int(deliver_ms)
-    return out_ms + _PRECISION_MS

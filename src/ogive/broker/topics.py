@@ -1,7 +1,7 @@
 """The topics of one broker. Source: TopicConfigManager.java, TopicValidator.java, 5.3.
 
 Differs from Java: with auto-creation off no default topic creates anything (Java still follows the cluster's topic); an unchanged
-update changes no version; names and queue numbers are checked here, for every way in; TRANS_CHECK_MAX_TIME_TOPIC is there from the start.
+update changes no version; names and queue numbers are always checked; TRANS_CHECK_MAX_TIME_TOPIC exists from the start.
 """
 
 import logging
@@ -75,7 +75,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         stored = table.load() or {}
         loaded = read_configs(stored.get("topicConfigTable"), TopicConfig, validate_topic, "topics")
         if not auto_create:
-            loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that nobody creates
+            loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that are not created
         self._begin(built_in, loaded, stored.get("dataVersion"))
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -1,19 +1,19 @@
-"""Asking producers about transactions that nobody ended: CHECK_TRANSACTION_STATE (39).
+"""Asks producers about transactions that were never ended: CHECK_TRANSACTION_STATE (39).
 
 Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java, ProducerManager.java, 5.3.
 
 Behaviour
 - Each round asks one live producer of its group about every transaction that is old enough, the oldest first; producers take turns.
-- A question counts before it is asked: the half message goes to the end of its topic with TRANSACTION_CHECK_TIMES one higher, and the
-  producer answers with the offsets of that copy.
-- After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, where nobody but an operator reads it.
+- A question is counted before it is asked: the half message is stored again at the end of its topic, with TRANSACTION_CHECK_TIMES one
+  higher, and the producer answers with the offsets of that copy.
+- After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an operator to look at.
 
 Differs from Java
 - Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked.
 - The age counts from when the message was stored, on the broker's own clock; Java takes the producer's.
 - A round asks at most max_checks_per_round questions.
-- With access control only producers whose user may send to the topic are asked: the question carries the message, and everybody may say in
-  a heartbeat that it produces for a group.
+- With access control only producers whose user may send to the topic are asked: the question carries the message, and any client may
+  claim in a heartbeat that it produces for a group.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ from typing import Final
 
 from ogive.broker.clients import Client, ClientTable
 from ogive.broker.config import BrokerConfig
-from ogive.broker.transactions import Transaction, Transactions
+from ogive.broker.numbers import whole_number
+from ogive.broker.transaction_state import Transaction
+from ogive.broker.transactions import Transactions
+from ogive.broker.waiting import stored_again
 from ogive.errors import ConnectError, InvalidOption, ProtocolError, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, PropertyName
 from ogive.store.model import NewMessage
@@ -155,7 +158,7 @@ class TransactionChecks:
             log.debug("the transaction of %s is asked about again later: %s", _name(half), exc)
 
     def _live(self, group: str, topic: str) -> list[Connection]:
-        """Producers that are there, read what they are sent, and may know what is sent to *topic*."""
+        """Connected producers that keep reading, and are allowed to see messages to *topic*."""
         limit = self._config.server.max_write_buffer_bytes
         return [
             member
@@ -164,15 +167,11 @@ class TransactionChecks:
         ]
 
     def _copy(self, half: StoredMessage, topic: str, properties: dict[str, str]) -> NewMessage:
-        return NewMessage(
-            topic, 0, half.body, encode_properties(properties), half.sys_flag, half.flag, half.born_timestamp_ms, half.born_host,
-            self._store_host, half.reconsume_times,
-        )  # fmt: skip
+        return stored_again(half, (topic, 0), encode_properties(properties), self._store_host)
 
 
 def _count(properties: dict[str, str]) -> int:
-    text = properties.get(PropertyName.TRANSACTION_CHECKS, "0")
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
+    return whole_number(properties.get(PropertyName.TRANSACTION_CHECKS, "")) or 0
 
 
 def _in_use(transaction: Transaction) -> bool:

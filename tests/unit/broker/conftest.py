@@ -1,7 +1,8 @@
 """A broker in the test's own event loop, looked at through its socket."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,20 @@ async def cleanup() -> AsyncIterator[AsyncExitStack]:
     """Closes at the end what a test pushes on it."""
     async with AsyncExitStack() as stack:
         yield stack
+
+
+@asynccontextmanager
+async def not_reading(client: RawClient, server: Broker, limit: int) -> AsyncIterator[None]:
+    """The only client reads nothing, until what it asked for in here has made the broker hold back with little more than *limit* bytes."""
+    transport = client.connection._transport
+    assert transport is not None
+    transport.pause_reading()
+    yield
+    (connection,) = server.context.born_hosts
+    async with asyncio.timeout(10):
+        while not server.context.slow_readers.must_wait(connection):
+            await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert connection.unsent_bytes < limit + 4 * 1024 * 1024
+    transport.resume_reading()

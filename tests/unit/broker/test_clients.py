@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from ogive.broker import clients
 from ogive.broker.clients import Client, ClientTable
+from ogive.errors import InvalidExpression
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 
 
@@ -49,3 +51,24 @@ def test_a_member_that_is_alone_may_subscribe_to_something_else(table: ClientTab
         beat(table, "c1", c1, 1, Orders="paid")
         beat(table, "c1", c1, 2, Orders="refunded", Prices="*")
     assert not caplog.records
+
+
+def test_what_a_subscription_means_is_read_when_it_is_asked_for(table: ClientTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat of a thousand expressions would hold up everybody else for seconds."""
+    read: list[str] = []
+
+    def compiled(text: str) -> str:
+        read.append(text)
+        if text == "bad":
+            raise InvalidExpression("no", text, 0)
+        return f"compiled {text}"
+
+    monkeypatch.setattr(clients, "compiled", compiled)
+    wanted = tuple(SubscriptionData.of_sql(topic, sql, 1) for topic, sql in (("Orders", "a = 1"), ("Prices", "bad")))
+    table.register_consumer(ConsumerData(group="billing", subscriptions=wanted), Client("c1", object(), 0, 0, 0.0))  # type: ignore[arg-type]
+    subscriptions = table.consumers["billing"].subscriptions
+    assert not read
+    for _ in range(2):
+        assert (str(subscriptions["Orders"].wanted), subscriptions["Orders"].fault) == ("compiled a = 1", "")
+    assert "no" in subscriptions["Prices"].fault
+    assert read == ["a = 1", "bad"]

@@ -21,6 +21,8 @@ from ogive.errors import InvalidOption
         ({"host": "broker.example"}, "IP address"),
         ({"max_held_pulls": 0}, "max_held_pulls"),
         ({"lock_lease_s": 0}, "lock_lease_s"),
+        ({"busy_poll_s": -1e-6}, "busy_poll_s"),
+        ({"busy_poll_s": 100}, "busy_poll_s"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(setting: dict[str, Any], word: str) -> None:

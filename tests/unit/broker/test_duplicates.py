@@ -14,11 +14,10 @@ from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
-from ogive.store.writer import InlineWriter
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, encode_properties
 from tests.raw_client import RawClient, messages, unique_key
-from tests.stores import run_now, small
+from tests.stores import InlineWriter, run_now, small
 from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker
 

@@ -7,9 +7,8 @@ import pytest
 
 from ogive.broker.config import BrokerConfig
 from ogive.broker.opening import Machine, Opened, open_all
-from ogive.store.writer import InlineWriter
 from tests.chaos.recorder import MemoryFs
-from tests.stores import message, run_now
+from tests.stores import InlineWriter, message, run_now
 
 ROOT = Path("/store")
 LONG = "9" * 5000  # Python refuses to make a number of so many digits

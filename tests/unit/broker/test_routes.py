@@ -1,8 +1,15 @@
 """The table of handlers, and what happens to everything outside it."""
 
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from ogive.broker.routes import NOT_SUPPORTED, ROUTES
+from ogive.broker import Broker
+from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Route
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode, SerializeType
 from tests.raw_client import RawClient
@@ -58,3 +65,55 @@ async def test_a_header_without_what_the_handler_needs_is_a_system_error_that_na
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientID":7}', b"\xff"])
 async def test_a_body_that_is_no_heartbeat_is_a_system_error(client: RawClient, body: bytes) -> None:
     assert (await client.call(RequestCode.HEART_BEAT, body)).code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
+
+
+# --- listings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has something called whenever all topics are listed."""
+
+    def go(look: Callable[[], None]) -> None:
+        route = ROUTES[RequestCode.GET_ALL_TOPIC_CONFIG]
+        assert isinstance(route, Route)
+
+        def handle(*arguments: Any) -> Any:
+            look()
+            return route.handle(*arguments)
+
+        monkeypatch.setitem(ROUTES, RequestCode.GET_ALL_TOPIC_CONFIG, dataclasses.replace(route, handle=handle))
+
+    return go
+
+
+async def test_others_are_served_between_two_long_listings(client: RawClient, another: RawClient, listed: Any) -> None:
+    served, at = 0, list[int]()
+
+    def long() -> None:
+        time.sleep(0.2)
+        at.append(served)
+
+    listed(long)
+    answers = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(3)]
+    while not all(answer.done() for answer in answers):
+        await another.ok(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
+        served += 1
+    assert at == sorted(set(at))
+    assert len(at) == 3
+
+
+async def test_nothing_is_listed_for_a_client_that_is_gone(server: Broker, client: RawClient, another: RawClient, listed: Any) -> None:
+    made: list[int] = []
+    listed(lambda: made.append(1))
+    async with server.context.listings:
+        for _ in range(3):
+            another.oneway(RequestCode.GET_ALL_TOPIC_CONFIG)
+        another.start(RequestCode.GET_ALL_TOPIC_CONFIG).add_done_callback(lambda answer: answer.exception())
+        while len(server.context._tasks) < 4:
+            await asyncio.sleep(0)
+        another.connection.close()
+        while len(server.context.born_hosts) > 1:
+            await asyncio.sleep(0)
+    await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert made == [1]

@@ -14,9 +14,9 @@ from ogive.errors import ProtocolError, StoreBusy, StoreError
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
-from ogive.store.writer import InlineWriter
 from ogive.wire.java_json import FrozenObject
 from ogive.wire.message import decode_messages, encode_properties
+from tests.stores import InlineWriter
 from tests.unit.broker.cold_disk import ColdDisk
 
 LEVELS = DelayLevels.parse("10s 20s 1h")

@@ -1,25 +1,35 @@
 """The log is read in the background, and damage is counted and logged once."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ogive.broker.scrubbing import PAUSE_S, Scrubbing
+from ogive.store.scrub import Scrubbed
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Driver, message, small
 
 ROOT = Path("/store")
 
 
-async def rounds(scrubbing: Scrubbing, count: int) -> int:
-    """Run until *count* rounds are done; how many steps that took."""
-    steps = 0
-    while scrubbing.rounds < count:
-        await scrubbing.run()
-        steps += 1
-        assert steps < 10_000
-    return steps
+async def whole_round(scrubbing: Scrubbing, driver: Driver) -> int:
+    """Run until it rests; how many steps that took."""
+    steps: list[int] = []
+    scrub_step = driver.store.scrub_step
+
+    def counted(position: int, most_bytes: int) -> Callable[[], Scrubbed]:
+        steps.append(position)
+        return scrub_step(position, most_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver.store, "scrub_step", counted)
+        for runs in range(1, 10_000):
+            await scrubbing.run()
+            if len(steps) < runs:
+                return len(steps)
+    raise AssertionError("it never rests")
 
 
 async def test_each_damaged_record_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -28,20 +38,18 @@ async def test_each_damaged_record_is_counted_and_logged_once(caplog: pytest.Log
     driver = Driver(small(ROOT), fs, threaded=False)
     stored = [driver.put(message(b"%d " % n + bytes(200)))[0] for n in range(300)]
     scrubbing = Scrubbing(driver.store, 4096, lambda: now[0])
-    assert await rounds(scrubbing, 1) > 10
+    assert await whole_round(scrubbing, driver) > 10
     assert driver.store.stats().damaged == 0
     hit = [stored[n] for n in (3, 4, 150, 298)]  # two of them neighbours, one place
     segment = small(ROOT).segment_bytes
     for result in hit:
         path = ROOT / "commitlog" / f"{result.commitlog_offset // segment * segment:020d}"
         fs.names[path].data[result.commitlog_offset % segment + 120] ^= 1
-    await scrubbing.run()
-    assert scrubbing.rounds == 1  # it rests
-    now[0] += PAUSE_S
-    with caplog.at_level(logging.ERROR):
-        await rounds(scrubbing, 2)
+    assert await whole_round(scrubbing, driver) == 0
+    for _ in range(2):
         now[0] += PAUSE_S
-        await rounds(scrubbing, 3)
+        with caplog.at_level(logging.ERROR):
+            assert await whole_round(scrubbing, driver) > 10
     assert driver.store.stats().damaged == 3
     assert len([r for r in caplog.records if "damaged" in r.message]) == 3
     driver.close()
@@ -56,6 +64,6 @@ async def test_it_goes_on_where_retention_left_something() -> None:
     await scrubbing.run()
     for _ in driver.store.expire(driver.store.full_segments[2]):
         pass
-    await rounds(scrubbing, 1)
+    assert await whole_round(scrubbing, driver) > 10
     assert driver.store.stats().damaged == 0
     driver.close()

@@ -13,7 +13,7 @@ from ogive.errors import ConnectError, IllegalStateError, ResponseCode, StoreLoc
 from ogive.model import MessageQueue
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
-from ogive.wire.bodies import TopicRouteData, loads_object
+from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig, TopicRouteData, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
@@ -54,6 +54,39 @@ async def test_progress_beyond_the_end_of_a_queue_is_cut_before_the_queue_grows_
     assert server.context.offsets.queues_of("G", "T") == {0: 1, 7: 0}
     assert '"T@G":{"0":1,"7":0}' in (folder / "consumerOffset.json").read_text()
     assert '"1":0' in (folder / "delayOffset.json").read_text()
+
+
+async def test_where_nobody_writes_any_number_is_progress_and_stays(start_broker: StartBroker) -> None:
+    """Sinks of Spark count their batches in such a topic."""
+    server = await start_broker()
+    position = {"consumerGroup": "G", "topic": "Counters", "queueId": 0}
+    server.context.topics.create_or_update(TopicConfig(name="Counters", read_queues=1, write_queues=1, perm=PERM_READ))
+    server.context.groups.create_or_update(SubscriptionGroupConfig(name="G"))
+    for count in (7, 8):
+        async with await RawClient.open(server.address) as client:
+            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=count)
+        assert server.context.offsets.get("G", "Counters", 0) == count
+        await server.stop()
+        server = await start_broker()
+    assert server.context.offsets.get("G", "Counters", 0) == 8
+
+
+@pytest.mark.parametrize("saved", ['{"0":50}', '{"0":1}', "{}"], ids=["beyond", "below", "none"])
+async def test_a_member_that_outlived_a_power_cut_gets_what_is_stored_after_it(start_broker: StartBroker, saved: str) -> None:
+    """With flush=async the queue may be shorter than what it has consumed, and new messages have offsets that it has passed."""
+    folder = await stopped(start_broker)
+    (folder / "consumerOffset.json").write_text(f'{{"offsetTable":{{"T@G":{saved}}}}}')
+    server = await start_broker()
+    position = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    async with await RawClient.open(server.address) as client:
+        await client.heartbeat("c1", "G", "T")
+        await client.send_batch("T", [b"new"] * 3)
+        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=50)
+        told = await client.pull("G", "T", 50, commit=50)
+        assert told.code == ResponseCode.PULL_OFFSET_MOVED
+        assert int(told.ext_fields["nextBeginOffset"]) == (0 if saved == "{}" else 1)
+        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=4)
+        assert server.context.offsets.get("G", "T", 0) == 4
 
 
 async def test_tables_that_hold_more_than_the_limits_cost_nothing_and_no_start(

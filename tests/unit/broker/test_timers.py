@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.replies import Rejected
+from ogive.broker.timed import Handle, read_handle, recall_handle, timed
 from ogive.broker.timer_progress import TimerProgressFile
-from ogive.broker.timers import BATCH, IN_FLIGHT, Handle, Progress, Timers, read_handle, recall_handle, timed
+from ogive.broker.timers import BATCH, IN_FLIGHT, Progress, Timers
 from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
 from ogive.store.fs import OsFs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
-from ogive.store.writer import InlineWriter
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
+from tests.stores import InlineWriter
 from tests.unit.broker.cold_disk import ColdDisk
 
 NOW = 1_700_000_000_500

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from ogive.broker import transactions
-from ogive.broker.transactions import MAX_MARKS, MAX_MARKS_AT_ONCE, MAX_SETTLED, Transaction, committed
+from ogive.broker import transaction_state
+from ogive.broker.half_messages import committed
+from ogive.broker.transaction_state import MAX_MARKS, Transaction
+from ogive.broker.transactions import MAX_MARKS_AT_ONCE, MAX_SETTLED
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ogive.store.model import NewMessage, PutDone
@@ -150,14 +152,14 @@ def test_a_start_reads_marks_of_many_places_as_apaches_5_writes_them(bench: Refu
 
 
 def test_half_messages_in_memory_have_a_limit_and_are_read_from_the_log_beyond_it(bench: Refusing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "MAX_READY_BYTES", 4000)
+    monkeypatch.setattr(transaction_state, "MAX_READY_BYTES", 4000)
     open_ones = [bench.half(b"%d:%b" % (i, bytes(1000))) for i in range(5)]
     assert [bench.transactions.at(one.queue_offset, one.commitlog_offset) for one in open_ones] == [None, None, None, *open_ones[3:]]
     for one in open_ones:
         bench.transactions.end(one, Decision.COMMIT, None)
     bench.settle()
     assert bench.visible() == {b"%d:%b" % (i, bytes(1000)): 1 for i in range(5)}
-    assert (len(bench.transactions._ready), bench.transactions._ready_bytes) == (0, 0)
+    assert (len(bench.transactions._ready), bench.transactions._ready.size_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("own", [{}, {"REAL_TOPIC": "elsewhere", "KEYS": "a b", "__CRC32#": "0123456789"}])

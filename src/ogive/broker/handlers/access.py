@@ -1,13 +1,13 @@
-"""Users and policies: 3001 to 3010. Source: AdminBrokerProcessor.java, 5.5; who may ask stands in access/needs.py.
+"""Users and policies: 3001 to 3010. Source: AdminBrokerProcessor.java, 5.5; access/needs.py says who may send them.
 
 Behaviour
 - Commands of mqadmin (createUser, updateAcl, ...) and of `ogive user` and `ogive acl` end here. A change is on stable storage before it is
   answered, and counts for this broker and for the name server beside it at once.
-- Looking for what is not there is a success without a body.
+- Asking for something unknown succeeds, without a body.
 
 Differs from Java
 - A password is never answered (CVE-2024-23321); mqadmin prints "null" where Java's broker sends it in clear text.
-- A broker that runs without access control refuses all of them: nothing would come of what they say.
+- A broker without access control refuses all of them: they would have no effect.
 """
 
 from typing import TypeVar

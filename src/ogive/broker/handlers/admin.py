@@ -11,6 +11,7 @@ Differs from Java
 - 25 changes the few settings that remote_config.py names, and refuses every other by name, where Java changes or ignores it.
 - What has no counterpart here is 0 or left out: thread-pool queues other than that of sends, transactions, timers.
 - pullOffset is the committed offset; pulls that are not committed yet are not noted.
+- 208 of more than 50,000 queues is refused: such an answer may fit no frame.
 """
 
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 from ogive.broker import remote_config
 from ogive.broker.clients import Client
 from ogive.broker.context import Context
-from ogive.broker.replies import Rejected, success
+from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
@@ -28,6 +29,7 @@ from ogive.wire.bodies import (
     ConsumerConnection,
     DataVersion,
     OffsetWrapper,
+    TopicConfig,
     consume_stats_dumps,
     dumps,
     kv_table_dumps,
@@ -104,12 +106,17 @@ def _info(client: Client) -> ConnectionInfo:
 
 def consume_stats(ctx: Context, connection: Connection, header: GetConsumeStatsRequest, body: bytes) -> RemotingCommand:
     group = header.consumer_group
-    table = {}
-    for topic in _topics_asked_for(ctx, header):
-        config = ctx.topics.get(topic)
-        for queue_id in range(config.read_queues if config is not None else 0):
-            table[MessageQueue(topic, ctx.config.name, queue_id)] = position(ctx, group, topic, queue_id)
+    topics = [config for config in map(ctx.topics.get, _topics_asked_for(ctx, header)) if config is not None]
+    check_shown(sum([config.read_queues for config in topics]), "name fewer topics")
+    table = {queue: place for config in topics for queue, place in positions(ctx, group, config).items()}
     return success(body=consume_stats_dumps(table, ctx.traffic.group_rate(group, header.topic or None)))
+
+
+def check_shown(queues: int, instead: str) -> None:
+    """Raises Rejected for more queues than one answer shows."""
+    if queues > MAX_QUEUES_SHOWN:
+        remark = f"the answer would be of {queues} queues, {MAX_QUEUES_SHOWN} can be shown at once: {instead}"
+        raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]:
@@ -123,8 +130,14 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
     return [topic for topic in topics if topic in online.subscriptions]
 
 
-def position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:
-    """Where the queue ends and the group stands; the time is that of the last message that it has consumed."""
+def positions(ctx: Context, group: str, topic: TopicConfig) -> dict[MessageQueue, OffsetWrapper]:
+    """For each queue that can be read."""
+    queue_ids = range(topic.read_queues)
+    return {MessageQueue(topic.name, ctx.config.name, queue_id): _position(ctx, group, topic.name, queue_id) for queue_id in queue_ids}
+
+
+def _position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    """The end of the queue and the group's offset; the time is that of the last message that it has consumed."""
     committed = ctx.offsets.get(group, topic, queue_id) or 0
     consumed_at = ctx.store.store_time(topic, queue_id, committed - 1) if committed else 0
     return OffsetWrapper(

@@ -1,4 +1,4 @@
-"""What a broker passes on to its clients, and their answers back: GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309),
+"""Requests that a broker passes on to its clients: GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309),
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223); and the producers that are online, GET_ALL_PRODUCER_INFO (328).
 
 Source: AdminBrokerProcessor.java, Broker2Client.java, 5.5.
@@ -13,11 +13,12 @@ Differs from Java
 """
 
 import asyncio
+import logging
 from typing import Final
 
 from ogive.broker.clients import Client
 from ogive.broker.context import Context
-from ogive.broker.replies import Rejected, success
+from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.errors import OgiveError, RequestTimeout, ResponseCode, TransportError
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
@@ -33,6 +34,8 @@ from ogive.wire.headers import (
     encode_header,
 )
 from ogive.wire.message import parse_offset_message_id
+
+log = logging.getLogger(__name__)
 
 CLIENT_ANSWER_S: Final = 10.0
 STATUS_ANSWER_S: Final = 5.0
@@ -81,15 +84,26 @@ async def consumer_status(ctx: Context, connection: Connection, header: InvokeGe
     if len(members) > MAX_CLIENTS_ASKED:
         remark = f"group {header.group[:256]} has {len(members)} members, {MAX_CLIENTS_ASKED} can be asked at once: name one"
         raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
-    tables = await asyncio.gather(*(_status(client, header) for client in members))
-    found = {client.client_id: table for client, table in zip(members, tables, strict=True) if table is not None}
+    found: dict[str, dict[MessageQueue, int]] = {}
+    await asyncio.gather(*(_ask(client, header, found) for client in members))
     if not found:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"no member of {header.group[:256]} answers where it stands")
     return success(body=group_status_dumps(found))
 
 
+async def _ask(client: Client, header: InvokeGetConsumerStatusRequest, found: dict[str, dict[MessageQueue, int]]) -> None:
+    """Add the client's progress to *found*, by client id, if it answers and there is room: members may answer anything."""
+    table = await _status(client, header)
+    if table is None:
+        return
+    if sum(map(len, found.values())) + len(table) > MAX_QUEUES_SHOWN:
+        log.warning("%s says where it stands in %d queues: it is left out of an answer that is full", client.client_id, len(table))
+        return
+    found[client.client_id] = table
+
+
 async def _status(client: Client, asked: InvokeGetConsumerStatusRequest) -> dict[MessageQueue, int] | None:
-    """Where one client stands; None if it does not say."""
+    """The progress of one client; None if it does not answer."""
     header = GetConsumerStatusRequest(topic=asked.topic, group=asked.group)
     try:
         answer = await client.connection.call(RemotingCommand(header.code, encode_header(header)), STATUS_ANSWER_S)

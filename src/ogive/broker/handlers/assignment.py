@@ -1,4 +1,4 @@
-"""Who consumes which queues, where clients leave that to the broker: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401).
+"""Which member consumes which queues, for clients that leave that to the broker: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401).
 
 Source: QueryAssignmentProcessor.java, 5.5.
 

@@ -3,8 +3,8 @@
 Source: AdminBrokerProcessor.java, 5.5.
 
 Behaviour
-- 329 has segments that are old enough removed with the next looks at them, whatever the hour. Younger ones stay.
-- 306 finds nothing to do: the files of a queue go together with the segments that they speak of.
+- 329 makes the next checks remove segments that are old enough, whatever the hour. Younger ones stay.
+- 306 finds nothing to do: the files of a queue are removed together with the segments that they refer to.
 
 Differs from Java
 - 306 looks for queue files that were left over; here there are none.

@@ -7,6 +7,8 @@ Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, QueryMessagePro
 Behaviour
 - No progress of a group in a queue: 22, unless the queue still starts at 0; then offset 0, so that a new group misses nothing.
 - Offsets of a queue that does not exist are 0. The maximum counts what consumers can see.
+- Progress beyond the end of its queue is answered and not taken: the next messages would be passed over. Not so in a topic without write
+  permission, where none come: such offsets are numbers that a program keeps at the broker.
 - 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull (see pull.py); until then what they
   commit is answered and not taken.
 
@@ -22,7 +24,7 @@ from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import TopicConfig, offset_table_dumps
+from ogive.wire.bodies import PERM_WRITE, TopicConfig, offset_table_dumps
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
     CloneGroupOffsetRequest,
@@ -60,6 +62,8 @@ def update_consumer_offset(ctx: Context, _connection: Connection, header: Update
         )
     if ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id):
         return success(remark="Offset has been previously reset")
+    if header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id) and topic.perm & PERM_WRITE:
+        return success(remark="Offset is beyond the end of its queue")
     ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return success()
 

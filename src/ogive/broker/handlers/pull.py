@@ -11,6 +11,8 @@ Behaviour
   nothing a second time.
 - The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
   does not count; one that is held is answered so at once.
+- A pull from beyond the end of its queue is sent to the progress of its group, and to the end where there is none to tell. A commit
+  beyond the end, of a member that has outlived a broker and what that lost, does not count.
 - A client that does not read its answers gets no further ones read from the log until it does.
 - What is not in memory is read from disk on another thread, see cold_reads.py, and the pull goes on when it is there.
 
@@ -119,7 +121,7 @@ class Pull:
             self._refuse(exc)
 
     def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
-        """Go on when it has been read. Raises StoreError."""
+        """Continue once it has been read. Raises StoreError."""
         self._tries += 1
         self._ctx.cold_reads.fetch(cold, lambda error: then() if error is None else self._refuse(error))
 
@@ -129,12 +131,23 @@ class Pull:
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        head = _HEAD % (code, result.next_offset, result.min_offset, result.max_offset, self._opaque, _REMARKS[status])
+        next_offset = self._progress_below(result) if status is GetStatus.OFFSET_OVERFLOW_BADLY else result.next_offset
+        head = _HEAD % (code, next_offset, result.min_offset, result.max_offset, self._opaque, _REMARKS[status])
         total = 4 + len(head) + result.size
         self.connection.reply(b"".join((total.to_bytes(4), len(head).to_bytes(4), head, *result.parts)))
 
+    def _progress_below(self, result: GetResult) -> int:
+        """Where a member goes on that stands beyond the end of its queue: after a power cut new messages have the offsets of lost ones.
+
+        Its group's progress, which for a group without any is the beginning, as it is for a member that asks (QUERY_CONSUMER_OFFSET).
+        """
+        known, online = self._ctx.offsets.get(self._group, *self.key), self._ctx.clients.consumer_group(self._group)
+        if known is None and online is not None and not online.is_broadcasting and result.min_offset == 0:
+            return 0
+        return known if known is not None and result.min_offset <= known <= result.max_offset else result.next_offset
+
     def answer_reset(self) -> bool:
-        """Send the client to where its group was put, if it has not been told."""
+        """Tell the client the offset that its group was reset to, unless it knows."""
         offset = self._ctx.offsets.tell(self._group, *self.key)
         if offset is None:
             return False
@@ -149,7 +162,7 @@ class Pull:
         return status is GetStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and self.offset == 0)
 
     def try_answer(self) -> bool:
-        """A held pull after an arrival. What the filter keeps out is passed over, and not looked at again."""
+        """Try a held pull again after an arrival. Messages that the filter rejects are skipped for good."""
         if self._ctx.slow_readers.must_wait(self.connection):
             self._ctx.slow_readers.put(self)
             return True
@@ -192,7 +205,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     header = decode_header(PullMessageRequest, command.ext_fields)
     wanted = _check(ctx, header)
     moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id)
-    if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0 and not moved:
+    commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not moved
+    if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & ONEWAY:
         return

@@ -9,7 +9,8 @@ Behaviour
 
 Differs from Java
 - Only records that really have the key: Java gives everything with the same hash in the same second, and clients sort it out.
-- A search stops for others, and for the disk, so it takes as long as it takes without being in anybody's way.
+- A search stops for others, and for the disk, so it takes as long as it takes without being in anybody's way. At most MAX_SEARCHES are
+  under way, none of them for a client that is gone or does not take the answers it has.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
-from ogive.errors import ResponseCode
+from ogive.errors import ConnectError, ResponseCode
 from ogive.store.disk import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
@@ -25,9 +26,30 @@ from ogive.wire.headers import QueryMessageRequest, QueryMessageResponse
 
 MAX_FOUND: Final = 64  # maxMsgsNumBatch
 MAX_FOUND_UNIQUE: Final = 32  # defaultQueryMaxNum
+LOOK_AGAIN_S: Final = 0.01
 
 
-async def query(ctx: Context, _connection: Connection, header: QueryMessageRequest, _body: bytes) -> RemotingCommand:
+async def query(ctx: Context, connection: Connection, header: QueryMessageRequest, _body: bytes) -> RemotingCommand:
+    while True:
+        await _room(connection)
+        async with ctx.searches:
+            if not ctx.slow_readers.must_wait(connection):
+                return await _search(ctx, connection, header)
+        await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer, and pulls that wait are through
+
+
+async def _room(connection: Connection) -> None:
+    try:
+        await connection.drain()
+    except ConnectError as exc:
+        raise _gone() from exc
+
+
+def _gone() -> Rejected:
+    return Rejected(ResponseCode.SYSTEM_ERROR, "the client is gone")
+
+
+async def _search(ctx: Context, connection: Connection, header: QueryMessageRequest) -> RemotingCommand:
     limit = MAX_FOUND_UNIQUE if header.unique_key_query else min(header.max_num, MAX_FOUND)
     records: list[bytes] = []
     size = 0
@@ -35,6 +57,8 @@ async def query(ctx: Context, _connection: Connection, header: QueryMessageReque
     with ctx.store.without_waiting():
         found = next(search, False)
     while found is not False and len(records) < limit:
+        if connection.closed:
+            raise _gone()
         if isinstance(found, bytes):
             size += len(found)
             if records and size > ctx.config.max_large_pull_bytes:

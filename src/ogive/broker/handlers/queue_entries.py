@@ -1,9 +1,9 @@
-"""What stands in a consume queue: QUERY_CONSUME_QUEUE (321), for people who look for a message that nobody gets.
+"""The entries of a consume queue: QUERY_CONSUME_QUEUE (321), to find out why a message is not consumed.
 
 Source: AdminBrokerProcessor.java, 5.5.
 
 Behaviour
-- Up to *count* entries from *index* on, with the queue's bounds. A queue that has none there is a success that says so in its remark.
+- Up to *count* entries from *index* on, with the queue's bounds. If there are none, the answer is a success that says so in its remark.
 - With a group: its subscription, and for each entry whether that lets it pass.
 
 Differs from Java

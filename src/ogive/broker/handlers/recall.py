@@ -1,4 +1,4 @@
-"""RECALL_MESSAGE (370): take a timer message back before its time.
+"""RECALL_MESSAGE (370): cancel a timer message before its time.
 
 Source: RecallMessageProcessor.java, 5.5.
 
@@ -8,16 +8,16 @@ Behaviour
 
 Differs from Java
 - On by default; in Java recallMessageEnable is off.
-- A message that does not wait here (any more) is refused with ILLEGAL_OPERATION; Java answers SUCCESS.
+- For a message that is not, or no longer, waiting here the answer is ILLEGAL_OPERATION; Java answers SUCCESS.
 """
 
 import asyncio
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send import encoded
+from ogive.broker.handlers.send_rules import encoded
 from ogive.broker.replies import Rejected, success
-from ogive.broker.timers import DELETE_KEY, DELIVER_MS, Handle, read_handle, timed
+from ogive.broker.timed import DELETE_KEY, DELIVER_MS, Handle, read_handle, timed
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import PropertyName
 from ogive.store.model import NewMessage, PutResult

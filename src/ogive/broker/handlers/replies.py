@@ -17,7 +17,7 @@ import logging
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers import send
+from ogive.broker.handlers.send_rules import check_numbers, check_queue, encoded
 from ogive.broker.replies import RESPONSE, Rejected, success
 from ogive.errors import ResponseCode, StoreError, TransportError
 from ogive.model import NO_SEND_TOPICS, PropertyName
@@ -64,7 +64,7 @@ async def handle(ctx: Context, connection: Connection, header: SendMessageReques
 def _message(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> NewMessage:
     """The reply as it is stored. Raises Rejected, ProtocolError."""
     reconsume_times = header.reconsume_times or 0
-    send.check_numbers(header.sys_flag, header.born_timestamp, header.flag, reconsume_times)
+    check_numbers(header.sys_flag, header.born_timestamp, header.flag, reconsume_times)
     if header.topic in NO_SEND_TOPICS:
         raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
     config = ctx.topics.get(header.topic)
@@ -72,12 +72,12 @@ def _message(ctx: Context, connection: Connection, header: SendMessageRequest | 
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first please!")
     if len(body) > ctx.config.max_message_bytes:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(body)} bytes is over the limit of {ctx.config.max_message_bytes}")
-    properties = decode_properties(send.encoded(header.properties or "")) | decode_properties(ctx.own_properties.encode())
+    properties = decode_properties(encoded(header.properties or "")) | decode_properties(ctx.own_properties.encode())
     return NewMessage(
         header.topic,
-        send.check_queue(header.queue_id, config),
+        check_queue(header.queue_id, config),
         body,
-        send.encoded(encode_properties(properties).decode()),
+        encoded(encode_properties(properties).decode()),
         header.sys_flag,
         header.flag,
         header.born_timestamp,

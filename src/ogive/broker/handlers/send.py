@@ -3,26 +3,23 @@
 Source: SendMessageProcessor.java, HookUtils.java, 5.3.
 
 Behaviour
-- Checks, in this order: topic name, reserved topics, topic (made after the default topic if allowed), queue id, retry topic, properties.
-- The answer leaves when the store says that the messages are safe and visible, and their topic is saved.
+- Checks, in this order: topic name, reserved topics, topic (created from the default topic if allowed), queue id, retry topic, properties.
+- The answer is sent once the messages are safe and visible, and their topic is saved.
 - Added to each single message: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY where the client gave none. Batch items stay as they are.
-- A delay level sends the message through SCHEDULE_TOPIC_XXXX, a time (TIMER_*) through rmq_sys_wheel_timer, see timers.py; the answer
-  then has the handle with which it is taken back.
-- A transactional message waits as a half message, see transactions.py; one that is tried again by a consumer is an ordinary one.
-- A message for a retry topic that has had its retries goes to the dead-letter topic.
+- A delay level sends the message through SCHEDULE_TOPIC_XXXX, a time (TIMER_*) through rmq_sys_wheel_timer, see timers.py; in the latter
+  case the answer has the handle for cancelling it.
+- A transactional message waits as a half message, see transactions.py, unless a consumer sends it again: then it is an ordinary one.
+- A message for a retry topic that has no retries left goes to the dead-letter topic.
 
 Differs from Java
-- Properties keep the client's order; Java's come out of a hash map.
+- Properties keep the client's order; Java shuffles them.
 - A batch item that is transactional or has a delay level is refused; Java stores it as an ordinary one.
-- A transactional message with a delay is refused; Java's own client takes the delay off, and a half message with one would be lost there.
-- The type of messages that a topic takes (message.type) is held to here, see attributes.py.
+- A transactional message with a delay is refused; Java's client removes the delay, as Java's broker would lose such a half message.
+- The broker enforces message.type, see attributes.py.
 - FLUSH_DISK_TIMEOUT is never answered: the answer waits for the sync, or says that it failed.
 """
 
-import json
-import random
 import secrets
-import struct
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -30,32 +27,28 @@ from typing import Final, NamedTuple
 
 from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
 from ogive.broker.context import Context
-from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
+from ogive.broker.half_messages import redirect_half
+from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full
+from ogive.broker.handlers.send_batch import put_batch
+from ogive.broker.handlers.send_rules import CLIENT_FLAGS, MAX_INT, MAX_LONG, VERSION_WITH_MAX_RECONSUME, check_queue, encoded, unusual
+from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.broker.schedule import check_delivery, delayed
-from ogive.broker.timers import DELAY_MS, DELAY_SEC, DELIVER_MS, TIMES_BYTES, recall_handle, timed
-from ogive.broker.transactions import redirect_half
+from ogive.broker.timed import TIMES_BYTES, recall_handle, timed
 from ogive.errors import OgiveError, ProtocolError, ResponseCode
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
-from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult
+from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
-from ogive.wire.codes import VERSION, RequestCode, SysFlag
+from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import SendMessageResponse
-from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, encode_properties, offset_message_ids, raw_property
-
-VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
+from ogive.wire.message import decode_properties, encode_properties
 
 _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _PREPARED: Final = SysFlag.TRANSACTION_PREPARED
-_CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-_OTHER_FLAGS: Final = ~_CLIENT_FLAGS
-_MAX_INT: Final = 0x7FFFFFFF
-_MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
+_OTHER_FLAGS: Final = ~CLIENT_FLAGS
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """What a message that waits in one of these topics may grow by when it is delivered."""
-_LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
 _OWN_NAMES: Final = (PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER)
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
@@ -91,24 +84,6 @@ def own_properties(region: str, cluster: str) -> str:
     return encode_properties(dict(zip(_OWN_NAMES, (region, "true", cluster), strict=True))).decode()
 
 
-def message_id_format(store_host: bytes) -> str:
-    """Of a message's id; to fill in: its commit-log offset."""
-    return f"{store_host.hex().upper()}%016X"
-
-
-def answer_template(region: str, message_id: str) -> bytes:
-    """The header of a send's answer; to fill in: queue id, unique key (JSON text), what *message_id* asks for, queue offset, opaque."""
-    text = (
-        '{"code":0,"extFields":{"queueId":"%d","transactionId":%s,"msgId":"'
-        + message_id
-        + '","TRACE_ON":"true","MSG_REGION":'
-        + json.dumps(region).replace("%", "%%")
-        + ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
-        + f"{VERSION}}}"
-    )
-    return text.encode()
-
-
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """One send. No dataclass for the header, no task: at full speed this function is most of what the broker does."""
     if ctx.sends_waiting >= ctx.config.max_sends_waiting:
@@ -126,7 +101,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
     text = ext.get(text_name, "")
-    fits = 0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT
+    fits = 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
     if sys_flag & _OTHER_FLAGS or not fits:
         sys_flag = _without_prepared(sys_flag, fits, text)
     config = ctx.topics.get(topic)
@@ -142,7 +117,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         )
     if command.code == _BATCH or ext.get(names.batch) in ("true", "1"):
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
-        _put_batch(ctx, connection, command, draft, text)
+        put_batch(ctx, connection, command, draft, text)
         return
     asked_queue, recall, properties = queue_id, None, _NONE
     key_at = text.find(_UNIQ_KEY)
@@ -201,17 +176,9 @@ def _stored(
     if command.flag & ONEWAY:
         return
     if recall is not None:
-        _reply_in_full(ctx, connection, command, queue_id, key, result, recall)
+        reply_in_full(ctx, connection, command, queue_id, key, result, recall)
         return
-    _reply(connection, ctx.send_answer % (queue_id, _json(key), stored.commitlog_offset, stored.queue_offset, command.opaque))
-
-
-def _json(key: str) -> bytes:
-    return b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
-
-
-def _reply(connection: Connection, head: bytes) -> None:
-    connection.reply(_LENGTHS.pack(len(head) + 4, len(head)) + head)
+    reply_head(connection, ctx.send_answer % (queue_id, json_text(key), stored.commitlog_offset, stored.queue_offset, command.opaque))
 
 
 def _placed(
@@ -225,19 +192,6 @@ def _placed(
 # --- what a message may be -------------------------------------------------------------------------------------------
 
 
-def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
-    """Raises Rejected for what no client may send in a message of its own, a half message included."""
-    fits = 0 <= born_ms <= _MAX_LONG and -_MAX_INT <= flag <= _MAX_INT and 0 <= reconsume_times <= _MAX_INT
-    if sys_flag & ~_CLIENT_FLAGS or not fits:
-        raise _unusual(sys_flag)
-
-
-def _unusual(sys_flag: int) -> Rejected:
-    return Rejected(
-        ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
-    )
-
-
 def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int) -> int:
     """The flag that the topic adds. Raises Rejected for a message that is not of the topic's type, unless a consumer sends it again."""
     if (expected := config.attributes.get(MESSAGE_TYPE)) is not None and not reconsume_times:
@@ -247,15 +201,15 @@ def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int) -> i
 
 def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
     """What a half message is stored with. Raises Rejected for any other unusual flag or number."""
-    if not fits or sys_flag & ~_CLIENT_FLAGS != _PREPARED:
-        raise _unusual(sys_flag)
+    if not fits or sys_flag & ~CLIENT_FLAGS != _PREPARED:
+        raise unusual(sys_flag)
     if "TRAN_MSG\x01" not in text:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "sysFlag says that the message is transactional, its properties do not")
     return sys_flag & ~_PREPARED
 
 
 def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) -> TopicConfig:
-    """The topic that a send asks for and that does not stand there yet. Raises Rejected or InvalidOption."""
+    """Create the topic of a send. Raises Rejected or InvalidOption if that is not allowed."""
     validate_topic(topic)
     if topic in NO_SEND_TOPICS:
         raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
@@ -272,30 +226,12 @@ def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) ->
     return config
 
 
-def check_queue(queue_id: int, config: TopicConfig) -> int:
-    """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues."""
-    queues = max(config.write_queues, config.read_queues)
-    if queue_id >= queues:
-        raise Rejected(ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, topic {config.name} has {queues} queues")
-    return queue_id if queue_id >= 0 else random.randrange(config.write_queues)
-
-
 def _retry_group(ctx: Context, topic: str) -> SubscriptionGroupConfig:
     name = topic.removeprefix(RETRY_PREFIX)
     group = ctx.groups.find_or_create(name)
     if group is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
     return group
-
-
-def encoded(text: str) -> bytes:
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError as exc:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be stored as UTF-8: {exc.reason}") from None
-    if len(raw) > MAX_PROPERTIES_BYTES:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
-    return raw
 
 
 # --- messages that need more than a look -----------------------------------------------------------------------------
@@ -346,85 +282,3 @@ def _retries_are_over(ctx: Context, command: RemotingCommand, topic: str, recons
         except ValueError:
             raise ProtocolError(f"send header: {asked[:40]!r} is no number of retries") from None
     return reconsume_times > limit
-
-
-# --- batches ---------------------------------------------------------------------------------------------------------
-
-
-def _put_batch(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, text: str) -> None:
-    """*draft* holds what all items share. Stored all or none, with offsets that follow each other."""
-    own = decode_properties(encoded(text))
-    if draft.topic.startswith(RETRY_PREFIX):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {draft.topic}")
-    items = decode_batch(command.body)
-    if not items:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-    if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
-    texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
-    if b"DELAY\x01" in texts or b"TRAN_MSG\x01" in texts or b"TIMER_" in texts:
-        for item in items:
-            _refuse_special_item(item.properties)
-    if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    batch, key, started = NewBatch(draft, items), own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
-    if ctx.duplicates is not None:
-        ctx.duplicates.put(ctx.put, batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started))
-    else:
-        ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started))
-    ctx.sends_waiting += 1
-
-
-def _placed_batch(
-    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
-    result: list[PutResult] | OgiveError,
-) -> None:  # fmt: skip
-    """_stored_batch() for messages some of which may have been stored before."""
-    _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
-
-
-def _refuse_special_item(properties: bytes) -> None:
-    for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, DELAY_SEC, DELAY_MS, DELIVER_MS):
-        if raw_property(properties, name.encode()):
-            raise Rejected(
-                ResponseCode.MESSAGE_ILLEGAL, f"a message in a batch carries {name}: batches are neither delayed nor transactional"
-            )
-
-
-def _stored_batch(
-    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float,
-    result: list[PutResult] | OgiveError,
-) -> None:  # fmt: skip
-    ctx.sends_waiting -= 1
-    if isinstance(result, OgiveError):
-        ctx.traffic.failed += 1
-        refuse(connection, command, result)
-        return
-    ctx.traffic.stored(draft.topic, len(result), sum([stored.size for stored in result]), ctx.loop.time() - started)
-    if key is None:
-        _reply_in_full(ctx, connection, command, draft.queue_id, key, result)
-    elif not command.flag & ONEWAY:
-        ids = offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result])
-        _reply(connection, ctx.batch_answer % (draft.queue_id, _json(key), ids.encode(), result[0].queue_offset, command.opaque))
-
-
-def _reply_in_full(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    queue_id: int,
-    key: str | None,
-    result: list[PutResult],
-    recall: str | None = None,
-) -> None:
-    """The answer of a batch, or of one message with a handle to take it back."""
-    header = SendMessageResponse(
-        msg_id=offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result]),
-        queue_id=queue_id,
-        queue_offset=result[0].queue_offset,
-        transaction_id=key,
-        region=ctx.config.region,
-        trace_on="true",
-        recall_handle=recall,
-    )
-    reply(connection, command, success(header))

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send import VERSION_WITH_MAX_RECONSUME
+from ogive.broker.handlers.send_rules import VERSION_WITH_MAX_RECONSUME
 from ogive.broker.replies import Rejected, refuse, reply, success
 from ogive.broker.schedule import check_delivery, delayed
 from ogive.errors import ResponseCode, StoreError

@@ -4,27 +4,35 @@ Source: AdminBrokerProcessor.java, BrokerStatsManager.java, 5.5.
 
 Behaviour
 - 315 knows TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS, GROUP_GET_SIZE and SNDBCK_PUT_NUMS by "topic@group",
-  BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster, each for the last minute, hour and day. What nothing was counted for is a SYSTEM_ERROR,
-  which every tool takes for none.
-- 317 shows every group's place on each topic where it has one; of ordered topics only, if asked so.
+  BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster, each for the last minute, hour and day. A key without counts is
+  answered SYSTEM_ERROR, which every tool takes for none.
+- 317 shows every group's position in each topic where it has one; on request, in ordered topics only.
 - 303 shows for each queue the times of its first and last message and of the one that the group consumed last.
 
 Differs from Java
-- 315 counts what is stored and handed out, not what is asked for; the figures end now, see tallies.py.
+- 317 of more than 50,000 queues is refused, with what to ask for instead.
+- 315 counts what is stored and delivered, not what is requested; its windows end now, see tallies.py.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.admin import position
+from ogive.broker.handlers.admin import check_shown, positions
 from ogive.broker.replies import Rejected, success
 from ogive.broker.tallies import Counts, Passed
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import ConsumeTimeSpan, StatsItem, StatsOfGroup, broker_consume_stats_dumps, consume_time_spans_dumps, stats_dumps
+from ogive.wire.bodies import (
+    ConsumeTimeSpan,
+    StatsItem,
+    StatsOfGroup,
+    TopicConfig,
+    broker_consume_stats_dumps,
+    consume_time_spans_dumps,
+    stats_dumps,
+)
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import GetBrokerConsumeStatsRequest, QueryConsumeTimeSpanRequest, ViewBrokerStatsRequest
 
@@ -86,23 +94,17 @@ def _item(total: int, passed: Passed) -> StatsItem:
 
 
 def consume_stats_of_all(ctx: Context, connection: Connection, header: GetBrokerConsumeStatsRequest, body: bytes) -> RemotingCommand:
-    topics_of = defaultdict(list)
+    groups: dict[str, list[TopicConfig]] = {name: [] for name in ctx.groups.all()}
     for topic, group in ctx.offsets.pairs():
-        topics_of[group].append(topic)
-    groups: dict[str, list[StatsOfGroup]] = {name: [] for name in ctx.groups.all()}
-    for group, topics in topics_of.items():
-        if group not in groups:
-            continue
-        for topic in topics:
-            config = ctx.topics.get(topic)
-            if config is None or (header.is_order and not config.order):
-                continue
-            table = {
-                MessageQueue(topic, ctx.config.name, queue_id): position(ctx, group, topic, queue_id)
-                for queue_id in range(config.read_queues)
-            }
-            groups[group].append(StatsOfGroup(table, ctx.traffic.group_rate(group, topic)))
-    return success(body=broker_consume_stats_dumps(ctx.address, groups))
+        config = ctx.topics.get(topic)
+        if group in groups and config is not None and (config.order or not header.is_order):
+            groups[group].append(config)
+    check_shown(sum([config.read_queues for topics in groups.values() for config in topics]), "ask for one group after the other (208)")
+    stats = {
+        group: [StatsOfGroup(positions(ctx, group, config), ctx.traffic.group_rate(group, config.name)) for config in topics]
+        for group, topics in groups.items()
+    }
+    return success(body=broker_consume_stats_dumps(ctx.address, stats))
 
 
 def consume_time_spans(ctx: Context, connection: Connection, header: QueryConsumeTimeSpanRequest, body: bytes) -> RemotingCommand:

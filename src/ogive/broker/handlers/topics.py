@@ -6,7 +6,7 @@ Source: AdminBrokerProcessor.java, 5.3.
 Behaviour
 - A created or changed topic is on stable storage, and the name servers that can be reached know it, before the answer leaves.
 - Deleting a topic removes its configuration, its queues and every group's offsets; its messages stay in the log, unseen. Deleting
-  what is not there succeeds.
+  what is not there succeeds. Members of groups that are online are told to begin anew with the first pull of a topic that is made again.
 - 21 answers by pages where the request asks for them (5.4 and later).
 - 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind.
 
@@ -14,6 +14,7 @@ Differs from Java
 - 18 changes all topics of its list or, where one is refused, none; Java stops at the first that it knows already.
 - An unchanged update is a success that changes nothing.
 - 202 shows every queue that can be read or written; Java only those that can be written.
+- Java's members go on from their old places in a topic that was deleted and made again, and pass over its first messages.
 - Queue mappings of static topics do not exist here: the request's "lo" is ignored.
 """
 
@@ -89,12 +90,16 @@ async def create_all(ctx: Context, connection: Connection, header: CreateTopicLi
 async def delete(ctx: Context, connection: Connection, header: DeleteTopicRequest, body: bytes) -> RemotingCommand:
     if not header.topic:
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-    if ctx.topics.delete(header.topic):
-        await ctx.topics.saved()  # first: queues without a topic are unseen, a topic that lost its queues would start anew
+    known = ctx.topics.get(header.topic)
+    if ctx.topics.delete(header.topic) and known is not None:
+        await ctx.topics.saved()  # first: queues without a topic are invisible, while a topic that lost its queues would start over
         if header.topic in ctx.topics:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"topic {header.topic} was made again while it was deleted: its messages stay")
         ctx.store.delete_topic(header.topic)
-        ctx.offsets.remove_topic(header.topic)
+        online = [name for name, group in ctx.clients.consumers.items() if header.topic in group.subscriptions]
+        ctx.offsets.remove_topic(header.topic, online, known.read_queues)
+        for queue_id in range(known.read_queues):
+            ctx.holds.answer_all((header.topic, queue_id))
         ctx.traffic.forget_topic(header.topic)
         if ctx.duplicates is not None:
             ctx.duplicates.forget_topic(header.topic)

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
+from ogive.broker.half_messages import identity_of_record
 from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
-from ogive.broker.transactions import identity_of_record
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, PropertyName
 from ogive.transport.connection import Connection

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers import ask_clients
+from ogive.broker.handlers import admin, ask_clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import (
@@ -240,6 +240,21 @@ async def test_progress_is_shown_for_one_topic_for_some_or_for_all_with_progress
     too_many = ";".join(map(str, range(1001)))
     answer = await client.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G", topicList=too_many)
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_progress_in_more_queues_than_one_answer_shows_is_refused(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for topic in ("T", "U"):
+        await client.send(topic)
+        await commit(client, topic, 0, 1)
+    monkeypatch.setattr(admin, "MAX_QUEUES_SHOWN", 7)
+    for answer in (
+        await client.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G"),
+        await client.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False),
+    ):
+        assert (answer.code, "8 queues" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+    assert len(await stats(client, topic="T")) == 4
+    monkeypatch.setattr(admin, "MAX_QUEUES_SHOWN", 8)
+    assert len(await stats(client)) == 8
 
 
 async def test_the_group_s_rate_is_what_it_pulled(client: RawClient) -> None:

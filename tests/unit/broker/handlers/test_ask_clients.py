@@ -4,7 +4,10 @@ import asyncio
 import time
 from typing import cast
 
+import pytest
+
 from ogive.broker import Broker
+from ogive.broker.handlers import ask_clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import consumer_status_dumps, loads_object, queue_from_json
@@ -51,7 +54,9 @@ async def test_a_message_or_client_that_is_not_there_is_an_answer(client: RawCli
     assert (await ask(message_id[:-4] + "FFFF"))[1] == "can not find message by the offset, 65535"
 
 
-async def test_where_each_member_stands(client: RawClient, another: RawClient) -> None:
+async def test_where_each_member_stands(
+    client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def play(member: RawClient, queue_id: int, code: int) -> None:
         request = await member.next_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
         assert request.ext_fields == {"topic": "T", "group": "G"}
@@ -71,6 +76,10 @@ async def test_where_each_member_stands(client: RawClient, another: RawClient) -
     assert found == {"c2": {1: 7}}
     _, _, found = await asyncio.gather(play(client, 0, 1), play(another, 1, 0), status())
     assert found == {"c2": {1: 7}}
+    monkeypatch.setattr(ask_clients, "MAX_QUEUES_SHOWN", 1)
+    _, _, found = await asyncio.gather(play(client, 0, 0), play(another, 1, 0), status())
+    assert len(found) == 1
+    assert "says where it stands in 1 queues: it is left out of an answer that is full" in caplog.text
 
 
 def queue_from_json_text(key: object) -> int:

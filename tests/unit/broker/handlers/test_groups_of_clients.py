@@ -189,7 +189,7 @@ async def test_a_new_group_starts_at_zero_where_the_queue_does(client: RawClient
 
 
 async def test_committed_progress_is_found_again(client: RawClient) -> None:
-    await client.send("T")
+    await client.send_batch("T", [b"", b"", b""])
     await client.heartbeat("c1", "G", "T")
     position = {"consumerGroup": "G", "topic": "T", "queueId": 0}
     client.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=3)

@@ -86,6 +86,41 @@ async def test_a_held_pull_is_answered_at_once(server: Broker, client: RawClient
     assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
 
 
+async def test_who_is_at_work_begins_anew_in_a_topic_that_is_made_again_after_its_deletion(server: Broker, client: RawClient) -> None:
+    """Its place in the old topic is beyond the end of the new one, and what it commits is no progress there."""
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await client.heartbeat("c1", "G", "T")
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    await client.send("T", b"new")
+    assert (await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)).remark == "Offset has been previously reset"
+    told = await client.pull("G", "T", 3, commit=3)
+    assert (told.code, told.ext_fields["nextBeginOffset"], await position(client)) == (ResponseCode.PULL_OFFSET_MOVED, "0", "none")
+    assert (await client.pull("G", "T", 0)).remark == "FOUND"
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
+    assert await position(client) == "1"
+
+
+async def test_a_pull_that_is_held_hears_of_the_topics_deletion(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b"])
+    await client.heartbeat("c1", "G", "T")
+    pull = client.start_pull("G", "T", 2, suspend_ms=60_000)
+    await until_held(server)
+    await another.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    async with asyncio.timeout(10):
+        told = await pull
+    assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+
+
+async def test_nobody_is_told_of_a_topic_that_went_before_it_came(client: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await client.heartbeat("c1", "G", "T")
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    assert (await client.pull("G", "T", 1)).remark == "FOUND"
+
+
 async def test_a_group_without_members_has_nobody_to_tell(client: RawClient) -> None:
     await client.send_batch("T", [b"a", b"b"])
     await make_group(client, "G")

@@ -9,15 +9,19 @@ import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker
+from ogive.broker.context import MAX_SEARCHES
+from ogive.broker.handlers import query
 from ogive.errors import ResponseCode
 from ogive.store.disk import Cold
 from ogive.store.fs import OsFs
+from ogive.transport.connection import Connection
+from ogive.transport.limits import ServerLimits
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient, messages
-from tests.unit.broker.conftest import StartBroker
+from tests.unit.broker.conftest import StartBroker, not_reading
 
 FOR_EVER = 2**63 - 1
 
@@ -53,6 +57,60 @@ async def test_large_messages_do_not_make_a_frame_that_nobody_takes(start_broker
         for _ in range(3):
             await client.send("T", bytes(60_000), {"UNIQ_KEY": "A"})
         assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, **asked("A")))) == 1
+
+
+async def test_a_client_that_does_not_read_gets_no_further_messages_by_key_until_it_does(start_broker: StartBroker) -> None:
+    limit = 256 * 1024
+    server = await start_broker(segment_bytes=32 * 1024 * 1024, server=ServerLimits(max_write_buffer_bytes=limit))
+    async with await RawClient.open(server.address) as client:
+        for _ in range(64):
+            await client.send("T", bytes(16 * 1024), {"UNIQ_KEY": "A", "KEYS": "all"})
+        async with not_reading(client, server, limit):
+            answers = [client.start(RequestCode.QUERY_MESSAGE, **asked("all")) for _ in range(60)]
+        for answer in answers:
+            assert len(messages(await answer)) == 64
+
+
+async def test_searches_that_wait_for_a_slow_client_leave_the_loop_alone(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send("T", b"x", {"UNIQ_KEY": "A"})
+    monkeypatch.setattr(query, "LOOK_AGAIN_S", 1.0)
+    looks: list[Connection] = []
+
+    def must_wait(asking: Connection) -> bool:
+        looks.append(asking)
+        return len(looks) < 2
+
+    monkeypatch.setattr(server.context.slow_readers, "must_wait", must_wait)
+    found = client.start(RequestCode.QUERY_MESSAGE, **asked("A"))
+    while not looks:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(looks) == 1
+    assert len(messages(await found)) == 1
+
+
+async def test_few_searches_are_under_way_at_a_time_and_none_for_a_client_that_is_gone(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may hold megabytes of what it has found so far."""
+    await fill_and_forget(server, client)
+    disk = ColdDisk(monkeypatch, server)
+    async with await RawClient.open(server.address) as leaving:
+        for _ in range(2 * MAX_SEARCHES):
+            leaving.start(RequestCode.QUERY_MESSAGE, **asked("ID1", "Old"))
+        while server.context.cold_reads.waiting < MAX_SEARCHES:
+            await asyncio.sleep(0.01)
+        mine = client.start(RequestCode.QUERY_MESSAGE, **asked("ID3", "Old"))
+        await another.ok(RequestCode.GET_MAX_OFFSET, topic="Old", queueId=0)
+        assert server.context.cold_reads.waiting == MAX_SEARCHES
+    while len(server.context.born_hosts) > 2:
+        await asyncio.sleep(0.01)
+    disk.gate.set()
+    assert [message.body for message in messages(await mine)] == [b"3"]
+    assert len(disk.brought_in) < 2 * MAX_SEARCHES
 
 
 class ColdDisk:

@@ -1,6 +1,7 @@
 """Sends over a socket: what is stored, what is answered, what is refused."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
@@ -92,6 +93,29 @@ async def test_pipelined_sends_keep_their_order_and_get_consecutive_offsets(clie
     assert [int(answer.ext_fields["queueOffset"]) for answer in answers] == list(range(500))
     pulled = messages(await client.pull("looker", "Fresh", 0, count=1000))
     assert [message.body for message in pulled] == [b"%d" % number for number in range(500)]
+
+
+async def test_sends_of_several_clients_in_one_turn_are_one_write(server: Broker, client: RawClient, another: RawClient) -> None:
+    for sender in (client, another):
+        await sender.send("T", b"first")
+    groups = server.context.store.stats().groups
+    await asyncio.gather(client.start_send("T", b"1"), another.start_send("T", b"2"), client.start_send("T", b"3"))
+    assert server.context.store.stats().groups == groups + 1
+
+
+async def test_sends_in_a_turn_that_is_held_go_to_the_writer_with_it(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another turn of the loop, and all of them together."""
+    await client.send("T", b"first")
+    ctx, submitted = server.context, Mock(wraps=server.context.store.submit)
+    monkeypatch.setattr(ctx.store, "submit", submitted)
+    assert ctx.turn.hold()
+    for body in (b"second", b"third"):
+        ctx.put([NewMessage("T", 0, body, b"", 0, 0, 0, bytes(8), bytes(8), 0)], lambda result: None)
+    assert not submitted.called
+    ctx.turn.run()
+    submitted.assert_called_once()
 
 
 async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> None:

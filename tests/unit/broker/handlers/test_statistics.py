@@ -5,7 +5,7 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.wire import java_json
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object, stats_loads
+from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 
@@ -13,7 +13,7 @@ from tests.raw_client import RawClient
 async def figures(client: RawClient, name: str, key: str) -> list[int]:
     """Sums of the last minute, hour and day."""
     answer = await client.ok(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
-    return [item.total for item in stats_loads(answer.body)]
+    return [loads_object(answer.body)[window]["sum"] for window in ("statsMinute", "statsHour", "statsDay")]
 
 
 async def test_sends_and_pulls_count_for_their_topic_and_group(server: Broker, client: RawClient) -> None:
@@ -28,8 +28,9 @@ async def test_sends_and_pulls_count_for_their_topic_and_group(server: Broker, c
     assert await figures(client, "GROUP_GET_SIZE", "T@G") == [len(pulled.body)] * 3
     assert await figures(client, "BROKER_PUT_NUMS", "DefaultCluster") == [7] * 3
     assert await figures(client, "BROKER_GET_NUMS", "DefaultCluster") == [5] * 3
-    minute, _, _ = stats_loads((await client.ok(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")).body)
-    assert (minute.per_second, minute.per_call) == (7.0, 7 / 4)  # of a broker that is less than a second old
+    answer = await client.ok(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")
+    minute = loads_object(answer.body)["statsMinute"]
+    assert (minute["tps"], minute["avgpt"]) == (7.0, 7 / 4)  # of a broker that is less than a second old
     topic_stats = loads_object((await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).body)
     assert topic_stats["topicPutTps"] == 7.0
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, dispatch
+from ogive.broker.transaction_state import ReadyMessages
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
 from ogive.store.disk import Cold
@@ -294,7 +294,7 @@ async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_o
     async with await RawClient.open(server.address) as client:
         half = await send_half(client)
         monkeypatch.setattr(disk, "read", gone)
-        monkeypatch.setattr(server.context.transactions, "_ready", OrderedDict())
+        monkeypatch.setattr(server.context.transactions, "_ready", ReadyMessages())
         for kept in (server.context.store._log.hot._chunks, server.context.store._log.hot._starts):
             kept.clear()
         assert (await end(client, half)).code == ResponseCode.SUCCESS

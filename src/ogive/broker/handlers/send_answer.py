@@ -1,0 +1,64 @@
+"""Answers to sends: the usual one from a template, the others from their header class."""
+
+import json
+import struct
+from typing import Final
+
+from ogive.broker.context import Context
+from ogive.broker.replies import reply, success
+from ogive.store.model import PutResult
+from ogive.transport.connection import Connection
+from ogive.wire.codes import VERSION
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers import SendMessageResponse
+from ogive.wire.message import offset_message_ids
+
+_LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
+
+
+def message_id_format(store_host: bytes) -> str:
+    """Of a message's id; to fill in: its commit-log offset."""
+    return f"{store_host.hex().upper()}%016X"
+
+
+def answer_template(region: str, message_id: str) -> bytes:
+    """The header of a send's answer; to fill in: queue id, unique key (JSON text), what *message_id* asks for, queue offset, opaque."""
+    text = (
+        '{"code":0,"extFields":{"queueId":"%d","transactionId":%s,"msgId":"'
+        + message_id
+        + '","TRACE_ON":"true","MSG_REGION":'
+        + json.dumps(region).replace("%", "%%")
+        + ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
+        + f"{VERSION}}}"
+    )
+    return text.encode()
+
+
+def json_text(key: str) -> bytes:
+    return b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
+
+
+def reply_head(connection: Connection, head: bytes) -> None:
+    connection.reply(_LENGTHS.pack(len(head) + 4, len(head)) + head)
+
+
+def reply_in_full(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    queue_id: int,
+    key: str | None,
+    result: list[PutResult],
+    recall: str | None = None,
+) -> None:
+    """The answer of a batch, or of one message with a handle to take it back."""
+    header = SendMessageResponse(
+        msg_id=offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result]),
+        queue_id=queue_id,
+        queue_offset=result[0].queue_offset,
+        transaction_id=key,
+        region=ctx.config.region,
+        trace_on="true",
+        recall_handle=recall,
+    )
+    reply(connection, command, success(header))

@@ -1,0 +1,46 @@
+"""Checks of every message that a client sends, whichever request carries it. Source: SendMessageProcessor.java, 5.3."""
+
+import random
+from typing import Final
+
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode
+from ogive.wire.bodies import TopicConfig
+from ogive.wire.codes import SysFlag
+from ogive.wire.message import MAX_PROPERTIES_BYTES
+
+VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
+CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+MAX_INT: Final = 0x7FFFFFFF
+MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
+
+
+def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
+    """Raises Rejected for what no client may send in a message of its own, a half message included."""
+    fits = 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
+    if sys_flag & ~CLIENT_FLAGS or not fits:
+        raise unusual(sys_flag)
+
+
+def unusual(sys_flag: int) -> Rejected:
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client may send"
+    )
+
+
+def check_queue(queue_id: int, config: TopicConfig) -> int:
+    """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues."""
+    queues = max(config.write_queues, config.read_queues)
+    if queue_id >= queues:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, topic {config.name} has {queues} queues")
+    return queue_id if queue_id >= 0 else random.randrange(config.write_queues)
+
+
+def encoded(text: str) -> bytes:
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as exc:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be stored as UTF-8: {exc.reason}") from None
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
+    return raw

@@ -1,0 +1,133 @@
+"""The properties of messages with a delivery time, and the handle that cancels one.
+
+Source: HookUtils.transformTimerMessage, RecallMessageHandle.java, 5.5.
+
+Behaviour
+- Of TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS the first present one counts. A time in the past means now.
+
+Differs from Java
+- TIMER_OUT_MS is written as Java writes it (whole seconds, an exact one a second earlier), but delivery is at the exact time, which
+  is in TIMER_DELIVER_MS.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode
+from ogive.model import RETRY_PREFIX, TIMER_TOPIC, PropertyName
+from ogive.store.record import strip_crc
+from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage
+
+DELAY_SEC: Final = "TIMER_DELAY_SEC"
+DELAY_MS: Final = "TIMER_DELAY_MS"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+OUT_MS: Final = "TIMER_OUT_MS"
+DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
+_PRECISION_MS: Final = 1000
+_TIME_DIGITS: Final = 18
+TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
+"""What a message may grow by when it is delivered."""
+
+Name = tuple[str, str, str]
+"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic."""
+
+
+def timed(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, max_delay_s: float) -> tuple[str, int]:
+    """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID.
+
+    Raises Rejected for a time that is no number, or too far away.
+    """
+    if OUT_MS in properties or topic == TIMER_TOPIC:
+        return topic, queue_id  # it has waited already, and is sent again with all its properties
+    deliver_ms = _asked_time(properties, now_ms)
+    if deliver_ms is None:
+        return topic, queue_id
+    if deliver_ms <= now_ms:
+        if DELETE_KEY in properties:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "too late to take back a message whose time has come")
+        return topic, queue_id
+    if deliver_ms - now_ms > max_delay_s * 1000:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {max_delay_s * 1000:.0f}ms",
+        )
+    out_ms = deliver_ms // _PRECISION_MS * _PRECISION_MS
+    if out_ms == deliver_ms:
+        out_ms -= _PRECISION_MS
+    properties |= {
+        DELIVER_MS: str(deliver_ms),
+        OUT_MS: str(out_ms),
+        PropertyName.REAL_TOPIC: topic,
+        PropertyName.REAL_QUEUE_ID: str(queue_id),
+    }
+    return TIMER_TOPIC, 0
+
+
+def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
+    for name, unit, start in ((DELAY_SEC, 1000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
+        text = properties.get(name)
+        if text is not None:
+            try:
+                return start + int(text[:_TIME_DIGITS]) * unit
+            except ValueError:
+                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"property {name} is no number: {text[:40]!r}") from None
+    return None
+
+
+def is_time(text: str) -> bool:
+    """Whether *text* is a time in milliseconds."""
+    return text.isdecimal() and len(text) <= _TIME_DIGITS
+
+
+def exact_time(out_ms: int, deliver_ms: str) -> int:
+    """The time that was asked for, if it is still known; else the end of the second that begins at TIMER_OUT_MS: late, never early."""
+    if is_time(deliver_ms) and out_ms < int(deliver_ms) <= out_ms + _PRECISION_MS:
+        return int(deliver_ms)
+    return out_ms + _PRECISION_MS
+
+
+def delivered_properties(stored: StoredMessage, now_ms: int) -> bytes:
+    """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them, where there is room."""
+    properties = strip_crc(stored.properties)
+    end = b"" if properties.endswith(b"\x02") else b"\x02"
+    times = b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (end, stored.store_timestamp_ms, now_ms)
+    return properties + times if len(properties) + len(times) <= MAX_PROPERTIES_BYTES else properties
+
+
+# --- taking back -------------------------------------------------------------------------------------------------------
+
+
+def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
+    """What a producer takes this message back with, if it waits for its time. The millisecond more is Java's: it finds the slot again."""
+    out_ms, topic = properties.get(OUT_MS), properties.get(PropertyName.REAL_TOPIC)
+    if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
+        return None
+    text = f"v1 {topic} {broker_name} {int(out_ms) + 1} {properties.get(PropertyName.UNIQ_KEY, '')}"
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+class Handle(NamedTuple):
+    topic: str
+    broker_name: str
+    time_ms: int
+    unique_key: str
+
+    @property
+    def name(self) -> Name:
+        """See Waiting."""
+        return self.topic, self.unique_key, str(self.time_ms - 1)
+
+
+def read_handle(text: str) -> Handle:
+    """Raises ValueError for one that no broker gave."""
+    try:
+        words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
+        version, topic, broker_name, time_ms, unique_key = words[:5]
+    except (UnicodeError, binascii.Error, ValueError):
+        raise ValueError("recall handle is invalid") from None
+    if version != "v1" or not is_time(time_ms) or not unique_key:
+        raise ValueError("recall handle is invalid")
+    return Handle(topic, broker_name, int(time_ms), unique_key)
