@@ -1,4 +1,4 @@
-"""What a client can be told. Times in seconds; the Java name of each setting stands beside it."""
+"""Settings of clients and producers. Times are in seconds; the comment of each field names its counterpart in Java."""
 
 import ssl as tls
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import split_address
+from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.wire.acl import Credentials
 from ogive.wire.compression import CompressionType, require
 
@@ -18,18 +19,18 @@ C = TypeVar("C")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
 DEFAULT_GROUP = "ogive-producer"
-MAX_TIME_S = 86_400.0  # a day; what is meant to last for ever is no time budget
+MAX_TIME_S = 86_400.0  # a day: anything longer is not a time budget
 
 
 def own_config(config: C | None, kind: type[C]) -> C:
-    """*config*, or the defaults. Raises TypeError for what is none: it would be found out only by the first message."""
+    """*config*, or the defaults. Raises TypeError at once for any other object, rather than at the first message."""
     if config is not None and not isinstance(config, kind):
         raise TypeError(f"config must be an ogive.{kind.__name__}, not {type(config).__name__}")
     return kind() if config is None else config
 
 
 def check_time(name: str, seconds: float) -> float:
-    """*seconds*, if a clock can count them. Raises InvalidOption, also for infinity and NaN, TypeError for what is no number."""
+    """Return *seconds* if it is a valid time budget. Raises InvalidOption, also for infinity and NaN; TypeError."""
     if not isinstance(seconds, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {type(seconds).__name__}")
     if not 0 < seconds <= MAX_TIME_S:
@@ -38,7 +39,7 @@ def check_time(name: str, seconds: float) -> float:
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
-    """``host:port``, or several joined by ``;``, each as ``host:port``: a port that is left out is 9876. Raises InvalidOption."""
+    """The addresses in *text*, separated by ``;``, each as ``host:port``; the default port is 9876. Raises InvalidOption."""
     words = [word.strip().removeprefix("http://") for word in text.split(";") if word.strip()]
     servers = tuple(word if ":" in word else f"{word}:{DEFAULT_NAME_SERVER_PORT}" for word in words)
     if not servers:
@@ -46,7 +47,7 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
     for server in servers:
         try:
             host, _ = split_address(server)
-            if set(host) & set(", /"):  # else a list joined by commas, or a URL, becomes one host that nobody finds
+            if set(host) & set(", /"):  # or a comma-separated list, or a URL, would become one unknown host
                 raise ConnectError(f"{host!r} is no host", server)
         except ConnectError:
             raise InvalidOption(f"name server {server!r} is not of the form host:port; several are joined by ;") from None
@@ -54,7 +55,7 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
 
 
 def address_source(text: str) -> str | None:
-    """*text*, if it is the URL of a document that lists the name servers; None for addresses. ``http://host:port`` is an address."""
+    """Return *text* if it is the URL of a list of name servers, None for addresses. ``http://host:port`` is an address."""
     text = text.strip()
     if not text.startswith(("http://", "https://")) or ";" in text:
         return None
@@ -68,10 +69,10 @@ def address_source(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How to reach a cluster. *name_server* is ``host:port``, or several joined by ``;``; the port may be left out.
+    """How to reach a cluster.
 
-    It may also be the URL of a list of them, as in ``http://config.example:8080/rocketmq/nsaddr``: fetched before the first use, and again
-    every *name_server_period_s*.
+    *name_server* is ``host:port``, or several separated by ``;``; the default port is 9876. It may also be the URL of such a list, as in
+    ``http://config.example:8080/rocketmq/nsaddr``, which is fetched at the start and again every *name_server_period_s*.
     """
 
     name_server: str = DEFAULT_NAME_SERVER  # namesrvAddr
@@ -82,9 +83,9 @@ class ClientConfig:
     route_period_s: float = 30.0  # pollNameServerInterval
     name_server_period_s: float = 120.0  # fetchNameServerAddr; where name_server is the URL of a list
     ssl: tls.SSLContext | bool = False  # useTLS; True: certificates and host names are checked against the system's authorities
-    credentials: Credentials | None = None  # what AclClientRPCHook signs with
-    namespace: str | None = None  # namespace, of 4.x: on the wire topics and groups carry it as a prefix, "shop%Orders"
-    namespace_v2: str | None = None  # namespaceV2, of 5.x: every request carries it in its header
+    credentials: Credentials | None = None  # AclClientRPCHook
+    namespace: str | None = None  # namespace of 4.x: a prefix of topics and groups on the wire, "shop%Orders"
+    namespace_v2: str | None = None  # namespaceV2 of 5.x: in the header of every request
 
     def __post_init__(self) -> None:
         if not isinstance(self.name_server, str):
@@ -103,12 +104,12 @@ class ClientConfig:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """Each as ``host:port``; none where they are to be fetched."""
+        """Each as ``host:port``; empty if they are fetched from a URL."""
         return () if self.name_server_source else parse_name_servers(self.name_server)
 
     @property
     def name_server_source(self) -> str | None:
-        """The URL of the list of name servers, where *name_server* is one."""
+        """The URL that the list of name servers is fetched from, or None."""
         return address_source(self.name_server)
 
 
@@ -120,25 +121,26 @@ def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """How a producer sends."""
+    """Settings of a producer."""
 
     group: str = DEFAULT_GROUP  # producerGroup
-    send_timeout_s: float = 3.0  # sendMsgTimeout; the whole call: waiting for room, route, connection and every try
+    send_timeout_s: float = 3.0  # sendMsgTimeout; for the whole call: waiting for room, finding the route, connecting, and every attempt
     retries: int = 2  # retryTimesWhenSendFailed
-    retry_when_not_stored_ok: bool = False  # retryAnotherBrokerWhenNotStoreOK; a status other than SEND_OK counts as a failed try
-    avoid_slow_brokers: bool = False  # sendLatencyFaultEnable; a broker that was slow or failed is passed over for a while
+    retry_when_not_stored_ok: bool = False  # retryAnotherBrokerWhenNotStoreOK; treat any status but SEND_OK as a failed attempt
+    avoid_slow_brokers: bool = False  # sendLatencyFaultEnable; for a while, send nothing to a broker that was slow or failed
     compress_over_bytes: int | None = 4096  # compressMsgBodyOverHowmuch; None: never
     compression: CompressionType = "zlib"  # compressType; lz4 and zstd need ogive[compression], and consumers from 5.0 on
     compress_level: int = 5  # rocketmq.message.compressLevel; lz4 has none
     max_in_flight: int = 1024  # backPressureForAsyncSendNum
     max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
-    max_requests: int = 4  # on their way to a broker at a time; beyond it messages without a key wait, and leave as batches
+    max_requests: int = 4  # in flight to each broker; beyond it, messages without a sharding key wait and leave as batches
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
-    check_threads: int = 4  # checkThreadPoolMaxSize, 1; calls of a transaction check at a time
-    max_checks_waiting: int = 2000  # checkRequestHoldMax; the broker asks again about others
+    check_threads: int = 4  # checkThreadPoolMaxSize, 1; concurrent calls of the transaction check
+    max_checks_waiting: int = 2000  # checkRequestHoldMax; beyond it questions are dropped, and the broker asks again
+    busy_poll_s: float = 200e-6  # how long a blocking send looks for its answer before it sleeps; 0: it sleeps at once
     hooks: tuple[SendHook, ...] = ()  # sendMessageHookList; the first is the outermost
-    trace: bool = False  # enableTrace; what was sent is recorded in RMQ_SYS_TRACE_TOPIC
+    trace: bool = False  # enableTrace; record every send in RMQ_SYS_TRACE_TOPIC
 
     def __post_init__(self) -> None:
         validate_group(self.group)
@@ -154,5 +156,7 @@ class ProducerConfig:
             raise InvalidOption("max_in_flight, max_in_flight_bytes, max_requests and default_topic_queues must be at least 1")
         if min(self.check_threads, self.max_checks_waiting) < 1:
             raise InvalidOption("check_threads and max_checks_waiting must be at least 1")
+        if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
+            raise InvalidOption(f"busy_poll_s is {self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} seconds are possible")
         if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
             raise InvalidOption(f"max_batch_bytes {self.max_batch_bytes} is outside 1024..{MAX_BODY_BYTES}")

@@ -1,22 +1,32 @@
 """Credentials and authorities that are kept in files."""
 
+import functools
+import logging
+import os
 import re
+import shlex
 import ssl
+import stat
 from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.wire.acl import Credentials
 
+log = logging.getLogger(__name__)
+
 MAX_FILE_BYTES: Final = 64 * 1024
 _NAMES: Final = {"accesskey": "access_key", "secretkey": "secret_key", "securitytoken": "security_token"}
 
 
 def read_credentials(path: str) -> Credentials:
-    """A file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as Apache's tools.yml. Raises InvalidOption."""
+    """A file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as Apache's tools.yml. A warning says once if others
+    can read it. Raises InvalidOption."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_FILE_BYTES).decode()
+            if os.name == "posix" and os.fstat(file.fileno()).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+                _say_that_others_read(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidOption(f"credentials file {path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no text'}") from None
     found: dict[str, str] = {}
@@ -27,6 +37,11 @@ def read_credentials(path: str) -> Credentials:
     if not found.get("access_key") or not found.get("secret_key"):
         raise InvalidOption(f"credentials file {path} needs the lines accessKey: NAME and secretKey: SECRET")
     return Credentials(**found)
+
+
+@functools.lru_cache(64)  # once a file
+def _say_that_others_read(path: str) -> None:
+    log.warning("credentials file %s can be read by other users of this machine: chmod 600 %s", path, shlex.quote(path))
 
 
 def trusting(cafile: str) -> ssl.SSLContext:

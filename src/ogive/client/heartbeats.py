@@ -1,4 +1,4 @@
-"""What a broker is told at a heartbeat: all that we subscribe to, or only that nothing changed. Source: sendHeartbeatToBrokerV2, 5.5.
+"""The contents of heartbeats: all subscriptions, or only that nothing has changed. Source: sendHeartbeatToBrokerV2, 5.5.
 
 Behaviour
 - The first heartbeat on a connection is a full one, with a fingerprint of what it says. From a broker that answers that it knows these
@@ -13,7 +13,6 @@ Differs from Java
   send theirs (Java's by default do not), every heartbeat of the group is full.
 """
 
-import zlib
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +20,7 @@ from ogive.client import api
 from ogive.transport.connection import Connection
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import ConsumerData, HeartbeatData
+from ogive.wire.checksum import crc32
 
 _INT_MAX: Final = 0x7FFFFFFF
 
@@ -32,22 +32,22 @@ class Heartbeats:
         self._pool = pool
         self._told: dict[str, tuple[Connection, tuple[ConsumerData, ...]]] = {}  # by address; only brokers that take short ones
 
-    async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> int:
-        """Returns the broker's version number. Raises OgiveError."""
+    async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
+        """Raises OgiveError."""
         connection, told = self._pool.existing(address), self._told.pop(address, None)
         data = replace(data, fingerprint=fingerprint(data))
         if connection is not None and not full and told == (connection, data.consumers):
             answer = await api.heartbeat(self._pool, address, without_subscriptions(data), timeout_s=timeout_s)
             if self._pool.existing(address) is connection and answer.subscription_changed is False:
                 self._told[address] = told
-                return answer.version
+                return
             # not noted: where members of a group differ for good, the next one is full again, and a single request
-            return (await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)).version
+            await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
+            return
         answer = await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
         connection = self._pool.existing(address)
         if connection is not None and answer.supports_v2 and answer.subscription_changed is False:
             self._told[address] = (connection, data.consumers)
-        return answer.version
 
     def forget_all_but(self, addresses: set[str]) -> None:
         self._told = {address: told for address, told in self._told.items() if address in addresses}
@@ -61,7 +61,7 @@ def fingerprint(data: HeartbeatData) -> int:
         replace(consumer, subscriptions=tuple(replace(subscription, version=0) for subscription in consumer.subscriptions))
         for consumer in data.consumers
     )
-    return zlib.crc32(replace(data, client_id="", consumers=consumers, fingerprint=0).encode()) & _INT_MAX or 1
+    return crc32(replace(data, client_id="", consumers=consumers, fingerprint=0).encode()) & _INT_MAX or 1
 
 
 def without_subscriptions(data: HeartbeatData) -> HeartbeatData:

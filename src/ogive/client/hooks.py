@@ -1,4 +1,4 @@
-"""Code of the application that runs around each send: to add properties, measure, or write a log of one's own.
+"""The application's own code around each send: to add properties, to measure, or to log.
 
 Behaviour
 - ``before_send`` runs where the message is handed over: in the caller's thread and context, before the message waits for anything.
@@ -13,19 +13,20 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from ogive.client.user_code import must_pass
 from ogive.model import Message, SendResult
 
 log = logging.getLogger(__name__)
 
 
 class SendHook(Protocol):
-    """What ``ProducerConfig.hooks`` holds."""
+    """Runs around every send, see ``ProducerConfig.hooks``. What it raises is logged, and does not affect the send."""
 
     def before_send(self, message: Message) -> Message | None:
-        """The message to send instead, made with ``dataclasses.replace``; None: this one."""
+        """Called in the sender's thread. Returns the message to send instead, from ``dataclasses.replace``, or None for this one."""
 
     def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
-        """*result* of a message that is stored, *error* of one that is not, or perhaps not; neither of one that was sent one-way."""
+        """Called on ogive's loop, so it must not block. *result* if it is stored, *error* if not or unknown, neither if one-way."""
 
 
 def run_before(hooks: Sequence[SendHook], message: Message) -> Message:
@@ -48,5 +49,7 @@ def run_after(hooks: Sequence[SendHook], message: Message, result: SendResult | 
     for hook in reversed(hooks):
         try:
             hook.after_send(message, result, error)
-        except Exception:  # user code: it must not break the send
+        except BaseException as exc:  # user code: it must not break the send, nor those whose outcome comes with this one's
+            if must_pass(exc, None):
+                raise
             log.exception("after_send of %r failed", hook)

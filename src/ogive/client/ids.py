@@ -7,7 +7,7 @@ from datetime import datetime
 
 
 def local_ip() -> str:
-    """The address of the interface towards the default route; the loopback address where there is none. Sends nothing."""
+    """The address of the interface for the default route, or the loopback address. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # a documentation network: only the routing table is asked

@@ -1,16 +1,16 @@
-"""What a listener is, and what it may answer.
+"""What a listener is, and what it may return.
 
-Returning None is success. Raising means "again, later". Anything finer is a value of this module; any other value counts as a failure, and
-the log says so: a listener that returns something by mistake must not pass for one that succeeded.
+Returning None is success, raising means "again, later"; the values of this module say anything finer. Any other value counts as a failure
+and is logged: a listener that returns something by mistake must not pass for one that succeeded.
 """
 
 import enum
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.serialize import As, reader, takes_message
@@ -19,14 +19,22 @@ from ogive.model import Message, MessageExt, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound="ConsumeResult | Awaitable[ConsumeResult]")
+
+if TYPE_CHECKING:  # type checkers know typing_extensions; at run time it is not needed, and may not be there
+    import typing_extensions
+
+    Arguments = typing_extensions.ParamSpec("Arguments", default=...)
+    Answer = typing_extensions.TypeVar("Answer", default=Any)
+else:
+    Arguments, Answer = P, R
 
 DEFAULT_MAX_RETRIES: Final = 16
 UNLIMITED_RETRIES: Final = 0x7FFFFFFF
 MIN_SUSPEND_S, MAX_SUSPEND_S = 0.01, 30.0
 
 Start = Literal["latest", "earliest"] | datetime
-"""Where a group begins in a queue in which it has no offset yet."""
+"""Where a group begins in a queue without a committed offset."""
 
 
 def validate_start(start: Start) -> None:
@@ -50,7 +58,7 @@ def consume_from_where(start: Start) -> str:
 class Later:
     """Deliver again later. The first *done* messages of a batch count as finished.
 
-    *delay_level* 0 lets the broker choose (longer with every try), n >= 1 is its n-th delay, -1 the dead-letter topic at once.
+    *delay_level* 0 lets the broker choose (longer each time), n >= 1 is its n-th delay, -1 means the dead-letter topic at once.
     """
 
     delay_level: int = 0
@@ -75,9 +83,9 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request (``Producer.request``): the message is finished, and *body* goes to whoever asked.
+    """Returned by a listener to answer a request (``Producer.request``): *body* goes back to the sender, and the message is finished.
 
-    For concurrent listeners that get one message at a time. Raises MessageIllegal for what no broker would carry.
+    For concurrent listeners without batches. Raises MessageIllegal for a reply that no broker would store.
     """
 
     body: bytes
@@ -94,7 +102,7 @@ class Reply:
 
 
 class OrderlyEnd(enum.Enum):
-    """Orderly listeners without auto_commit: what becomes of the messages of the queue since its last commit, this one included.
+    """Orderly listeners without auto_commit: what happens to the queue's messages since its last commit, this one included.
 
     Source: ConsumeOrderlyStatus.java, 5.3.
     """
@@ -104,6 +112,7 @@ class OrderlyEnd(enum.Enum):
 
 
 ConsumeResult = Later | Suspend | Reply | OrderlyEnd | None
+"""What a listener may return."""
 
 LATER: Final = Later()
 DEAD_LETTER: Final = Later(-1)
@@ -112,12 +121,12 @@ ROLLBACK: Final = OrderlyEnd.ROLLBACK
 
 
 def later(delay_level: int = 0, *, done: int = 0) -> Later:
-    """The answer "again, after the broker's delay *delay_level*"; of a batch the first *done* messages are finished."""
+    """Returned by a listener: deliver again after the broker's *delay_level*-th delay. The first *done* of a batch are finished."""
     return Later(delay_level, done)
 
 
 def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
-    """An orderly listener's answer "this message again, after *seconds*" (0.01 to 30; None: the listener's suspend_s)."""
+    """Returned by an orderly listener: this message again after *seconds* (0.01 to 30; None: the listener's suspend_s)."""
     return Suspend(seconds, done)
 
 
@@ -126,7 +135,7 @@ def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """What a listener wants, and how it is called. Times in seconds."""
+    """The settings of one listener, see ``listener``. Times are in seconds."""
 
     topic: str
     group: str  # consumerGroup
@@ -135,13 +144,13 @@ class ListenerConfig:
     orderly: bool = False  # MessageListenerOrderly
     broadcast: bool = False  # MessageModel.BROADCASTING
     batch: int = 1  # consumeMessageBatchMaxSize; above 1 the listener gets a list
-    threads: int = 20  # consumeThreadMax; calls at a time, also of an async listener
+    threads: int = 20  # consumeThreadMax; concurrent calls, of async listeners too
     consume_timeout_s: float = 900.0  # consumeTimeout, 15 minutes; concurrent only
-    max_retries: int | None = None  # maxReconsumeTimes; None: 16, and without end for an orderly listener
+    max_retries: int | None = None  # maxReconsumeTimes; None: 16, unlimited for an orderly listener
     start: Start = "latest"  # consumeFromWhere, consumeTimestamp
     suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
-    as_: As[Any] | None = None  # what the body is read as; the listener gets that instead of the message
-    auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener answers COMMIT
+    as_: As[Any] | None = None  # type of the body; the listener gets that instead of the message
+    auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener returns COMMIT
 
     def __post_init__(self) -> None:
         validate_topic(self.topic)
@@ -171,7 +180,7 @@ class ListenerConfig:
 
     @property
     def retries(self) -> int:
-        """How often a message comes again before it is given up."""
+        """How often a message is delivered again before it goes to the dead-letter topic."""
         if self.max_retries is not None:
             return self.max_retries
         return UNLIMITED_RETRIES if self.orderly else DEFAULT_MAX_RETRIES
@@ -181,14 +190,14 @@ class ListenerConfig:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listener(Generic[P, R]):
-    """A function with what it listens to. Calling it calls the function."""
+class Listener(Generic[Arguments, Answer]):
+    """A function and what it listens to. Calling it calls the function. As an annotation, plain ``Listener`` means any of them."""
 
-    function: Callable[P, R]
+    function: Callable[Arguments, Answer]
     config: ListenerConfig
     name: str = field(default="listener")
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         return self.function(*args, **kwargs)
 
     @property
@@ -242,17 +251,24 @@ def listener(
     auto_commit: bool = True,
     as_: As[Any] | None = None,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
-    """Make a function a listener to *topic*, as a member of *group*, to all messages, to some *tags*, or to those that *sql* is true of.
+    """Make a function a listener: it is called with the messages of *topic*, as a member of the consumer group *group*.
 
-    A plain function is called in a thread, an ``async def`` on the loop; up to *threads* calls run at a time. With *orderly* the messages
-    of a queue come one after the other, in order. With *batch* above 1 the function gets a list of up to that many messages. A call that
-    runs longer than *consume_timeout_s* counts as failed (not with *orderly*). After *max_retries* further tries a message goes to the
-    group's dead-letter topic; the default is 16, and for an orderly listener to try for ever. *start* is where a group begins that has no
-    offset yet. With *broadcast* every member of the group gets every message, keeps its progress in a local file, and drops what failed.
-    With *as_* the function gets the body read as that (a dataclass, a pydantic model, a msgspec struct, a function of the body), and the
-    message as well if it has a second parameter; a body that cannot be read counts as a failure. Without *auto_commit* an orderly
-    listener's progress moves only when it answers COMMIT, for all messages of the queue since the last one; ROLLBACK has them all
-    delivered again, in order. Raises InvalidOption, also for a function that cannot be called so, and InvalidExpression for bad SQL.
+    Returning None finishes a message; raising has it delivered again later. A plain function runs in a thread, an ``async def`` on the
+    event loop; up to *threads* calls run at a time.
+
+    - *tags* (``"paid || refunded"``) or *sql*, over the properties, choose messages.
+    - *orderly*: the messages of a queue come one at a time, in order.
+    - *batch* above 1: the function gets a list of up to that many messages.
+    - *max_retries*: after so many retries a message goes to the dead-letter topic. Default: 16, unlimited for orderly listeners.
+    - *consume_timeout_s*: a call that takes longer has failed (not if *orderly*).
+    - *start*: where the group begins if it has no offset: "latest", "earliest" or a datetime.
+    - *broadcast*: every member gets every message, keeps its progress in a local file, and drops what fails.
+    - *as_*: the function gets the body as this dataclass, pydantic model, msgspec struct, or result of a function, and the message as well
+      if it takes a second argument. A body that cannot be read counts as a failure.
+    - *auto_commit* False: an orderly listener's progress moves only when it returns COMMIT, for all messages of the queue since the last
+      time; after ROLLBACK they are delivered again.
+
+    Raises InvalidOption, also for a function that cannot be called this way, and InvalidExpression for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,

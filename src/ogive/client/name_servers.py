@@ -65,10 +65,10 @@ class NameServers:
     async def ask(self, call: Callable[[str, float], Awaitable[T]], timeout_s: float, *, doubted: bool = False) -> T:
         """The result of ``call(address, timeout_s)`` from the first server that answers. Raises NoNameServer, and what the answer says.
 
-        A server that is busy, fails, answers nonsense or is none at all (NotANameServer) is believed only when no other one answers.
-        *doubted*: what the server said that is asked first turned out to be wrong, or old. This question goes to another one before it,
-        and that a topic is missing is believed only when no other one knows it. Other questions go on as before, for the other server may
-        be dead; if it answers, it is asked first from then on.
+        An error of a server that is busy, fails, answers nonsense or is not a name server counts only if no other one answers.
+        *doubted*: the last answer of the preferred server turned out to be wrong or old. This question goes to another one first, and a
+        topic counts as missing only if no other server knows it. Other questions still go to the preferred server, as the other one may be
+        dead; if it answers, it becomes the preferred one.
         """
         passing = (*_PASSING, TopicNotExist) if doubted else _PASSING
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Whose client it is that a producer, a consumer or an admin works with."""
+"""The client of a producer, consumer or admin: its own, to start and close, or a shared one."""
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance

@@ -1,4 +1,4 @@
-"""The way from blocking code into asyncio: one background thread with one event loop per process, started on first use."""
+"""Calls asyncio from blocking code: one background thread with an event loop per process, started on first use."""
 
 import asyncio
 import atexit
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from ogive.client.user_code import on_a_loop
 from ogive.errors import IllegalStateError, OgiveError
 from ogive.transport.loop import new_event_loop
 
@@ -24,6 +25,13 @@ class Closable(Protocol):
     def close_at_exit(self) -> None: ...
 
 
+class Waiter(Protocol):
+    """What somebody waits for: an ``Outcome``, or a future."""
+
+    def done(self) -> bool: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
 class Portal:
     """Runs coroutines and short functions on its loop for other threads. Belongs to the process that made it: a fork has none."""
 
@@ -31,9 +39,10 @@ class Portal:
         self.pid = os.getpid()
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
         self.loop = self._runner.get_loop()
-        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
         self._draining = False
-        self._open: set[Closable] = set()
+        self._wakers: list[int] = []  # threads that are about to wake the loop
+        self._open: dict[Closable, bool] = {}  # whether it closes first
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ogive", daemon=True)
         self._thread.start()
@@ -44,7 +53,7 @@ class Portal:
             while not self._stopped:
                 try:
                     self.loop.run_forever()
-                except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever waits for its task gets the exception, too
+                except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever awaits its task gets the exception, too
                     log.exception("code on ogive's loop tried to end the program: that ends only its task")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -54,25 +63,33 @@ class Portal:
         except IllegalStateError:
             work.close()
             raise
-        if self._inbox:  # what was posted before comes first, and whoever is to wake the loop for it may be held up
+        if self._inbox:  # what was posted before comes first, and the thread that should wake the loop for it may be delayed
             self.loop.call_soon_threadsafe(self._drain)
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        running = _Running(work)
         try:
-            return future.result()
+            self.loop.call_soon_threadsafe(running.start)
+            return running.outcome.result()
         except BaseException:
-            future.cancel()
+            self.loop.call_soon_threadsafe(running.cancel)
             raise
 
-    def post(self, function: Callable[..., None], *args: Any) -> None:
-        """Run *function* on the loop soon, in the order of posting. Many posts share one wake-up of the loop."""
-        self._inbox.append((function, args))
-        if not self._draining:
+    def post(self, function: Callable[..., None], *args: Any, waiter: Waiter | None = None) -> None:
+        """Run *function* on the loop soon, in the order of posting. Many posts share one wake-up of the loop.
+
+        If it raises, whatever it is, *waiter* gets the exception; without one it is logged.
+        """
+        self._inbox.append((function, args, waiter))
+        wakers = self._wakers
+        if not self._draining or (wakers and threading.get_ident() in wakers):  # this may be a signal handler: who wakes waits for it
+            wakers.append(threading.get_ident())
             self._draining = True
             try:
                 self.loop.call_soon_threadsafe(self._drain)
-            except BaseException:  # Ctrl-C: whoever goes on after it would wait for a loop that nobody woke
+            except BaseException:  # Ctrl-C: later callers would wait for a loop that was never woken
                 self._draining = False
                 raise
+            finally:
+                wakers.remove(threading.get_ident())
 
     @property
     def posted(self) -> int:
@@ -80,11 +97,17 @@ class Portal:
         return len(self._inbox)
 
     def _drain(self) -> None:
-        self._draining = False  # first: what is appended from here on schedules the next round
+        self._draining = False  # first: anything appended from now on schedules the next round
         inbox = self._inbox
         for _ in range(len(inbox)):
-            function, args = inbox.popleft()
-            function(*args)
+            function, args, waiter = inbox.popleft()
+            try:
+                function(*args)
+            except BaseException as exc:  # even SystemExit: a thread waits for this one, and others for those behind it
+                if waiter is None:
+                    log.exception("%r, posted to ogive's loop, failed", function)
+                elif not waiter.done():
+                    waiter.set_exception(exc)
 
     def check(self) -> None:
         """Raises IllegalStateError in a forked child, on the loop itself, where waiting would never end, and after the loop's end."""
@@ -102,18 +125,21 @@ class Portal:
         """False in a forked child, and after the loop's end: what lived here is not this process's any more, or closed already."""
         return self.pid == os.getpid() and not self._stopped
 
-    def keep(self, closable: Closable) -> None:
-        """Close *closable* when the interpreter exits, unless it is let go before: nobody else may hold it, but messages wait in it."""
-        self._open.add(closable)
+    def keep(self, closable: Closable, *, first: bool = False) -> None:
+        """Close *closable* when the interpreter exits, unless it is let go before: nobody else may hold it, but messages wait in it.
+
+        *first*: before all others, which its listeners may use.
+        """
+        self._open[closable] = first
 
     def let_go(self, closable: Closable) -> None:
-        self._open.discard(closable)
+        self._open.pop(closable, None)
 
     def stop(self) -> None:
         """Close what is open, end the loop and its thread."""
         if not self.alive:
             return
-        for closable in list(self._open):
+        for closable in sorted(self._open, key=self._open.__getitem__, reverse=True):
             try:
                 closable.close_at_exit()
             except OgiveError as exc:
@@ -151,7 +177,11 @@ def _forget() -> None:
 
 
 class Outcome(Generic[T]):
-    """What one thread waits for, and the loop sets once. A future, which many may wait for and hang callbacks on, costs 20 µs more."""
+    """What one thread waits for. A future, which many may wait for and hang callbacks on, costs 20 µs more.
+
+    The loop sets it once. A thread that asks its broker itself may have an answer in the moment in which the loop ends its message with an
+    error: then the error counts.
+    """
 
     __slots__ = ("_error", "_result", "_set", "_waiting")
     _result: T
@@ -167,13 +197,18 @@ class Outcome(Generic[T]):
 
     def set_result(self, result: T) -> None:
         self._result = result
-        self._set = True
-        self._waiting.release()
+        self._end()
 
     def set_exception(self, exception: BaseException) -> None:
         self._error = exception
+        self._end()
+
+    def _end(self) -> None:
         self._set = True
-        self._waiting.release()
+        try:
+            self._waiting.release()
+        except RuntimeError:
+            log.debug("the answer came as its message was ended, and nobody has come for the outcome yet")
 
     def result(self) -> T:
         """Wait, once. An interrupt (Ctrl-C) ends the waiting."""
@@ -187,8 +222,53 @@ class Outcome(Generic[T]):
             del error  # else the error would hold this frame, and this frame the error
 
 
+class _Running(Generic[T]):
+    """A coroutine on the loop that a thread waits for.
+
+    Not a future of concurrent.futures: Ctrl-C in the wrong moment leaves its lock taken, and the loop, which wants to tell the outcome,
+    waits for that lock for ever, with all that lives on it.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.outcome: Outcome[T] = Outcome()
+        self._work: Coroutine[Any, Any, T] | None = work
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            self._task = asyncio.ensure_future(work)
+            self._task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Nobody waits any more. Harmless for one that has ended."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
+        elif self._task is not None:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.outcome.set_exception(concurrent.futures.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+
+def _tell(callback: Callable[[concurrent.futures.Future[T]], object], done: concurrent.futures.Future[T]) -> None:
+    """Call *callback*. On the loop whatever it raises is logged: other messages' outcomes wait to be reported there."""
+    try:
+        callback(done)
+    except BaseException:
+        if not on_a_loop():  # it was done already: this is the thread that adds the callback
+            raise
+        log.exception("the callback %r of a submitted message failed", callback)
+
+
 class SubmitFuture(concurrent.futures.Future[T]):
-    """A future that complains, like asyncio's, when it ends with an error that nobody ever looks at."""
+    """A future that logs an error which is never retrieved, as asyncio's futures do."""
 
     _unseen: BaseException | None = None
 
@@ -210,7 +290,7 @@ class SubmitFuture(concurrent.futures.Future[T]):
             self._unseen = None
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
-        super().add_done_callback(fn)
+        super().add_done_callback(lambda done: _tell(fn, done))
         self._unseen = None
 
     def __del__(self) -> None:

@@ -1,8 +1,8 @@
-"""Replies on their way to the requests of this client. Source: ClientRemotingProcessor.java, RequestFutureHolder.java, 5.3.
+"""Receives the replies to this client's requests. Source: ClientRemotingProcessor.java, RequestFutureHolder.java, 5.3.
 
 Behaviour
 - A broker pushes a reply (code 326) to the client that asked; the correlation id tells which request it is for. The broker is told SUCCESS,
-  also for a reply that nobody waits for any more.
+  even if nobody is waiting for the reply any more.
 - A reply that cannot be read ends its request with that error, and the broker is told.
 """
 
@@ -35,7 +35,7 @@ class ReplyTable:
         return len(self._waiting)
 
     def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
-        """Gets the reply; whoever waits forgets it in the end. Raises TooManyRequests."""
+        """A future for the reply; the caller must forget it in the end. Raises TooManyRequests."""
         if len(self._waiting) >= MAX_WAITING:
             raise TooManyRequests(f"{MAX_WAITING} requests of this client wait for replies already: this one was not sent")
         future: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()

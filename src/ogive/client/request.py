@@ -1,10 +1,10 @@
 """Requests: messages that wait for a reply. Source: DefaultMQProducerImpl.java request, 5.3.
 
 Behaviour
-- A request is an ordinary message with three properties more: CORRELATION_ID, REPLY_TO_CLIENT and TTL (ms). It is sent like any other
-  message, tried again included; whoever consumes it sends the reply to the reply topic of the cluster, whose broker brings it to us.
+- A request is an ordinary message with three more properties: CORRELATION_ID, REPLY_TO_CLIENT and TTL (ms). It is sent like any other,
+  including retries; its consumer sends the reply to the cluster's reply topic, and that topic's broker pushes it to us.
 - One time budget covers everything, from the route to the reply. A request that is certainly not stored fails at once.
-- Brokers bring replies only to producers they have heard of: before the first request they get a heartbeat.
+- Brokers push replies only to producers that they know: before the first request they get a heartbeat.
 
 Differs from Java
 - Every broker of the cluster that holds the reply topic gets that heartbeat, not only those of the request's topic: a reply may go to any.
@@ -17,14 +17,15 @@ import uuid
 from typing import Any, Final
 
 from ogive.client.instance import ClientInstance
-from ogive.client.outgoing import Outgoing
-from ogive.client.publish import Publisher
+from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sending.publish import Publisher
+from ogive.client.sending.resolver import find_queues
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ReplyTimeout
 from ogive.model import AUTO_CREATE_TOPIC, MessageExt, PropertyName, SendResult, reply_topic
 
 log = logging.getLogger(__name__)
 
-SHARE: Final = 0.25  # of the time budget for asking and telling: who hangs must not hold up the request to another one
+SHARE: Final = 0.25  # of the time budget for each question and heartbeat: a server that hangs must not delay the request to another
 
 
 class Requester:
@@ -34,8 +35,8 @@ class Requester:
         self._client = client
         self._publisher = publisher
         self._loop = asyncio.get_running_loop()
-        self._clusters: set[str] = set()  # whose reply topic was asked for
-        self._told: frozenset[str] = frozenset()  # brokers that had a heartbeat since the producer is there
+        self._clusters: set[str] = set()  # whose reply topic was looked up
+        self._told: frozenset[str] = frozenset()  # brokers that got a heartbeat since this producer started
         self._waiting: set[asyncio.Future[MessageExt]] = set()
 
     async def request(self, outgoing: Outgoing, timeout_s: float) -> MessageExt:
@@ -43,7 +44,7 @@ class Requester:
         deadline = self._loop.time() + timeout_s
         await self._introduce(outgoing.topic, timeout_s)
         correlation_id = str(uuid.uuid4())
-        reply = self._client.replies.expect(correlation_id)
+        reply = self._client.requests.replies.expect(correlation_id)
         reply.add_done_callback(_seen)
         self._waiting.add(reply)
         try:
@@ -62,7 +63,7 @@ class Requester:
             _raise_if_not_stored(sent)
             raise ReplyTimeout(_timeout_text(outgoing, correlation_id, timeout_s, sent), correlation_id)
         finally:
-            self._client.replies.forget(correlation_id)
+            self._client.requests.replies.forget(correlation_id)
             self._waiting.discard(reply)
 
     def close(self) -> None:
@@ -74,13 +75,13 @@ class Requester:
     async def _introduce(self, topic: str, timeout_s: float) -> None:
         """Make the brokers know this client. Raises NoRoute, NoNameServer."""
         client = self._client
-        if client.known_route(topic) is None:
-            await self._publisher.queues(topic, timeout_s)
-        route = client.known_route(topic) or client.known_route(AUTO_CREATE_TOPIC)
+        if client.routes.known(topic) is None:
+            await find_queues(client, topic, self._publisher.config.default_topic_queues, timeout_s)
+        route = client.routes.known(topic) or client.routes.known(AUTO_CREATE_TOPIC)
         clusters = {broker.cluster for broker in route.brokers} if route is not None else set()
         for cluster in clusters - self._clusters:
             try:
-                await client.route(reply_topic(cluster), timeout_s=timeout_s * SHARE)
+                await client.routes.find(reply_topic(cluster), timeout_s=timeout_s * SHARE)
             except (NoRoute, NoNameServer) as exc:  # the brokers of the request's topic may be all that there are
                 log.info("the brokers that replies of cluster %s may come from are not known: %s", cluster, exc)
             self._clusters.add(cluster)
@@ -105,7 +106,7 @@ def _mark(outgoing: Outgoing, correlation_id: str, client_id: str, ttl_ms: int) 
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
-    """Whoever asked hears of one error only, be it the send's, the reply's or another."""
+    """The caller hears of one error only, be it the send's, the reply's or another."""
     if not future.cancelled():
         future.exception()
 

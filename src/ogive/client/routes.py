@@ -11,11 +11,12 @@ from ogive.model import MessageQueue
 from ogive.wire.bodies import PERM_READ, PERM_WRITE, TopicRouteData
 
 MASTER_ID = 0
+MAX_COMPARED: Final = 20_000_000  # characters by characters: 34,000 names of usual length
 MAX_ROUTE_QUEUES: Final = 262_144  # of one topic on all brokers; a wrong answer must not fill the memory
 
 
 class NotWritable(NoRoute):
-    """The topic is there, and its permissions forbid to write: no reason to look for brokers that would create it."""
+    """The topic exists, but its permissions forbid writing: there is no point in looking for brokers that would create it."""
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
@@ -62,8 +63,14 @@ def auto_create_route(template: TopicRouteData, queues: int) -> TopicRouteData:
 
 
 def similar_topics(topic: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Names that *topic* may be a misspelling of, the likeliest first."""
-    ours = {name.lower(): name for name in known if not name.startswith("%")}
+    """Names that *topic* may be a misspelling of, the likeliest first. The advice is worth half a second, however many there are."""
+    ours, left = {}, MAX_COMPARED
+    for name in known:
+        if not name.startswith("%"):
+            ours[name.lower()] = name
+            left -= len(name) ** 2
+        if left < 0:
+            break
     return [ours[name] for name in difflib.get_close_matches(topic.lower(), ours, limit, 0.7)]
 
 

@@ -1,4 +1,4 @@
-"""From an application's values to bodies and back: JSON of dataclasses, of pydantic's models and of msgspec's structs, or any function.
+"""From values to message bodies and back: JSON for dataclasses, pydantic models and msgspec structs, or any function.
 
 Neither library is imported unless a class of it is given. A dataclass is read without help: its annotations may hold what ``_READERS``
 names, other dataclasses, enums, Literal, unions, list, tuple[X, ...], set, frozenset and dict[str, X]. Members that it does not know are
@@ -29,7 +29,7 @@ As = type[T] | Callable[[bytes], T]
 
 
 def to_json(value: Any) -> bytes:
-    """A value as compact JSON: dataclasses, pydantic's models, msgspec's structs, and what ``json.dumps`` takes. Raises TypeError."""
+    """*value* as compact JSON: a dataclass, pydantic model, msgspec struct, or anything that ``json.dumps`` takes. Raises TypeError."""
     if hasattr(value, "model_dump_json"):
         text: str = value.model_dump_json()
         return text.encode()
@@ -52,11 +52,14 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    text = f"a {type(value).__name__} has no form in JSON"
+    if isinstance(value, bytes | bytearray | memoryview):
+        text += ": a body that is bytes already goes as ogive.Message(topic, body), which no serializer changes"
+    raise TypeError(text)
 
 
 def reader(as_: As[T]) -> Callable[[bytes], T]:
-    """The function that reads bodies as *as_*; it raises BodyUnreadable. Raises InvalidOption for what nobody can read bodies as."""
+    """The function that reads bodies as *as_*, and raises BodyUnreadable. Raises InvalidOption for an unsupported *as_*."""
     name, read = getattr(as_, "__qualname__", repr(as_)), _reader(as_)
 
     def read_body(body: bytes) -> T:

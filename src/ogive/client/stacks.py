@@ -1,4 +1,4 @@
-"""Where every thread and task of this process stands, for a tool that asks for it (jstack)."""
+"""The stacks of all threads and tasks of this process, for tools that ask for them (jstack)."""
 
 import asyncio
 import sys

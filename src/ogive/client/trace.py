@@ -8,7 +8,7 @@ Behaviour
 - Only what was stored is recorded as sent; one-way sends, traces themselves and messages that say TRACE_ON=false are not recorded.
 
 Differs from Java
-- A batch leaves a record for each of its messages, so that each is found by its id.
+- A batch has a record for each of its messages, so that each is found by its id.
 - Traces travel on the connections of the client that they are about; Java's have a client of their own.
 """
 
@@ -25,11 +25,12 @@ from typing import Any, Final, Protocol
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.outgoing import Outgoing
-from ogive.client.publish import Publisher
+from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sending.publish import Publisher
 from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, begun, ended, packed, sent
 from ogive.errors import OgiveError
 from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult
+from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_properties
 
 log = logging.getLogger(__name__)
@@ -129,10 +130,10 @@ class Tracer:
 def record_sent(tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult], group: str) -> None:
     """*results*: one for each message of *outgoing*."""
     answer = outgoing.answer
-    if answer is None or outgoing.topic == TRACE_TOPIC:
+    if not isinstance(answer, RemotingCommand) or outgoing.topic == TRACE_TOPIC:
         return
-    region = answer.get(PropertyName.MSG_REGION)
-    if region is None or answer.get(PropertyName.TRACE_ON) == "false":
+    region = answer.ext_fields.get(PropertyName.MSG_REGION)
+    if region is None or answer.ext_fields.get(PropertyName.TRACE_ON) == "false":
         return
     now_ms = int(time.time() * 1000)
     items = outgoing.batch or [(outgoing.flag, outgoing.body, outgoing.text)]
@@ -187,13 +188,13 @@ class ConsumeTrace:
 
     def begun(self, messages: Sequence[MessageExt]) -> tuple[str, float]:
         """The id that joins both records, and when the call began."""
-        now = time.time()
+        since, now = time.monotonic(), time.time()  # first: what the recording takes is the call's time to its worker, too
         with self._lock:
             request_id = self._ids.next(int(now * 1000))
         for message in messages:
             if _is_traced(message):
                 self._tracer.add(begun(message, timestamp_ms=int(now * 1000), group=self._group, request_id=request_id))
-        return request_id, time.monotonic()
+        return request_id, since
 
     def ended(self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd) -> None:
         request_id, since = call

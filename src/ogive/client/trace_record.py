@@ -81,7 +81,7 @@ def _field(value: object) -> str:
 
 
 def packed(records: Iterable[TraceRecord]) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """The records as few messages: keys and body of each. A record is never divided, and goes alone if it is over a limit by itself."""
+    """Pack the records into few messages: keys and body of each. A record is never split, and goes alone if it is over a limit."""
     keys: dict[str, None] = {}
     texts: list[bytes] = []
     size = key_chars = 0

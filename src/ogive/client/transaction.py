@@ -26,8 +26,9 @@ from ogive.client.config import ProducerConfig
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import is_async
-from ogive.client.outgoing import Outgoing
-from ogive.client.publish import Publisher
+from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sending.publish import Publisher
+from ogive.client.user_code import must_pass, running_task
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
 from ogive.transport.connection import Connection
@@ -37,14 +38,16 @@ from ogive.wire.message import parse_offset_message_id
 
 log = logging.getLogger(__name__)
 
+MAX_CHECKED_BYTES: Final = 64 * 1024 * 1024  # of bodies that wait for their check
+
 Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[bool | None]]
-"""Whether the local transaction behind a message came through: True, False, or None while that is not known yet."""
+"""Whether the local transaction behind a message committed: True, False, or None while that is not known."""
 
 _NOBODY_GETS_IT: Final = "It is a half message: nobody gets it unless the check of the producer group commits it."
 
 
 class Transaction:
-    """``async with producer.transaction(topic, body) as transaction``. Made by a producer; for one block."""
+    """``async with producer.transaction(topic, body) as transaction``. For one block."""
 
     def __init__(self, client: ClientInstance, publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:
         self._client, self._publisher, self._outgoing, self._timeout_s = client, publisher, outgoing, timeout_s
@@ -64,15 +67,15 @@ class Transaction:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the broker has answered that it carried out the decision. False: its question to the check will settle it."""
+        """Whether the broker confirmed the decision. If not, it will ask the check."""
         return self._confirmed
 
     def rollback(self) -> None:
-        """Roll back when the block ends, without an exception."""
+        """Roll back at the end of the block, without raising."""
         self._decide(Decision.ROLLBACK)
 
     def leave_open(self) -> None:
-        """Decide nothing when the block ends, however it ends: for a local transaction whose outcome is not known."""
+        """Decide nothing at the end of the block and leave it to the check: for a local transaction whose outcome is unknown."""
         self._decide(Decision.UNKNOWN)
 
     def _decide(self, decision: Decision) -> None:
@@ -119,7 +122,7 @@ class Transaction:
         try:
             header = _end_header(self._publisher.config.group, self._client.namespace.wrap(half.queue.topic), half, decision)
             await api.end_transaction(
-                self._client.pool, self._client.broker_address(half.queue.broker_name), header, timeout_s=self._timeout_s
+                self._client.pool, self._client.routes.broker_address(half.queue.broker_name), header, timeout_s=self._timeout_s
             )
             self._confirmed = True
         except OgiveError as exc:
@@ -157,16 +160,17 @@ class CheckService:
 
     def __init__(self, client: ClientInstance, check: Check, config: ProducerConfig) -> None:
         self._client, self._check, self._config = client, check, config
-        self._waiting = 0
+        self._waiting = self._waiting_bytes = 0
         self._workers: Workers[_Question] | None = None
-        client.add_check(config.group, self.asked)
+        client.requests.add_check(config.group, self.asked)
 
     def asked(self, connection: Connection, header: CheckTransactionStateRequest, message: MessageExt) -> None:
         """Returns at once; the answer goes to the broker later."""
-        if self._waiting >= self._config.max_checks_waiting:
+        if self._waiting >= self._config.max_checks_waiting or self._waiting_bytes > MAX_CHECKED_BYTES:
             log.warning("transaction %s: %d questions wait already, the broker will ask again", message.id, self._waiting)
             return
         self._waiting += 1
+        self._waiting_bytes += len(message.body)
         if self._workers is None:
             self._workers = self._make_workers()
             self._workers.start()
@@ -185,15 +189,13 @@ class CheckService:
             return self._failed(question, exc)
 
     async def _decide_async(self, question: _Question) -> Decision:
+        task = running_task()
         try:
             answer: Any = self._check(self._client.namespace.strip_message(question.message))
             return self._judge(question, await answer)
-        except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except BaseException as exc:  # user code: whatever goes wrong there, the outcome is not known
+            if must_pass(exc, task):
                 raise
-            return self._failed(question, exc)  # of the check's own making
-        except Exception as exc:  # noqa: BLE001  user code: whatever goes wrong there, the outcome is not known
             return self._failed(question, exc)
 
     def _failed(self, question: _Question, error: BaseException) -> Decision:
@@ -215,6 +217,7 @@ class CheckService:
     def _answer(self, decided: Sequence[tuple[_Question, Decision, float]]) -> None:
         for question, decision, _ in decided:
             self._waiting -= 1
+            self._waiting_bytes -= len(question.message.body)
             asked = question.header
             header = EndTransactionRequest(
                 producer_group=self._config.group,
@@ -234,6 +237,6 @@ class CheckService:
 
     async def close(self) -> None:
         """Answer what is being checked, forget what waits."""
-        self._client.remove_check(self._config.group, self.asked)
+        self._client.requests.remove_check(self._config.group, self.asked)
         if self._workers is not None:
             await self._workers.stop(self._config.send_timeout_s)

@@ -1,6 +1,6 @@
-"""For tests: a real broker and name server (temporary folder, free ports, gone afterwards), one that follows a script, and messages.
+"""For tests: a real broker with its name server (``Broker``, ``RocketMQ``), a scripted one (``FakeBroker``), and received messages.
 
-Each name is loaded when it is first used: pytest imports this package in every run, for the fixture.
+Each name is loaded on first use: pytest imports this package in every run, for the fixture.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""``ogive up`` as a context manager, in a process of its own."""
+"""``ogive up`` as a context manager, in a separate process."""
 
 import contextlib
 import queue
@@ -26,11 +26,11 @@ _LINE_CHARS: Final = 2000
 
 
 class Broker:
-    """A durable broker with its name server. *data* None: a temporary folder that goes with it.
+    """A durable broker with its name server: ``with Broker() as broker``. Without *data* in a temporary folder, removed at the end.
 
-    ``kill`` is kill -9, after which ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with the end of
-    what the process wrote to standard error, when it does not become ready, ends by itself, or does not stop cleanly; where the `with`
-    block fails already, that error gets it as a note.
+    After ``kill`` (kill -9) ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with the last lines of the
+    process's standard error, if it does not become ready, ends by itself, or does not stop cleanly; if the ``with`` block raised already,
+    this becomes a note on that exception.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process. Raises IllegalStateError before ``start`` and after ``stop``."""
+        """The id of the process. Raises IllegalStateError before ``start`` and after ``stop``."""
         if self._process is None:
             raise IllegalStateError("this broker does not run: start it, or use it in a `with` block")
         return self._process.pid
 
     def start(self) -> Self:
-        """Start, and return when it serves."""
+        """Start, and return once it takes requests."""
         if self._process is not None:
             raise IllegalStateError("this broker runs already")
         if self._given_data is None and not self.data.name:
@@ -109,7 +109,7 @@ class Broker:
         return ""
 
     def stop(self) -> None:
-        """Stop cleanly (SIGTERM) and remove the folder if it was a temporary one. Nothing happens when it does not run."""
+        """Stop cleanly (SIGTERM), and remove a temporary folder. Does nothing if it is not running."""
         problem = self._end(signal.SIGTERM)
         if self._given_data is None and self.data.name:
             shutil.rmtree(self.data, ignore_errors=True)
@@ -118,7 +118,7 @@ class Broker:
             raise IllegalStateError(problem)
 
     def kill(self) -> None:
-        """End the process as a crash would (SIGKILL); the folder stays for the next ``start``."""
+        """Crash the process (SIGKILL). The folder stays for the next ``start``."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> str | None:
@@ -148,7 +148,7 @@ class Broker:
         try:
             return self.start() if self._process is None else self
         except BaseException:
-            with contextlib.suppress(IllegalStateError):  # the error on its way says more
+            with contextlib.suppress(IllegalStateError):  # the original error says more
                 self.stop()
             _release(self._held)
             raise

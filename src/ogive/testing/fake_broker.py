@@ -1,7 +1,7 @@
-"""A name server and broker in one, on a free loopback port, that behaves well until a test scripts something else.
+"""A fake name server and broker in one, on a free loopback port, that behaves well until a test scripts something else.
 
-It keeps messages, progress and members in memory and speaks the remoting protocol, so a client under test cannot tell. Access control,
-transactions, delays and filtering are not faked: for those there is ``Broker``.
+It keeps messages, progress and members in memory, and speaks the remoting protocol. Access control, transactions, delays and filtering
+are not faked: use ``Broker`` for those.
 """
 
 import asyncio
@@ -75,12 +75,11 @@ def error(code: int, remark: str = "scripted") -> RemotingCommand:
 
 
 class FakeBroker:
-    """``async with FakeBroker({"Orders": 4}) as broker``: topics with their number of queues.
+    """``async with FakeBroker({"Orders": 4}) as broker``: topics with their number of queues. Bound to one event loop.
 
-    Every request is kept in *requests*, and ``times(code)`` says when they came. ``script(code, ...)`` lists the next answers to a code,
-    ``on(code, ...)`` sets the answer to all of them; a None, also from a function, means the usual behaviour; ``hold`` and ``release`` keep
-    requests waiting; *mute* makes a black hole of it. Sent messages can be pulled; a pull that finds nothing waits for the next send or its
-    suspend time. To be used on one event loop.
+    ``script(code, ...)`` sets the next answers to a request code, ``on(code, ...)`` the answer to all others; None, also from a function,
+    means the usual behaviour. ``hold`` and ``release`` keep requests waiting; while *mute* is True nothing is answered. Every request is
+    kept in *requests*. Sent messages can be pulled; a pull that finds nothing waits for the next send, or until its suspend time is over.
     """
 
     def __init__(
@@ -168,11 +167,11 @@ class FakeBroker:
     # --- what tests say and ask --------------------------------------------------------------------------------------
 
     def script(self, code: int, *answers: Script) -> None:
-        """The next answers to *code*, in order."""
+        """Set the next answers to *code*, in order."""
         self._scripts[code].extend(answers)
 
     def on(self, code: int, answer: Script) -> None:
-        """The answer to every request with *code* that no script covers."""
+        """Set the answer to requests with *code* for which no script is left."""
         self._always[code] = answer
 
     def hold(self, code: int) -> None:
@@ -180,7 +179,7 @@ class FakeBroker:
         self._held[code] = []
 
     def release(self, code: int) -> None:
-        """Answer the requests that were held, in their order, and hold no more."""
+        """Answer the held requests in order, and hold no more."""
         for connection, request in self._held.pop(code):
             self._answer(connection, request)
 
@@ -198,14 +197,14 @@ class FakeBroker:
         return self.of(code)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until *condition* holds; looked at after each request."""
+        """Wait until *condition* is true; it is checked after each request."""
         async with asyncio.timeout(WAIT_S):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
     def put(self, topic: str, body: bytes, *, queue_id: int = 0, properties: bytes = b"", sys_flag: int = 0) -> StoredMessage:
-        """Store a message as if somebody had sent it."""
+        """Store a message as if it had been sent."""
         rows = self.stored[topic, queue_id]
         message = StoredMessage(
             topic,
@@ -227,7 +226,7 @@ class FakeBroker:
         return message
 
     def bodies(self, topic: str) -> dict[int, list[bytes]]:
-        """What each queue holds."""
+        """The bodies in each queue of the topic."""
         return {queue_id: [m.body for m in rows] for (name, queue_id), rows in sorted(self.stored.items()) if name == topic and rows}
 
     def notify(self, group: str) -> None:
@@ -236,7 +235,7 @@ class FakeBroker:
             connection.send_nowait(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
 
     async def ask(self, group: str, client_id: str, command: RemotingCommand) -> RemotingCommand:
-        """A request of the broker to one of its clients."""
+        """Send a request to a client, as a broker does, and return its answer."""
         return await self.members[group][client_id].call(command, WAIT_S)
 
     # --- requests ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def message(
     queue_offset: int = 0,
     reconsume_times: int = 0,
 ) -> MessageExt:
-    """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``. Sent and stored now, by nobody."""
+    """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``. Its times are now."""
     now_ms = time.time_ns() // 1_000_000
     joined = keys if isinstance(keys, str) else " ".join(keys)
     known = {

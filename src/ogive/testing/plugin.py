@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def rocketmq() -> "Iterator[RocketMQ]":
     """A real broker with its name server for the whole session: ``.name_server``, ``.send``, ``.messages``, ``.wait_consumed``.
 
-    Retries take a second each. Tests keep out of each other's way by topics and groups of their own.
+    Retries take a second each. Tests stay independent by using topics and groups of their own.
     """
     from ogive.testing.rocketmq import RocketMQ
 

@@ -1,4 +1,4 @@
-"""The line with which ``ogive up`` says that it serves."""
+"""The line that ``ogive up`` prints when it is ready."""
 
 import re
 from typing import Final, NamedTuple

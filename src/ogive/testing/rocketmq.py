@@ -1,12 +1,14 @@
-"""What a test wants of RocketMQ: a broker, something in it, and to know what came of it."""
+"""A broker with what a test does to it: send, look at what a topic holds, wait until a group has consumed."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from ogive.client.sync import Producer, PullConsumer
-from ogive.client.sync_admin import Admin
+from ogive.client.sync.admin import Admin
+from ogive.client.sync.consumers import PullConsumer
+from ogive.client.sync.producer import Producer
 from ogive.errors import BrokerInternalError, GroupNotExist, NoRoute, TopicNotExist
 from ogive.model import SCHEDULE_TOPIC, MessageExt, PropertyName, SendResult, retry_topic
 from ogive.testing.broker import Broker
@@ -16,7 +18,7 @@ DELAY_LEVELS: Final = " ".join(["1s"] * 18)
 
 
 class RocketMQ:
-    """``with RocketMQ() as rocketmq``, or the fixture of that name. *broker* is what it runs; its delay levels are a second each."""
+    """``with RocketMQ() as rocketmq``, or the pytest fixture of that name. All delay levels of *broker* are one second."""
 
     def __init__(self) -> None:
         self.broker = Broker(flush="async", options=("--delay-levels", DELAY_LEVELS))
@@ -37,11 +39,12 @@ class RocketMQ:
 
     @property
     def name_server(self) -> str:
-        """``host:port``, for the code under test."""
+        """Its address ``host:port``, for the code under test."""
         return self.broker.name_server
 
     @property
     def admin(self) -> Admin:
+        """A client for administration."""
         if self._admin is None:
             self._admin = Admin(self.name_server)
             self._admin.start()
@@ -57,14 +60,14 @@ class RocketMQ:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
     ) -> SendResult:
-        """Send a message; the topic comes into being with it."""
+        """Send a message; a new topic is created by it."""
         if self._producer is None:
             self._producer = Producer(self.name_server, group="rocketmq-fixture")
             self._producer.start()
         return self._producer.send(topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key)
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Every message of the topic, by the time it was stored; none where there is no such topic. ``%DLQ%billing`` is a topic, too."""
+        """Every message of the topic, in order of time; empty if there is no such topic. ``%DLQ%billing`` is a topic, too."""
         found: list[MessageExt] = []
         with PullConsumer(name_server=self.name_server) as reader:
             try:
@@ -80,9 +83,9 @@ class RocketMQ:
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset))
 
     def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 10.0) -> None:
-        """Return when *group* has finished every message of *topic*, or of all its topics, retries included.
+        """Wait until *group* has finished every message of *topic*, or of all its topics, including retries.
 
-        Raises AssertionError that says how far it is behind, or that it never consumed.
+        Raises AssertionError, which says how far the group is behind, or that it never consumed.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -99,6 +102,7 @@ class RocketMQ:
             waiting = self._waiting(group)  # before and behind: a retry must not slip from one to the other between two looks
             rows = self.admin.lag(group, members=False)
             waiting = waiting or self._waiting(group)
+            topics = {topic, retry_topic(group)} if topic is not None else {*self.admin.group(group).subscriptions, retry_topic(group)}
         except (NoRoute, TopicNotExist, GroupNotExist, BrokerInternalError) as exc:
             return f"nothing is known of it: {exc}"
         if topic is not None:
@@ -107,6 +111,9 @@ class RocketMQ:
         if all(row.queue.topic == retry_topic(group) for row in rows):
             return f"it has consumed nothing of {topic or 'any topic'} yet"
         left = [f"{row.lag} of {row.queue}" for row in rows if row.lag]
+        # A topic has rows from the group's first progress in it on. Before that all that it holds is to be consumed, such as a first retry.
+        for name in sorted(topics - {row.queue.topic for row in rows}):
+            left += [f"{count} of {queue}" for queue, count in sorted(Counter(message.queue for message in self.messages(name)).items())]
         if waiting:
             left.append(f"{waiting} retries that wait for their delay")
         return ", ".join(left)

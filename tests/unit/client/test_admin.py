@@ -21,7 +21,7 @@ async def test_a_topic_is_created_on_every_master_and_there_when_the_call_return
 ) -> None:
     await admin.create_topic("New", queues=3)
     assert [broker.topics["New"] for broker in brokers] == [3, 3]
-    assert len(await admin.client.publish_queues("New")) == 6
+    assert len(await admin.client.routes.publish_queues("New")) == 6
 
 
 async def test_a_topic_that_the_name_server_never_shows_is_reported(brokers: tuple[FakeBroker, FakeBroker]) -> None:

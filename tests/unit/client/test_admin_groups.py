@@ -7,6 +7,7 @@ import pytest
 
 from ogive.aio import Admin
 from ogive.client import api
+from ogive.client.admin import SettingChange
 from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption, NoRoute, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
@@ -67,6 +68,13 @@ async def test_an_update_changes_what_is_named_and_nothing_else(
         ("5", "5", "true", "6"),
     ]
     assert "attributes" not in asked[0]  # fixed ones would be refused
+    assert await admin.update_topic("Orders", read_queues=5, message_type="FIFO", dry_run=True) == [
+        SettingChange("broker-a", "read_queues", 3, 5),
+        SettingChange("broker-a", "message_type", None, "FIFO"),
+        SettingChange("broker-b", "message_type", None, "FIFO"),
+    ]
+    assert await admin.update_topic("Orders", perm="rw") == []
+    assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [1, 1]
     with pytest.raises(InvalidOption, match="name a setting"):
         await admin.update_topic("Orders")
 
@@ -133,7 +141,10 @@ async def test_an_update_of_a_group_keeps_what_only_its_broker_knows(admin: Admi
     show_groups(brokers[0], config)
     show_groups(brokers[1])
     brokers[0].on(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ok())
-    await admin.update_group("billing", max_retries=3, enabled=False)
+    changes = [SettingChange("broker-a", "max_retries", 16, 3), SettingChange("broker-a", "enabled", True, False)]
+    assert await admin.update_group("billing", max_retries=3, enabled=False, dry_run=True) == changes
+    assert await admin.update_group("billing", max_retries=3, enabled=False) == changes
+    assert await admin.update_group("billing", max_retries=16) == []
     (request,) = brokers[0].of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     assert json.loads(request.body) == config | {"retryMaxTimes": 3, "consumeEnable": False, "attributes": {}}
     assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == []

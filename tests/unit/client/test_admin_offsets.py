@@ -1,5 +1,6 @@
 """Putting groups elsewhere, and finding messages: what is asked of whom, and what is refused."""
 
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from ogive.errors import BrokerInternalError, GroupNotExist, InvalidOption, NoRo
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire import headers as h
-from ogive.wire.codes import RequestCode
+from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.message import decode_properties, encode_host, encode_properties, encode_stored, offset_message_id
 from tests.unit.client.test_admin_groups import OTHER, QUEUE, connect
 
@@ -146,6 +147,17 @@ async def test_what_the_index_has_under_another_key_with_the_same_hash_is_left_o
         await admin.messages("Orders", key="4711")
     with pytest.raises(InvalidOption, match="a limit of 0 messages"):
         await admin.messages("Orders", limit=0)
+
+
+async def test_messages_found_by_key_are_inflated_up_to_a_bound(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    properties = encode_properties({"KEYS": "4711"})
+    packed = zlib.compress(bytes(1024 * 1024))
+    stored = [brokers[0].put("Orders", packed, properties=properties, sys_flag=SysFlag.COMPRESSED) for _ in range(36)]
+    brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=b"".join(map(encode_stored, stored))))
+    brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
+    found = await admin.messages("Orders", key="4711")
+    assert [message.is_compressed for message in found] == [False] * 33 + [True] * 3
+    assert {message.body for message in found[33:]} == {packed}
 
 
 async def test_messages_of_a_time_are_read_until_it_is_over(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:

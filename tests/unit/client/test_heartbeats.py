@@ -55,7 +55,7 @@ async def member() -> Member:
 async def client(broker: FakeBroker, member: Member) -> AsyncIterator[ClientInstance]:
     """Its member has been announced in full."""
     async with ClientInstance(ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)) as made:
-        await made.route("Orders")
+        await made.routes.find("Orders")
         made.register_consumer(member)
         await made.heartbeat_now()
         yield made
@@ -93,7 +93,7 @@ async def test_a_broker_that_does_not_say_that_it_knows_gets_everything(
 ) -> None:
     broker.on(HEART_BEAT, answer)
     async with ClientInstance(ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)) as client:
-        await client.route("Orders")
+        await client.routes.find("Orders")
         client.register_consumer(member)
         await broker.received(HEART_BEAT, 5)
         assert all(map(is_full, beats(broker)))
@@ -140,13 +140,13 @@ async def test_a_new_connection_gets_everything(broker: FakeBroker, client: Clie
 
 async def test_so_does_one_that_another_request_has_made(broker: FakeBroker, member: Member) -> None:
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
-        await client.route("Orders")
+        await client.routes.find("Orders")
         client.register_consumer(member)
         await client.heartbeat_now()
         connection = client.pool.existing(broker.address)
         assert connection is not None
         connection.close()
-        await client.refresh_route("Orders")
+        await client.routes.refresh("Orders")
         await broker.received(HEART_BEAT, 2)
         assert all(map(is_full, beats(broker)))
 

@@ -134,7 +134,7 @@ async def test_a_hook_that_raises_or_returns_nonsense_breaks_nothing(broker: Fak
             raise ValueError("before")
 
         def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
-            raise ValueError("after")
+            raise SystemExit("after")
 
     class Odd(Notes):
         def before_send(self, message: Message) -> Message | None:

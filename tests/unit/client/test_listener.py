@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from ogive.client.listener import UNLIMITED_RETRIES, Later, Suspend, listener
+from ogive.client.listener import UNLIMITED_RETRIES, Later, Reply, Suspend, listener
 from ogive.errors import InvalidOption
 
 
 def test_a_listener_is_still_the_function() -> None:
     @listener("Orders", group="billing", tags="paid || refunded")
-    def bill(message: str, times: int = 1) -> str:
-        return message * times
+    def bill(message: str, times: int = 1) -> Reply:
+        return Reply(message.encode() * times)
 
-    assert bill("a", times=3) == "aaa"
+    assert bill("a", times=3) == Reply(b"aaa")
     assert bill.config.topic == "Orders"
     assert bill.config.subscription(7).tags == ("paid", "refunded")
     assert not bill.is_async

@@ -227,11 +227,11 @@ async def test_name_servers_are_found_by_http_and_looked_up_again(address_server
         assert config.name_servers == ()
         async with ClientInstance(config) as client:
             assert address_server.asked == []  # nothing happens before the first use
-            assert len(await client.publish_queues("Orders")) == 1
+            assert len(await client.routes.publish_queues("Orders")) == 1
             assert address_server.asked[0] == "/rocketmq/nsaddr"
             address_server.text = second.address
             await until(lambda: client.name_servers.addresses == [second.address])
-            assert len((await client.refresh_route("Orders")).queues) == 1
+            assert len((await client.routes.refresh("Orders")).queues) == 1
             assert second.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
             address_server.status = 500  # what is known stays
             asked = len(address_server.asked)

@@ -10,8 +10,8 @@ import pytest
 
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.outgoing import FAILED_S, Lane
 from ogive.client.producer import Producer
+from ogive.client.sending.outgoing import FAILED_S, Lane
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
@@ -132,6 +132,13 @@ async def test_long_bodies_are_compressed_where_that_makes_them_shorter() -> Non
     assert decompress(odd.body, header_of(odd).sys_flag) == noise[::-1] if header_of(odd).sys_flag else odd.body == noise[::-1]
 
 
+@pytest.mark.parametrize(("flag", "expected"), [("9", TypeError), (2**31, InvalidOption), (-(2**31) - 1, InvalidOption)])
+def test_a_flag_that_no_batch_can_carry_is_refused_at_once(flag: object, expected: type[Exception]) -> None:
+    """On its way it would cost the messages beside it their outcome."""
+    with pytest.raises(expected, match="flag"):
+        Message("Orders", b"", flag=flag)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("kind", "flag"), [("zlib", SysFlag.ZLIB), ("lz4", SysFlag.LZ4), ("zstd", SysFlag.ZSTD)])
 async def test_bodies_are_compressed_in_the_way_that_is_wished(kind: CompressionType, flag: int) -> None:
     async with producing("Orders", config=ProducerConfig(compression=kind)) as (producer, [broker]):
@@ -211,7 +218,7 @@ async def test_new_queues_are_used_once_the_route_shows_them() -> None:
     async with producing("Orders") as (producer, [broker]):
         await producer.send("Orders", b"")
         broker.topics["Orders"] = 3
-        await producer.client.refresh_route("Orders")
+        await producer.client.routes.refresh("Orders")
         assert {(await producer.send("Orders", b"")).queue.queue_id for _ in range(3)} == {0, 1, 2}
 
 
@@ -245,7 +252,7 @@ async def test_a_broker_that_moved_is_found_by_its_new_route() -> None:
         async with FakeBroker({"Orders": 1}) as second:
             first.peers.append(second)
             del first.topics["Orders"]
-            await producer.client.refresh_route("Orders")
+            await producer.client.routes.refresh("Orders")
             await producer.send("Orders", b"2")
             assert second.bodies("Orders") == {0: [b"2"]}
 
@@ -339,10 +346,10 @@ async def test_a_queue_that_leaves_the_route_and_comes_back_keeps_the_order_of_i
         second = await producer.submit("Orders", b"2", queue=queue)
         for count in (1, 2):
             broker.topics["Orders"] = count
-            await producer.client.refresh_route("Orders")
+            await producer.client.routes.refresh("Orders")
         third = await producer.submit("Orders", b"3", queue=queue)
         await broker.received(SEND, 2)
-        await producer.client.refresh_route("Orders")  # nothing that was sent before it is missing now
+        await producer.client.routes.refresh("Orders")  # nothing that was sent before it is missing now
         assert [request.body for request in broker.of(SEND)] == [b"0", b"1"]
         broker.release(SEND)
         await asyncio.gather(first, second, third)
@@ -352,12 +359,12 @@ async def test_a_queue_that_leaves_the_route_and_comes_back_keeps_the_order_of_i
 async def test_messages_of_a_queue_that_left_the_route_end_in_time_and_nothing_goes_on_trying() -> None:
     async with producing("Orders") as (producer, [broker]), FakeBroker({"Orders": 1}, name="broker-b") as leaving:
         broker.peers.append(leaving)
-        await producer.client.refresh_route("Orders")
+        await producer.client.routes.refresh("Orders")
         await leaving.stop()
         future = await producer.submit("Orders", b"1", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3)
         broker.peers.clear()
         await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-a", 0))
-        await producer.client.refresh_route("Orders")
+        await producer.client.routes.refresh("Orders")
         with pytest.raises(SendFailed):
             await future
         async with asyncio.timeout(WAIT_S):
@@ -470,7 +477,8 @@ async def test_a_lost_connection_without_retries_says_that_nobody_knows() -> Non
 
 async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
     async with producing("Orders", brokers=2) as (producer, brokers):
-        await producer.client.route("Orders")
+        for _ in brokers:
+            await producer.send("Orders", b"")  # connecting is no part of what follows
         for broker in brokers:
             broker.on(SEND, SILENT)
         loop = asyncio.get_running_loop()
@@ -478,7 +486,7 @@ async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
         with pytest.raises(SendTimeout, match=r"no answer from broker-. \(127.* within 0\.\d s after 1 try on 1 broker"):
             await producer.send("Orders", b"1", timeout_s=0.2)
         assert loop.time() - started < WAIT_S
-        assert sum(len(broker.of(SEND)) for broker in brokers) == 1
+        assert sum(len(broker.of(SEND)) for broker in brokers) == 1 + len(brokers)
 
 
 @pytest.mark.parametrize("key", [None, "a"])
@@ -496,7 +504,7 @@ async def test_a_name_server_that_refuses_or_talks_nonsense_stops_neither_the_me
 async def test_a_name_server_that_refuses_while_a_broker_is_away_does_not_stop_the_client() -> None:
     async with producing("Orders") as (producer, [broker]), FakeBroker({"Orders": 1}, name="broker-b") as away:
         broker.peers.append(away)
-        await producer.client.refresh_route("Orders")
+        await producer.client.routes.refresh("Orders")
         await away.stop()
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, error(ResponseCode.SYSTEM_ERROR))
         with pytest.raises(SendFailed, match="no connection"):
@@ -593,6 +601,19 @@ async def test_an_address_that_swallows_connections_holds_up_only_what_must_go_t
         assert {result.queue.broker_name for result in await asyncio.gather(*free)} == {"broker-a"}
         with pytest.raises(SendFailed, match=rf"was not sent within \d\.\d s: no connection to {brokers[1].address} yet"):
             await bound
+
+
+async def test_a_message_whose_time_is_up_before_there_is_a_connection_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        pool = producer.client.pool
+        await producer.client.routes.find("Orders")
+
+        async def swallow(address: str) -> Connection:
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+        monkeypatch.setattr(pool, "get", swallow)
+        with pytest.raises(SendFailed, match=rf"was not sent within \d\.\d s: no connection to {broker.address} yet"):
+            await producer.send("Orders", b"", timeout_s=0.05)
 
 
 async def test_an_answer_without_a_position_is_a_protocol_error() -> None:
@@ -767,6 +788,7 @@ async def test_a_producer_says_what_is_wrong_with_its_use() -> None:
 
 async def test_a_shared_client_outlives_its_producers() -> None:
     async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        listening = list(client.routes.on_change)
         for _ in range(2):
             async with Producer(client=client, group="sellers") as one, Producer(client=client, group="buyers") as other:
                 await one.send("Orders", b"")
@@ -774,7 +796,7 @@ async def test_a_shared_client_outlives_its_producers() -> None:
         assert client.running
         left = [request.ext_fields["producerGroup"] for request in broker.of(RequestCode.UNREGISTER_CLIENT)]
         assert left == ["buyers", "sellers"] * 2
-        assert client.on_route_change == []
+        assert client.routes.on_change == listening
 
 
 async def test_a_closed_producer_leaves_nothing_behind_on_a_shared_client() -> None:
@@ -782,7 +804,7 @@ async def test_a_closed_producer_leaves_nothing_behind_on_a_shared_client() -> N
     async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
         async with FakeBroker({"Orders": 1}, name="broker-b") as away:
             broker.peers.append(away)
-            await client.route("Orders")
+            await client.routes.find("Orders")
         async with Producer(client=client) as producer:
             with pytest.raises(SendFailed):
                 await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.2)
@@ -796,7 +818,7 @@ async def test_a_message_that_reaches_the_engine_of_a_closed_producer_is_refused
     async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
         async with Producer(client=client) as producer:
             await producer.send("Orders", b"")
-            publisher, late = producer.publisher, producer.prepare("Orders", b"late", None, (), None, None, None, 0)
+            publisher, late = producer.publisher, producer.intake.message("Orders", b"late", None, (), None, None, None, 0)
         with pytest.raises(IllegalStateError, match="closed"):
             await publisher.accept(late, 1.0)
         assert (publisher.in_flight, broker.bodies("Orders")) == (0, {0: [b""]})
@@ -867,6 +889,8 @@ async def test_many_clients_come_and_go_without_leaving_tasks_behind() -> None:
         {"max_in_flight_bytes": 0},
         {"compress_level": 10},
         {"max_batch_bytes": 5},
+        {"busy_poll_s": -1e-6},
+        {"busy_poll_s": 1.0},
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, int]) -> None:

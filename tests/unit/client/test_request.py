@@ -98,7 +98,7 @@ async def test_a_request_is_a_message_with_three_properties_and_gets_its_reply(b
         assert (reply.topic, reply.body, reply.id, reply.properties["currency"]) == (REPLY_TOPIC, b"2.20", "AB12", "EUR")
         assert reply.properties["CORRELATION_ID"] == properties["CORRELATION_ID"]
         assert int(reply.properties["ARRIVE_TIME"]) > 1_700_000_000_000
-        assert len(producer.client.replies) == 0
+        assert len(producer.client.requests.replies) == 0
 
 
 async def test_a_message_object_may_be_a_request(broker: ReplyingBroker) -> None:
@@ -193,7 +193,7 @@ async def test_no_reply_in_time_is_an_error_that_names_the_request(broker: Reply
             f"no reply to request {properties['CORRELATION_ID']} to Prices within 1.0 s: it is stored (id {key}), "
             "and it may or may not be carried out"
         )
-        assert len(producer.client.replies) == 0
+        assert len(producer.client.requests.replies) == 0
 
 
 async def test_a_late_reply_is_dropped_and_the_broker_is_satisfied(broker: ReplyingBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -224,7 +224,7 @@ async def test_a_request_that_is_not_stored_fails_at_once(broker: ReplyingBroker
             await producer.request("Prices", b"espresso")
         with pytest.raises(NoRoute):
             await producer.request("Pirces", b"espresso")
-        assert len(producer.client.replies) == 0
+        assert len(producer.client.requests.replies) == 0
 
 
 async def test_closing_the_producer_ends_its_requests_and_no_others(broker: ReplyingBroker) -> None:
@@ -250,7 +250,7 @@ async def test_a_cancelled_request_leaves_nothing_behind(broker: ReplyingBroker)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        assert (len(producer.client.replies), (await broker.push(properties)).code) == (0, ResponseCode.SUCCESS)
+        assert (len(producer.client.requests.replies), (await broker.push(properties)).code) == (0, ResponseCode.SUCCESS)
 
 
 async def test_waiting_requests_are_bounded(broker: ReplyingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ async def test_a_request_that_waits_for_room_ends_with_one_error_when_the_produc
     async with asking(broker, max_in_flight=1) as producer:
         sending = await producer.submit("Prices", b"first")
         request = asyncio.create_task(producer.request("Prices", b"second", timeout_s=1.0))
-        while not len(producer.client.replies):
+        while not len(producer.client.requests.replies):
             await asyncio.sleep(0)
         closing = asyncio.create_task(producer.close())
         with pytest.raises(SendFailed, match="were in flight for"):

@@ -1,5 +1,6 @@
 """What a route means to producers and consumers."""
 
+import itertools
 from itertools import pairwise
 
 import pytest
@@ -79,6 +80,11 @@ def test_a_topic_to_be_created_gets_no_more_queues_than_it_will_have() -> None:
 )
 def test_similar_topics_are_likely_misspellings(topic: str, expected: list[str]) -> None:
     assert similar_topics(topic, ["Orders", "OrdersEU", "Prices", "%RETRY%Ordres"]) == expected
+
+
+def test_advice_about_a_misspelling_looks_at_a_bounded_number_of_names() -> None:
+    """A name server that has too many of them, or makes them up, holds up nobody's loop."""
+    assert similar_topics("Ordres", itertools.chain(["Orders"], itertools.repeat("x" * 1000))) == ["Orders"]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 100), st.integers(1, 10))

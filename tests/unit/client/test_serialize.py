@@ -83,6 +83,8 @@ def test_bodies_are_plain_json() -> None:
     assert to_json({"a": [1, None]}) == b'{"a":[1,null]}'
     with pytest.raises(TypeError, match="a object has no form in JSON"):
         to_json(object())
+    with pytest.raises(TypeError, match=r"a bytes has no form in JSON: a body that is bytes already goes as ogive\.Message"):
+        to_json(b"ready")
 
 
 def test_what_a_newer_sender_adds_is_ignored_and_what_has_a_default_may_be_missing() -> None:

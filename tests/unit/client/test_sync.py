@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.client import portal as portals
-from ogive.client import sync, sync_admin
 from ogive.client.config import ProducerConfig
+from ogive.client.sending import publish
+from ogive.client.sending.outgoing import Outgoing
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
@@ -33,12 +35,12 @@ from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PAIRS = [
-    (sync.Producer, aio.Producer),
-    (sync_admin.Admin, aio.Admin),
-    (sync.PushConsumer, aio.PushConsumer),
-    (sync.PullConsumer, aio.PullConsumer),
+    (ogive.Producer, aio.Producer),
+    (ogive.Admin, aio.Admin),
+    (ogive.PushConsumer, aio.PushConsumer),
+    (ogive.PullConsumer, aio.PullConsumer),
 ]
-ONLY_ASYNC = {"client", "publisher", "prepare", "budget_s", "close_for", "unsubscribe_for"}  # reaches into the loop
+ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for"}  # reaches into the loop
 ONLY_BLOCKING = {"close_at_exit"}
 OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: each of its own world
 
@@ -60,7 +62,7 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
-def test_signatures_are_those_of_the_asyncio_class(blocking: type, awaited: type) -> None:
+def test_signatures_and_docstrings_are_those_of_the_asyncio_class(blocking: type, awaited: type) -> None:
     def public(cls: type) -> dict[str, Callable[..., object]]:
         return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_") and name not in ONLY_ASYNC | ONLY_BLOCKING}
 
@@ -72,6 +74,10 @@ def test_signatures_are_those_of_the_asyncio_class(blocking: type, awaited: type
             one, other = inspect.signature(ours[name]), inspect.signature(method)
             assert list(one.parameters.values()) == list(other.parameters.values()), name
             assert one.return_annotation == other.return_annotation or name in OTHER_RESULT, name
+        own, said = inspect.getdoc(ours[name]), inspect.getdoc(method)
+        assert own is not None
+        assert said is not None
+        assert own.startswith(said), name
 
 
 def test_every_public_name_can_be_had() -> None:
@@ -91,7 +97,7 @@ def test_importing_ogive_starts_and_loads_nothing() -> None:
         print(sorted(name for name in set(sys.modules) - before if name.startswith(("ogive", "asyncio", "socket", "logging"))))
         """
     )
-    assert (result.stdout.strip(), result.stderr) == ("['ogive']", "")
+    assert (result.stdout.strip(), result.stderr) == ("['ogive', 'ogive.version']", "")
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
@@ -201,7 +207,7 @@ def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: py
             gc.collect()
     assert [record.message for record in caplog.records if "nobody looked" in record.message] == [
         f'a submitted message failed and nobody looked at its future: topic "Ordres" has no route on {broker.address}. '
-        "Similar topics: Orders. Create it with `ogive topic create Ordres`, or switch auto-create on at the broker."
+        "Similar topics: Orders. Create it with `ogive topic create Ordres`; where auto-create is on, the first message does."
     ]
 
 
@@ -487,6 +493,111 @@ def test_code_on_the_loop_that_exits_does_not_take_the_loop_with_it(broker: Fake
     assert "SystemExit" in result.stderr
 
 
+@pytest.mark.parametrize("exception", [RuntimeError("a bug"), SystemExit(3)], ids=["bug", "exit"])
+def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, exception: BaseException
+) -> None:
+    """Many messages share one wake-up of the loop: what one of them breaks must not leave the others waiting."""
+    place = publish.Publisher.place
+
+    def fail_at_times(publisher: publish.Publisher, outgoing: Outgoing) -> None:
+        if outgoing.body == b"breaks":
+            raise exception
+        place(publisher, outgoing)
+
+    monkeypatch.setattr(publish.Publisher, "place", fail_at_times)
+    with ogive.Producer(broker.address, config=ProducerConfig(max_in_flight=4)) as producer:
+        for _ in range(3):  # beyond the bound on what is in flight, were the room not given back
+            going_wrong = [producer.submit("Orders", b"breaks") for _ in range(2)]
+            producer.submit("Orders", b"goes").result(WAIT_S)
+            assert [future.exception(WAIT_S) for future in going_wrong] == [exception] * 2
+        assert producer.in_flight == 0
+        producer.flush()
+    assert broker.bodies("Orders")[0] == [b"goes"] * 3
+
+
+def test_a_callback_that_exits_takes_nothing_from_the_messages_that_went_with_its_own(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The outcomes of a batch are told one after another: the first must not be the last, nor the way to the broker stay taken."""
+    with ogive.Producer(broker.address, config=ProducerConfig(max_requests=1)) as producer:
+        producer.send("Orders", b"")
+        broker.hold(SEND)
+        futures = [producer.submit("Orders", b"") for _ in range(20)]
+        for future in futures:
+            future.add_done_callback(lambda _: sys.exit(3))
+        broker.release(SEND)
+        assert len({future.result(WAIT_S) for future in futures}) == 20
+        producer.send("Orders", b"")
+        with pytest.raises(SystemExit):  # what is done already is told in the thread that asks
+            futures[0].add_done_callback(lambda _: sys.exit(3))
+    assert sum("the callback" in record.message for record in caplog.records) == 20
+
+
+def test_a_signal_handler_may_send_whatever_it_interrupts(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the moment in which the thread it runs in is about to wake the loop."""
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"before")
+        loop, sent = portals.portal().loop, list[object]()
+        wake = loop.call_soon_threadsafe
+
+        def interrupted(*arguments: Any) -> object:
+            if not sent:
+                sent.append(None)
+                signal.raise_signal(signal.SIGUSR1)
+            return wake(*arguments)
+
+        before = signal.signal(signal.SIGUSR1, lambda *_: sent.append(producer.submit("Orders", b"handler").result(WAIT_S)))
+        try:
+            monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+            producer.submit("Orders", b"interrupted").result(WAIT_S)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert len(sent) == 2
+
+
+def test_at_the_end_of_a_program_consumers_close_before_what_their_listeners_use(broker: FakeBroker) -> None:
+    """A listener that runs at that moment can still send."""
+    broker.topics["Bills"] = 1
+    fill(broker, 1)
+    result = run_python(
+        """
+        import sys, threading, time, ogive
+        running = threading.Event()
+        @ogive.listener("Orders", group="billing", start="earliest")
+        def bill(message):
+            running.set()
+            time.sleep(0.3)
+            for producer in producers:
+                producer.send("Bills", b"")
+        producers = [ogive.Producer(sys.argv[1]) for _ in range(20)]
+        consumer = ogive.PushConsumer(bill, name_server=sys.argv[1])
+        for one in (*producers[:10], consumer, *producers[10:]):
+            one.start()
+        running.wait()
+        """,
+        broker.address,
+    )
+    assert (result.stdout, result.stderr) == ("", "")
+    assert sum(map(len, broker.bodies("Bills").values())) == 20
+
+
+def test_what_is_posted_runs_whatever_became_of_that_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    ran = threading.Event()
+    loop = portals.portal()
+
+    def exits() -> None:
+        raise SystemExit
+
+    async def post_both() -> None:  # on the loop, so that one round takes them
+        loop.post(exits)
+        loop.post(ran.set)
+
+    loop.call(post_both())
+    assert ran.wait(WAIT_S)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
 def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a notebook, where the next cell goes on with the same producer."""
     with ogive.Producer(broker.address) as producer:
@@ -501,6 +612,50 @@ def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: Fa
             with pytest.raises(KeyboardInterrupt):
                 producer.submit("Orders", b"interrupted")
         producer.submit("Orders", b"after").result(WAIT_S)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> None:
+    """At each instruction in turn that the waiting thread carries out, in ogive's code and below it."""
+    loop = portals.Portal()
+
+    async def work() -> None:
+        await asyncio.sleep(0.001)
+
+    def interrupted_at(moment: int) -> bool:
+        left = moment
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename.endswith("_weakrefset.py"):  # called by the interpreter, which tells its errors and goes on
+                return None
+            frame.f_trace_opcodes = True
+            left -= event == "opcode"
+            if left == 0:
+                left = -1
+                raise KeyboardInterrupt
+            return trace
+
+        working = work()
+        sys.settrace(trace)
+        try:
+            loop.call(working)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    try:
+        moment = 1
+        while interrupted_at(moment):
+            alive = threading.Event()
+            loop.loop.call_soon_threadsafe(alive.set)
+            assert alive.wait(WAIT_S), f"after an interrupt at instruction {moment}"
+            moment += 1
+        assert moment > 50
+    finally:
+        loop.stop()
 
 
 def test_control_c_ends_a_blocking_call(broker: FakeBroker) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.client import sync, transaction
+from ogive.client import transaction
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, ResponseCode, SendFailed, SendTimeout
@@ -314,6 +314,28 @@ async def test_plain_checks_run_in_threads_and_no_more_than_allowed_at_a_time(br
     assert threading.get_ident() not in threads
 
 
+async def test_questions_that_wait_are_bounded_in_bytes(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker asks again about the others."""
+    monkeypatch.setattr(transaction, "MAX_CHECKED_BYTES", 1)
+    go, asked = threading.Event(), []
+
+    def check(message: MessageExt) -> bool:
+        asked.append(message.body)
+        return go.wait(WAIT_S)
+
+    config = ProducerConfig(check_threads=1)
+    async with aio.Producer(broker.address, group="shop", check=check, config=config) as producer:
+        await met(broker, "shop")
+        for i in range(3):
+            ask(broker, body=b"h%d" % i, place=i)
+        await producer.send("Orders", b"all of them have come")
+        go.set()
+        await broker.received(END, 1)
+        ask(broker, body=b"h3", place=3)
+        await broker.received(END, 2)
+    assert asked == [b"h0", b"h3"]
+
+
 async def test_several_groups_of_one_client_are_asked_about_their_own(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     asked: list[tuple[str, str]] = []
 
@@ -362,6 +384,24 @@ async def test_a_closed_producer_answers_what_it_was_asked_before(broker: FakeBr
     assert decisions(broker) == [Decision.COMMIT]
 
 
+async def test_checks_that_exit_leave_a_check_for_the_next_question(broker: FakeBroker) -> None:
+    """``sys.exit()`` in an async check ends neither the program nor what answers the questions."""
+    answers = [SystemExit(3), GeneratorExit(), asyncio.CancelledError()]
+
+    async def check(message: MessageExt) -> bool:
+        if answers:
+            raise answers.pop(0)
+        return True
+
+    config = ProducerConfig(check_threads=1)
+    async with aio.Producer(broker.address, group="shop", check=check, config=config):
+        await met(broker, "shop")
+        for asked in range(4):
+            ask(broker)
+            await broker.received(END, asked + 1)
+    assert decisions(broker) == [Decision.UNKNOWN] * 3 + [Decision.COMMIT]
+
+
 # --- blocking --------------------------------------------------------------------------------------------------------
 
 
@@ -369,8 +409,7 @@ def test_the_blocking_transaction_has_the_same_words() -> None:
     def public(cls: type) -> set[str]:
         return {name for name in dir(cls) if not name.startswith("_")}
 
-    assert public(sync.Transaction) == public(transaction.Transaction)
-    assert ogive.Transaction is sync.Transaction
+    assert public(ogive.Transaction) == public(transaction.Transaction)
     assert aio.Transaction is transaction.Transaction
 
 

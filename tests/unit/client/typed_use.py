@@ -34,5 +34,25 @@ def bill(order: Order, message: ogive.MessageExt) -> None:
     assert_type(order.id, str)
 
 
+@ogive.listener("Orders", group="dispatch")
+async def dispatch(message: ogive.MessageExt) -> ogive.ConsumeResult:
+    return ogive.LATER if message.body else None
+
+
+@ogive.listener("Orders", group="archive", orderly=True)
+def archive(message: ogive.MessageExt) -> ogive.Reply:
+    return ogive.Reply(message.body)
+
+
+@ogive.listener("Orders", group="wrong")  # type: ignore[type-var]  # the point: it would count as failed
+def confirmed(message: ogive.MessageExt) -> bool:
+    return bool(message.body)
+
+
+def hands_on(listeners: list[ogive.Listener]) -> ogive.PushConsumer:
+    return ogive.PushConsumer(*listeners, bill)
+
+
 def calls() -> None:
+    hands_on([bill])
     bill(Order("1"), "no message")  # type: ignore[arg-type]  # the point

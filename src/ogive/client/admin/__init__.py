@@ -1,4 +1,4 @@
-"""Operating a cluster: topics, groups, offsets, messages. Each call asks the brokers themselves."""
+"""Administration: topics, groups, offsets, messages, users. Every call asks the brokers themselves; nothing is cached."""
 
 from ogive.client.admin.admin import Admin
 from ogive.client.admin.records import (
@@ -12,6 +12,7 @@ from ogive.client.admin.records import (
     QueueLag,
     QueueOffsets,
     ResetTarget,
+    SettingChange,
     Topic,
     TopicSummary,
     UserRow,
@@ -29,6 +30,7 @@ __all__ = [
     "QueueLag",
     "QueueOffsets",
     "ResetTarget",
+    "SettingChange",
     "Topic",
     "TopicSummary",
     "UserRow",

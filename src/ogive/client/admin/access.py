@@ -1,4 +1,4 @@
-"""Users and what they may do, at brokers with access control of 5.x."""
+"""Users and their permissions, at brokers with the access control of 5.x."""
 
 from collections.abc import Sequence
 from ipaddress import ip_network
@@ -27,7 +27,7 @@ from ogive.wire.bodies.access import (
 
 class AccessCalls(AdminBase):
     async def create_user(self, name: str, password: str, *, super_user: bool = False) -> None:
-        """A user who may do everything (*super_user*), or nothing until ``allow`` says more. At every broker."""
+        """Create a user at every broker. A super user may do everything, others nothing until ``allow``."""
         user = User(username=name, password=password, user_type=SUPER if super_user else NORMAL, status=ENABLED)
         if not name or not password:
             raise InvalidOption("a user needs a name and a password")
@@ -37,19 +37,19 @@ class AccessCalls(AdminBase):
     async def update_user(
         self, name: str, *, password: str | None = None, super_user: bool | None = None, enabled: bool | None = None
     ) -> None:
-        """Change what is named."""
+        """Change the settings that are given."""
         kinds, states = {None: None, True: SUPER, False: NORMAL}, {None: None, True: ENABLED, False: DISABLED}
         user = User(username=name, password=password, user_type=kinds[super_user], status=states[enabled])
         for address in (await self._masters()).values():
             await api.update_user(self.client.pool, address, user, timeout_s=self._timeout_s)
 
     async def delete_user(self, name: str) -> None:
-        """With all policies. Deleting nobody is no error."""
+        """Delete a user and all rules about them. An unknown name is no error."""
         for address in (await self._masters()).values():
             await api.delete_user(self.client.pool, address, name, timeout_s=self._timeout_s)
 
     async def users(self) -> list[UserRow]:
-        """Everybody that some broker knows, in order of the names."""
+        """The users of all brokers, by name."""
         answers = await each(
             (await self._masters()).values(), lambda address: api.list_users(self.client.pool, address, timeout_s=self._timeout_s)
         )
@@ -59,11 +59,11 @@ class AccessCalls(AdminBase):
         ]
 
     async def allow(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
-        """Let *user* do *actions* (``Pub``, ``Sub``, ...) on *resource* (``Topic:Orders``), instead of what was said of it before."""
+        """Allow *actions* (``Pub``, ``Sub``, ...) on *resource* (``Topic:Orders``) to *user*. Replaces an earlier rule on that resource."""
         await self._say(ALLOW, user, resource, actions, source_ips)
 
     async def deny(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
-        """Forbid *actions* on *resource*, where a wider entry allows them."""
+        """Forbid *actions* on *resource*, even if a wider rule allows them. Replaces an earlier rule on that resource."""
         await self._say(DENY, user, resource, actions, source_ips)
 
     async def _say(self, decision: str, user: str, resource: str, actions: Sequence[str], source_ips: Sequence[str]) -> None:
@@ -83,12 +83,12 @@ class AccessCalls(AdminBase):
             await api.update_acl(self.client.pool, address, acl, timeout_s=self._timeout_s)
 
     async def forget_rules(self, user: str, resource: str | None = None) -> None:
-        """Take back what was allowed and denied, on one resource or on all."""
+        """Delete the rules for *user*, on one resource or on all."""
         for address in (await self._masters()).values():
             await api.delete_acl(self.client.pool, address, USER_SUBJECT + user, resource, timeout_s=self._timeout_s)
 
     async def access_rules(self) -> list[AccessRule]:
-        """What users may and may not, by broker's word, in order of the names."""
+        """All rules, as the brokers know them, by user."""
         answers = await each(
             (await self._masters()).values(), lambda address: api.list_acls(self.client.pool, address, timeout_s=self._timeout_s)
         )

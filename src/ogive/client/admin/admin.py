@@ -1,4 +1,4 @@
-"""The operator's object, of its families of calls."""
+"""Admin, put together from its families of calls."""
 
 from ogive.client.admin.access import AccessCalls
 from ogive.client.admin.groups import GroupCalls
@@ -10,7 +10,8 @@ from ogive.client.admin.topics import TopicCalls
 
 @bordered
 class Admin(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, AccessCalls):
-    """``async with Admin() as admin``. *client*: settings (instead of *name_server*), or a running client to share.
+    """Administration of a cluster: ``async with Admin() as admin``.
 
-    Calls that change something act on every master of the cluster, or of one that is named; names are checked before anybody is asked.
+    Changes are made at every master, of all clusters unless one is given. *client* takes either settings, instead of *name_server*, or a
+    running client to share, which stays open.
     """

@@ -1,4 +1,4 @@
-"""Whom an operator's calls ask: masters by cluster, by topic, by group."""
+"""What the families of calls share: the client, and which brokers to ask."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,14 +16,14 @@ from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.model import MessageQueue, reply_topic, retry_topic
 from ogive.wire.bodies import ClusterInfo, TopicRouteData
 
-AT_ONCE: Final = 32  # requests of one call that are on their way together
+AT_ONCE: Final = 32  # concurrent requests of one call
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class AdminBase:
-    """Lifetime, and who to ask."""
+    """Start, close, and which brokers to ask."""
 
     def __init__(
         self,
@@ -34,9 +34,11 @@ class AdminBase:
         self._owner = ClientOwner("admin", name_server, client)
 
     async def start(self) -> None:
+        """Start the client. The first call connects."""
         await self._owner.start()
 
     async def close(self) -> None:
+        """Close the client, unless it is shared."""
         await self._owner.close()
 
     async def __aenter__(self) -> Self:
@@ -56,7 +58,7 @@ class AdminBase:
         return self._owner.namespace
 
     async def cluster_info(self) -> ClusterInfo:
-        """All brokers and clusters that the name server knows."""
+        """The clusters and brokers that the name server knows."""
         return await self.client.ask_name_server(api.get_cluster_info)
 
     # --- who to ask --------------------------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ class AdminBase:
 
     async def _topic_masters(self, topic: str) -> dict[str, str]:
         """Broker name to address. Raises NoRoute, with advice."""
-        return master_addresses(await self.client.refresh_route(topic))
+        return master_addresses(await self.client.routes.refresh(topic))
 
     async def _group_masters(self, group: str, topic: str | None = None) -> dict[str, str]:
         """Brokers that know the group: those of its retry topic; all of them where that has no route."""
@@ -111,7 +113,7 @@ def master_of(queue: MessageQueue, masters: dict[str, str]) -> str:
 
 
 async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The answers in the order of *items*, a bounded number of questions at a time. The first failure ends it."""
+    """Ask for all *items*, a bounded number at a time; the answers in their order. The first failure ends it."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> R:

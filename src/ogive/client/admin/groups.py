@@ -1,10 +1,19 @@
 """Consumer groups, their members, and producers."""
 
-from typing import Any
+from typing import Any, Final
 
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, each
-from ogive.client.admin.records import Group, GroupSummary, Member, QueueLag, is_system_group
+from ogive.client.admin.records import (
+    Group,
+    GroupSummary,
+    Member,
+    QueueLag,
+    SettingChange,
+    SettingValue,
+    is_system_group,
+    setting_changes,
+)
 from ogive.client.routes import similar_topics
 from ogive.errors import (
     BrokerError,
@@ -22,6 +31,13 @@ from ogive.wire.bodies import Connection, ConsumerConnection, SubscriptionGroupC
 from ogive.wire.codes import version_name
 from ogive.wire.running_info import ConsumerRunningInfo
 
+_ON_THE_WIRE: Final = {
+    "retry_queues": "retryQueueNums",
+    "max_retries": "retryMaxTimes",
+    "broadcast": "consumeBroadcastEnable",
+    "enabled": "consumeEnable",
+}
+
 
 class GroupCalls(AdminBase):
     async def create_group(
@@ -34,10 +50,10 @@ class GroupCalls(AdminBase):
         enabled: bool = True,
         cluster: str | None = None,
     ) -> None:
-        """Create the consumer group on every master (of one cluster), or change it to that.
+        """Create the consumer group on every master of the cluster (default: of all), or overwrite its settings.
 
-        *max_retries*: deliveries after the first before a message goes to the dead letters. *broadcast*: members may consume by
-        broadcasting. *enabled* False: nobody of the group gets messages.
+        *max_retries*: how often a message is delivered again before it becomes a dead letter. *broadcast*: whether members may broadcast.
+        *enabled* False: no member gets messages.
         """
         validate_group(group)
         _check_retries(retry_queues, max_retries)
@@ -59,36 +75,39 @@ class GroupCalls(AdminBase):
         max_retries: int | None = None,
         broadcast: bool | None = None,
         enabled: bool | None = None,
-    ) -> None:
-        """Change what is named, at every broker that knows the group; the rest stays as it is there. Raises GroupNotExist."""
+        dry_run: bool = False,
+    ) -> list[SettingChange]:
+        """Change the settings that are given, at every broker that knows the group. Returns the changes.
+
+        *dry_run*: only return what would change. Raises GroupNotExist.
+        """
         validate_group(group)
         _check_retries(retry_queues, max_retries)
-        wanted = {
-            "retryQueueNums": retry_queues,
-            "retryMaxTimes": max_retries,
-            "consumeBroadcastEnable": broadcast,
-            "consumeEnable": enabled,
-        }
-        changes = {name: value for name, value in wanted.items() if value is not None}
-        if not changes:
+        named = {"retry_queues": retry_queues, "max_retries": max_retries, "broadcast": broadcast, "enabled": enabled}
+        wanted: dict[str, SettingValue] = {name: value for name, value in named.items() if value is not None}
+        if not wanted:
             raise InvalidOption(f'nothing is to be changed of group "{group}": name a setting')
         tables = await self._group_tables()
-        known = [(address, table[group]) for _, address, table in tables if group in table]
+        known = [(broker, address, table[group]) for broker, address, table in tables if group in table]
         if not known:
             raise _unknown(group, tables)
+        plans = [(address, config, setting_changes(broker, _settings(config), wanted)) for broker, address, config in known]
 
-        async def change(one: tuple[str, dict[str, Any]]) -> None:
-            address, config = one
-            # In a request attributes are changes ("+name"): without any they stay.
-            body = {**config, **changes, "attributes": {}}
-            await api.update_group(self.client.pool, address, body, timeout_s=self._timeout_s)
+        async def carry_out(plan: tuple[str, dict[str, Any], list[SettingChange]]) -> None:
+            address, config, rows = plan
+            if rows:
+                # In a request attributes are changes ("+name"): without any they stay.
+                body = {**config, **{_ON_THE_WIRE[row.setting]: row.after for row in rows}, "attributes": {}}
+                await api.update_group(self.client.pool, address, body, timeout_s=self._timeout_s)
 
-        await each(known, change)
+        if not dry_run:
+            await each(plans, carry_out)
+        return [change for _, _, rows in plans for change in rows]
 
     async def delete_group(self, group: str, *, offsets: bool = False) -> None:
-        """Delete the group's settings from every broker, with *offsets* its progress, too. Its retry and dead-letter topics stay.
+        """Delete the group from every broker; with *offsets* its progress, too. Its retry and dead-letter topics stay.
 
-        Raises InvalidOption while members are online: their next heartbeat would make the group again; GroupNotExist.
+        Raises GroupNotExist, and InvalidOption while members are online, whose next heartbeat would create the group again.
         """
         validate_group(group)
         tables = await self._group_tables()
@@ -105,7 +124,7 @@ class GroupCalls(AdminBase):
         await each((address for _, address, _ in tables), delete)
 
     async def groups(self, *, system: bool = False) -> list[GroupSummary]:
-        """All consumer groups by name; with *system* also the brokers' own."""
+        """All consumer groups, by name; *system* includes the brokers' own."""
         rows: dict[str, list[tuple[str, SubscriptionGroupConfig]]] = {}
         for broker, _, table in await self._group_tables():
             for name, config in table.items():
@@ -122,7 +141,7 @@ class GroupCalls(AdminBase):
         ]
 
     async def group(self, group: str) -> Group:
-        """Settings, members, subscriptions and progress of one group. Raises GroupNotExist, with the names that are similar."""
+        """Settings, members, subscriptions and progress of one group. Raises GroupNotExist, which names similar groups."""
         validate_group(group)
         tables = await self._group_tables()
         held = [(broker, SubscriptionGroupConfig.from_json(table[group])) for broker, _, table in tables if group in table]
@@ -137,6 +156,7 @@ class GroupCalls(AdminBase):
             brokers=tuple(broker for broker, _ in held),
             enabled=all(config.consume_enable for _, config in held),
             broadcast=all(config.consume_broadcast_enable for _, config in held),
+            orderly=any(config.consume_message_orderly for _, config in held),
             retry_queues=first.retry_queues,
             max_retries=first.retry_max_times,
             members=tuple(member for _, member in sorted(members.items())),
@@ -148,7 +168,7 @@ class GroupCalls(AdminBase):
         )
 
     async def members(self, group: str) -> ConsumerConnection | None:
-        """Who consumes for the group now, and what they subscribe to; None where nobody does."""
+        """The members online now and their subscriptions; None if there are none."""
         validate_group(group)
         for address in (await self._group_masters(group)).values():
             try:
@@ -158,7 +178,7 @@ class GroupCalls(AdminBase):
         return None
 
     async def producers(self, group: str) -> list[Member]:
-        """The producers of the group that are connected now."""
+        """The producers of the group that are online now."""
         validate_group(group)
         found: dict[str, Member] = {}
         for address in (await self._masters()).values():
@@ -170,7 +190,7 @@ class GroupCalls(AdminBase):
         return [member for _, member in sorted(found.items())]
 
     async def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
-        """What a member says of itself, with *stack* also its threads. Raises ConsumerNotOnline, or the BrokerError of its refusal."""
+        """What one member reports about itself; *stack* includes its threads. Raises ConsumerNotOnline, or a BrokerError if it refuses."""
         validate_group(group)
         for address, one in await self._connections(group):
             if any(connection.client_id == client_id for connection in one.connections):
@@ -178,9 +198,9 @@ class GroupCalls(AdminBase):
         raise ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f'no member "{client_id}" of group "{group}" is online')
 
     async def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """How far the group is behind, by queue; its retry topic included. Empty for a group that never committed.
+        """How far the group is behind in each queue, including those of its retry topic. Empty if it never committed.
 
-        *members*: also ask who holds each queue, which takes a call to every member.
+        *members*: also ask every member which queues it holds.
         """
         validate_group(group)
         rows, _ = await self._progress(group, topic)
@@ -214,7 +234,7 @@ class GroupCalls(AdminBase):
         return online
 
     async def _holders(self, group: str) -> dict[MessageQueue, str]:
-        """Which member holds which queue, as they say themselves. Members of a broadcasting group all hold all of them: nobody is named."""
+        """Which member holds which queue, as they report. Members of a broadcasting group hold all queues, so none is named."""
         asked = {
             connection.client_id: address
             for address, one in await self._connections(group)
@@ -240,6 +260,17 @@ class GroupCalls(AdminBase):
         masters = list((await self._masters()).items())
         tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
         return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
+
+
+def _settings(config: dict[str, Any]) -> dict[str, SettingValue | None]:
+    """As ``update_group`` names them."""
+    read = SubscriptionGroupConfig.from_json(config)
+    return {
+        "retry_queues": read.retry_queues,
+        "max_retries": read.retry_max_times,
+        "broadcast": read.consume_broadcast_enable,
+        "enabled": read.consume_enable,
+    }
 
 
 def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:

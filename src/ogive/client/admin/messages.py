@@ -49,10 +49,10 @@ _OF_ONE_DELIVERY: Final = frozenset(
 
 class MessageCalls(AdminBase):
     async def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
-        """The message with that id: the broker's (``offset_id``), or the unique key that its producer gave it (``id``).
+        """The message with this id, either the broker's (``offset_id``) or the unique key from its producer (``id``).
 
-        A unique key is looked for in the brokers' index, in all topics of applications unless *topic* is named. Raises QueryNotFound;
-        NotSupported where a broker keeps no index.
+        A unique key is looked up in the brokers' index, in *topic* or in all topics of applications. Raises QueryNotFound, and NotSupported
+        if a broker keeps no index.
         """
         found = await self._by_offset_id(message_id)
         if found is not None:
@@ -75,7 +75,7 @@ class MessageCalls(AdminBase):
         )
 
     async def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """The message at a queue offset. Raises QueryNotFound, which says what the queue holds."""
+        """The message at this offset of the queue. Raises QueryNotFound, which names the offsets that the queue has."""
         masters = await self._topic_masters(queue.topic)
         result = await api.read_messages(self.client.pool, master_of(queue, masters), queue, offset, 1, timeout_s=self._timeout_s)
         if result.messages and result.messages[0].queue_offset == offset:
@@ -92,9 +92,10 @@ class MessageCalls(AdminBase):
         end: datetime | None = None,
         limit: int = 64,
     ) -> list[MessageExt]:
-        """Messages stored from *start* up to, not including, *end*, the oldest first: those with *key*, or all.
+        """Messages stored from *start* until before *end*, oldest first: all, or those with *key*.
 
-        By key from the brokers' index, which gives at most 64 from each broker. Raises NoRoute; NotSupported where a broker keeps no index.
+        A *key* is looked up in the brokers' index, which finds at most 64 per broker. Raises NoRoute, and NotSupported if a broker keeps
+        no index.
         """
         validate_topic(topic)
         if not 1 <= limit <= MAX_MESSAGES:
@@ -108,7 +109,7 @@ class MessageCalls(AdminBase):
         return sorted(found, key=lambda m: (m.store_timestamp_ms, m.queue, m.queue_offset))[:limit]
 
     async def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """What clients with tracing switched on wrote about a message (by unique key) or about all with one of its keys, in time order."""
+        """Trace records of a message by its unique key, or of all messages with this key, in order of time."""
         try:
             found = await self._by_key(trace_topic, key, 0, FOR_EVER_MS, api.MAX_FOUND)
         except NoRoute:
@@ -123,7 +124,7 @@ class MessageCalls(AdminBase):
     async def dead_letters(
         self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64
     ) -> list[MessageExt]:
-        """Messages that the group could not consume, the oldest first. Sending them again does not take them from the list."""
+        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``."""
         validate_group(group)
         try:
             return await self.messages(dlq_topic(group), start=start, end=end, limit=limit)
@@ -131,14 +132,14 @@ class MessageCalls(AdminBase):
             return []
 
     async def send_again(self, group: str, message: MessageExt) -> SendResult:
-        """Give a dead letter to its group once more, with all its retries: only that group gets it, through its retry topic.
+        """Send a dead letter to its group again, and to no other, through the retry topic. It gets all its retries anew.
 
-        Raises NoRoute where the group has no retry topic: its members make it when they start.
+        Raises NoRoute if the group has no retry topic; its members create it when they start.
         """
         validate_group(group)
         if message.queue.topic != dlq_topic(group):
             raise InvalidOption(f'{message.queue} is no queue of the dead letters of "{group}" ({DLQ_PREFIX}{group})')
-        queue = (await self.client.publish_queues(retry_topic(group)))[0]
+        queue = (await self.client.routes.publish_queues(retry_topic(group)))[0]
         header = SendMessageRequestV2(
             producer_group=group,
             topic=queue.topic,
@@ -150,7 +151,7 @@ class MessageCalls(AdminBase):
             reconsume_times=0,
             broker_name=queue.broker_name,
         )
-        address = self.client.broker_address(queue.broker_name)
+        address = self.client.routes.broker_address(queue.broker_name)
         return await api.send_message(
             self.client.pool, address, header, message.body, broker_name=queue.broker_name, message_id=message.id, timeout_s=self._timeout_s
         )
@@ -158,7 +159,7 @@ class MessageCalls(AdminBase):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def _by_offset_id(self, message_id: str) -> MessageExt | None:
-        """None for what is no id of a broker of this cluster: nobody else is asked, whatever address an id may hold."""
+        """None unless it is an id of a broker of this cluster: no other address is asked, whatever the id says."""
         try:
             address, offset = parse_offset_message_id(message_id)
         except ProtocolError:
@@ -220,7 +221,7 @@ class MessageCalls(AdminBase):
         try:
             return await self._route(topic)
         except TopicNotExist:
-            return await self.client.refresh_route(topic)
+            return await self.client.routes.refresh(topic)
 
 
 def _for_another_try(message: MessageExt) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""An operator inside a namespace of 4.x: plain names go in, plain names come out, and lists show what is of the namespace.
+"""Admin inside a namespace of 4.x: arguments and results have plain names, and lists show only what is in the namespace.
 
-Every public call of ``Admin`` is bordered; what the calls say to one another, and to brokers, are names on the wire.
+Every public call of ``Admin`` translates at its border; between calls, and to brokers, names are those on the wire.
 """
 
 import functools

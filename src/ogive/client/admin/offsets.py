@@ -1,8 +1,7 @@
-"""Where groups stand, and moving them.
+"""The progress of groups: looking at it, and changing it.
 
-A group without members is moved by writing its offsets. One with members is moved by the broker: one of 5.x sets the offset itself and
-tells the member at its next pull (useServerSideResetOffset, on by default); others hand a time to each member, so that only a time can be
-reset to.
+For a group without members the offsets are written. For one with members the broker has to do it: a broker of 5.x sets the offset and
+tells the member at its next pull (useServerSideResetOffset, on by default); others pass a time on to each member, and nothing but a time.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -35,21 +34,21 @@ class _Places:
 
 class OffsetCalls(AdminBase):
     async def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
-        """For each queue the offset of its first message stored at or after *at*; the queue's end where there is none. Raises NoRoute."""
+        """For each queue, the offset of the first message stored at or after *at*; the queue's end if there is none. Raises NoRoute."""
         validate_topic(topic)
         return await self._targets(await self._places(topic), at)
 
     async def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The next offset that the group takes from each queue; None where it never committed one. Raises NoRoute."""
+        """The group's committed offset in each queue: the next one it consumes; None if there is none. Raises NoRoute."""
         validate_group(group)
         places = await self._places(validate_topic(topic))
         return dict(zip(places.queues, await self._committed(group, places, places.queues), strict=True))
 
     async def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Move the group: to the ``"earliest"`` or ``"latest"`` message, a time, or offsets by queue (then only in these queues).
+        """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
 
-        Members may be online; they go on at the new place within seconds, and what they have already taken may still be finished.
-        *dry_run*: only say what would change. Raises NoRoute, InvalidOption for a place that a queue does not have, GroupNotExist.
+        Members may be online: they continue there within seconds, and may still finish what they have. *dry_run*: only return what would
+        change. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does not have.
         """
         validate_group(group)
         places = await self._places(validate_topic(topic))
@@ -61,11 +60,11 @@ class OffsetCalls(AdminBase):
         return plan
 
     async def skip_backlog(self, group: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Pass over everything that the group has not consumed yet: ``reset_offsets`` to the latest."""
+        """Skip everything that the group has not consumed yet: ``reset_offsets`` to ``"latest"``."""
         return await self.reset_offsets(group, topic, "latest", dry_run=dry_run)
 
     async def clone_offsets(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Put *target* where *source* stands in the topic; queues in which *source* has no position are left alone."""
+        """Give *target* the offsets of *source* in the topic, in all queues where it has any. Returns the changes."""
         positions = {queue: at for queue, at in (await self.positions(source, topic)).items() if at is not None}
         if not positions:
             raise InvalidOption(f'group "{source}" has no position in topic "{topic}": there is nothing to clone')
@@ -74,7 +73,7 @@ class OffsetCalls(AdminBase):
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     async def _places(self, topic: str) -> _Places:
-        route = await self.client.refresh_route(topic)
+        route = await self.client.routes.refresh(topic)
         return _Places(topic, subscribe_queues(topic, route), master_addresses(route))
 
     async def _targets(self, places: _Places, to: ResetTarget) -> dict[MessageQueue, int]:
@@ -92,7 +91,7 @@ class OffsetCalls(AdminBase):
         return dict(zip(places.queues, await each(places.queues, find), strict=True))
 
     async def _checked(self, places: _Places, to: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """*to*, if each queue holds its place. A place outside would be put right by the next pull, at another one than was asked for."""
+        """Return *to* if each queue has its offset. The next pull would correct any other offset, to a place that was not asked for."""
         strange = sorted(set(to) - set(places.queues))
         if strange:
             raise InvalidOption(f"{strange[0]} is no queue of {places.topic}, which has {len(places.queues)}")

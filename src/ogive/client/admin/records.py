@@ -1,4 +1,4 @@
-"""What an operator gets to see. Offsets count messages of a queue; times end in ``_ms`` and count from 1970."""
+"""What Admin returns. Offsets number the messages of a queue; times end in ``_ms`` and count from 1970."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Literal
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue
 
 Permission = Literal["rw", "r", "w"]
-MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
 TopicKind = Literal["application", "retry", "dead-letter", "system"]
+SettingValue = int | bool | str
 ResetTarget = Literal["earliest", "latest"] | datetime | Mapping[MessageQueue, int]
 
 _SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
@@ -57,7 +57,7 @@ class BrokerTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic: settings and route. *groups*: who consumes it, or has. *message_type* is None where nobody declared one."""
+    """A topic: settings and route. *groups* consume it, or have done so. *message_type* is None if none was declared."""
 
     name: str
     kind: TopicKind
@@ -68,7 +68,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """What one queue holds: messages from *min_offset* up to, not including, *max_offset*. *last_stored_ms* is None for an empty queue."""
+    """The messages in one queue: from *min_offset* until before *max_offset*. *last_stored_ms* is None for an empty queue."""
 
     queue: MessageQueue
     min_offset: int
@@ -78,9 +78,9 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind in one queue. *last_consumed_ms*: when the newest consumed message was stored; None if there is none.
+    """How far a group is behind in one queue. *last_consumed_ms*: when the newest consumed message was stored, or None.
 
-    *member*: the client id that holds the queue; None where nobody does, or its holder does not tell.
+    *member*: the client id of the queue's holder; None if nobody holds it, or the holder does not tell.
     """
 
     queue: MessageQueue
@@ -93,7 +93,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One connected client of a group. *version* is the RocketMQ release that it speaks as."""
+    """One connected client of a group. *version* is the RocketMQ release whose protocol it speaks."""
 
     client_id: str
     address: str
@@ -115,14 +115,16 @@ class GroupSummary:
 class Group:
     """A consumer group: settings, members, progress.
 
-    *subscriptions* (topic to expression), *consume_type* and *message_model* are those of the members, empty while none is online.
-    *lag* counts the messages not consumed in all queues, *messages_per_s* those consumed.
+    *max_retries* is the brokers' limit, for members that send none of their own; clients of ogive and Java do. *orderly* is a hint for
+    proxies of 5.x. *subscriptions* (topic to expression), *consume_type* and *message_model* come from the members, and are empty while
+    none is online. *lag* is the number of messages still to be consumed, in all queues.
     """
 
     name: str
     brokers: tuple[str, ...]
     enabled: bool
     broadcast: bool
+    orderly: bool
     retry_queues: int
     max_retries: int
     members: tuple[Member, ...]
@@ -134,8 +136,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One setting of a topic or group at one broker, named like the argument of ``update_topic`` or ``update_group``.
+
+    *before* is None for a message type that was not declared.
+    """
+
+    broker: str
+    setting: str
+    before: SettingValue | None
+    after: SettingValue
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """One queue's part of a reset. *before* is None where the group had no position."""
+    """The change of a group's offset in one queue. *before* is None if it had none."""
 
     queue: MessageQueue
     before: int | None
@@ -144,9 +159,10 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatus:
-    """One broker process. *trouble* says why the figures are missing; *figures* are all that it reports, under its own names.
+    """One broker process. *figures* is everything that it reports, under its own names; *trouble* says why figures are missing.
 
-    *disk_used* is the share of the commit log's disk, 0 to 1; *oldest_message_ms* None for an empty broker.
+    *version* is Apache's release, such as ``5.5.0``, or ``ogive 0.1.0``. *disk_used* is the used share of the commit log's disk, 0 to 1.
+    *oldest_message_ms* is None for an empty broker.
     """
 
     name: str
@@ -166,7 +182,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """A user of brokers with access control; nobody answers passwords."""
+    """A user of brokers with access control."""
 
     name: str
     super_user: bool
@@ -175,7 +191,7 @@ class UserRow:
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """One thing that a user may or may not. *default*: counts only where no other rule fits. *source_ips* empty: from everywhere."""
+    """One permission or prohibition. *default*: applies only if no other rule does. Empty *source_ips*: from anywhere."""
 
     user: str
     resource: str
@@ -183,3 +199,8 @@ class AccessRule:
     allowed: bool
     source_ips: tuple[str, ...] = ()
     default: bool = False
+
+
+def setting_changes(broker: str, known: Mapping[str, SettingValue | None], wanted: Mapping[str, SettingValue]) -> list[SettingChange]:
+    """What *wanted* changes at a broker whose settings are *known*."""
+    return [SettingChange(broker, name, known[name], value) for name, value in wanted.items() if known[name] != value]

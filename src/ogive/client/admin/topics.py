@@ -1,25 +1,28 @@
 """Topics and brokers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, each, master_addresses
 from ogive.client.admin.records import (
     BrokerStatus,
     BrokerTopic,
-    MessageType,
     Permission,
     QueueOffsets,
+    SettingChange,
+    SettingValue,
     Topic,
     TopicSummary,
+    setting_changes,
     topic_kind,
 )
 from ogive.errors import BrokerError, InvalidOption, NoRoute, NotSupported, ResponseCode, TopicNotExist, TransportError
-from ogive.model import DelayLevels, MessageQueue, validate_topic
+from ogive.model import DelayLevels, MessageQueue, MessageType, validate_topic
 from ogive.wire.bodies import PERM_READ, PERM_WRITE, QueueData, TopicConfig, TopicOffset, TopicRouteData
+from ogive.wire.codes import OWN_VERSION_FIGURE
 
 PERMISSIONS: dict[Permission, int] = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 MESSAGE_TYPE = "message.type"
@@ -36,7 +39,7 @@ class TopicCalls(AdminBase):
         perm: Permission = "rw",
         message_type: MessageType | None = None,
     ) -> None:
-        """Create the topic with *queues* queues on each master (of one cluster), or change it to that.
+        """Create the topic with *queues* queues on each master of the cluster (default: of all), or overwrite its settings.
 
         *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
         name server answers its route.
@@ -64,34 +67,43 @@ class TopicCalls(AdminBase):
         perm: Permission | None = None,
         order: bool | None = None,
         message_type: MessageType | None = None,
-    ) -> None:
-        """Change what is named, at every broker that holds the topic; the rest stays as it is there. Raises NoRoute.
+        dry_run: bool = False,
+    ) -> list[SettingChange]:
+        """Change the settings that are given, at every broker that has the topic. Returns the changes.
 
-        To have fewer queues without loss, take *write_queues* down first, and *read_queues* when the others are consumed.
+        To remove queues without loss, lower *write_queues* first, and *read_queues* once the others are consumed. *dry_run*: only return
+        what would change. Raises NoRoute.
         """
         validate_topic(topic)
         for count in (read_queues, write_queues):
             _check_settings(count, perm, message_type)
-        masters = await self._topic_masters(topic)
-        changes = {
-            "read_queues": read_queues,
-            "write_queues": write_queues,
-            "perm": None if perm is None else PERMISSIONS[perm],
-            "order": order,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        if not changes and message_type is None:
+        named = {"read_queues": read_queues, "write_queues": write_queues, "perm": perm, "order": order, "message_type": message_type}
+        wanted: dict[str, SettingValue] = {name: value for name, value in named.items() if value is not None}
+        if not wanted:
             raise InvalidOption(f'nothing is to be changed of topic "{topic}": name a setting')
-        attributes = {MESSAGE_TYPE: message_type} if message_type else {}  # only what changes: some attributes are fixed at creation
+        masters = await self._topic_masters(topic)
 
-        async def change(address: str) -> None:
+        async def plan(master: tuple[str, str]) -> tuple[str, TopicConfig, list[SettingChange]]:
+            broker, address = master
             known = await self._config(address, topic)
-            wanted = replace(known, **changes, attributes=attributes)  # type: ignore[arg-type]  # names and values belong together
-            await api.create_topic(self.client.pool, address, wanted, timeout_s=self._timeout_s)
+            return address, known, setting_changes(broker, _settings(known), wanted)
 
-        await each(masters.values(), change)
-        shown = {name: changes[name] for name in ("read_queues", "write_queues", "perm") if name in changes}
-        await self._wait_for_route(topic, len(masters), lambda row: all(getattr(row, name) == value for name, value in shown.items()))
+        plans = await each(sorted(masters.items()), plan)
+        changes = [change for _, _, rows in plans for change in rows]
+        if dry_run or not changes:
+            return changes
+
+        async def carry_out(plan: tuple[str, TopicConfig, list[SettingChange]]) -> None:
+            address, known, rows = plan
+            if rows:
+                config = _changed(known, {row.setting: row.after for row in rows})
+                await api.create_topic(self.client.pool, address, config, timeout_s=self._timeout_s)
+
+        await each(plans, carry_out)
+        shown = _changed(TopicConfig(name=topic), wanted)
+        names = [name for name in ("read_queues", "write_queues", "perm") if name in wanted]
+        await self._wait_for_route(topic, len(masters), lambda row: all(getattr(row, name) == getattr(shown, name) for name in names))
+        return changes
 
     async def _wait_for_route(self, topic: str, brokers: int, shown: Callable[[QueueData], bool]) -> None:
         """Brokers tell their name servers before they answer, but not in every release before these act on it."""
@@ -99,7 +111,7 @@ class TopicCalls(AdminBase):
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     try:
-                        route = await self.client.refresh_route(topic)
+                        route = await self.client.routes.refresh(topic)
                     except NoRoute:
                         route = TopicRouteData(queues=(), brokers=())
                     if sum(map(shown, route.queues)) >= brokers:
@@ -111,7 +123,7 @@ class TopicCalls(AdminBase):
             ) from None
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete the topic with its messages from every master (of one cluster), and from the name servers."""
+        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers."""
         validate_topic(topic)
         masters = await self._masters(cluster)
         await each(masters.values(), lambda address: api.delete_topic(self.client.pool, address, topic, timeout_s=self._timeout_s))
@@ -119,7 +131,7 @@ class TopicCalls(AdminBase):
             await api.delete_topic_in_name_server(self.client.pool, server, topic, timeout_s=self._timeout_s)
 
     async def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """All topics by name; with *system* also the brokers' own, retry and dead-letter topics."""
+        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter topics."""
         kinds = await self._topic_kinds()
 
         async def summary(name: str) -> TopicSummary | None:
@@ -135,23 +147,22 @@ class TopicCalls(AdminBase):
         return [row for row in rows if row is not None]
 
     async def topic(self, topic: str) -> Topic:
-        """Settings and route of one topic. Raises NoRoute, with the names that are similar."""
+        """Settings and route of one topic. Raises NoRoute, which names similar topics."""
         validate_topic(topic)
-        route = await self.client.refresh_route(topic)
+        route = await self.client.routes.refresh(topic)
         clusters = {broker.broker_name: broker.cluster for broker in route.brokers}
 
         async def at(master: tuple[str, str]) -> tuple[BrokerTopic, list[str]]:
             broker, address = master
             config = await self._config(address, topic)
             groups = await api.topic_groups(self.client.pool, address, topic, timeout_s=self._timeout_s)
-            perm = ("r" if config.perm & PERM_READ else "") + ("w" if config.perm & PERM_WRITE else "")
             row = BrokerTopic(
                 broker=broker,
                 cluster=clusters[broker],
                 address=address,
                 read_queues=config.read_queues,
                 write_queues=config.write_queues,
-                perm=perm,
+                perm=permission(config.perm),
                 order=config.order,
                 attributes=config.attributes,
             )
@@ -178,11 +189,11 @@ class TopicCalls(AdminBase):
         return table[topic]
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Brokers and queues of the topic, as the name server answers them now. Raises NoRoute."""
-        return await self.client.refresh_route(topic)
+        """The topic's brokers and queues, fresh from the name server. Raises NoRoute."""
+        return await self.client.routes.refresh(topic)
 
     async def offsets(self, topic: str) -> list[QueueOffsets]:
-        """What each queue of the topic holds. Raises NoRoute."""
+        """The offsets in each queue of the topic. Raises NoRoute."""
         rows: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._topic_masters(topic)).values():
             rows |= await api.topic_stats(self.client.pool, address, topic, timeout_s=self._timeout_s)
@@ -193,7 +204,7 @@ class TopicCalls(AdminBase):
     # --- brokers -----------------------------------------------------------------------------------------------------
 
     async def brokers(self) -> list[BrokerStatus]:
-        """Every broker that the name server knows, with its version and figures. One that does not answer is a row with *trouble*."""
+        """Every broker that the name server knows, with its version and figures; *trouble* is set for one that does not answer."""
         info = await self.cluster_info()
 
         async def status(row: tuple[str, str, int, str]) -> BrokerStatus:
@@ -202,15 +213,15 @@ class TopicCalls(AdminBase):
                 figures = await api.broker_runtime_info(self.client.pool, address, timeout_s=self._timeout_s)
             except (BrokerError, TransportError) as exc:
                 return BrokerStatus(name=name, cluster=cluster, broker_id=broker_id, address=address, figures={}, trouble=str(exc))
-            return _status(name, cluster, broker_id, address, figures)
+            return broker_status(name, cluster, broker_id, address, figures)
 
         rows = [(b.broker_name, b.cluster, i, at) for _, b in sorted(info.brokers.items()) for i, at in sorted(b.addresses.items())]
         return await each(rows, status)
 
     async def delay_levels(self, topic: str) -> DelayLevels:
-        """The delays that messages to *topic* can have; where its brokers differ, those of the one with the fewest levels.
+        """The delay levels for messages to *topic*; if its brokers differ, those of the one with the fewest.
 
-        Raises BrokerError where a broker does not show its settings.
+        Raises BrokerError if a broker does not show its settings.
         """
         try:
             masters = master_addresses(await self._route(topic))
@@ -229,8 +240,33 @@ def _check_settings(queues: int | None, perm: Permission | None, message_type: M
         raise InvalidOption(f"message type {message_type!r} is none of {', '.join(get_args(MessageType))}")
 
 
-def _status(name: str, cluster: str, broker_id: int, address: str, figures: dict[str, str]) -> BrokerStatus:
-    """Figures that a release does not report, or not as a number, are None."""
+def _settings(config: TopicConfig) -> dict[str, SettingValue | None]:
+    """As ``update_topic`` names them."""
+    return {
+        "read_queues": config.read_queues,
+        "write_queues": config.write_queues,
+        "perm": permission(config.perm),
+        "order": config.order,
+        "message_type": config.attributes.get(MESSAGE_TYPE),
+    }
+
+
+def _changed(known: TopicConfig, changes: Mapping[str, SettingValue]) -> TopicConfig:
+    """*changes* as ``update_topic`` names them. Of the attributes only what changes: some are fixed at creation."""
+    fields: dict[str, Any] = {name: value for name, value in changes.items() if name != "message_type"}
+    if "perm" in fields:
+        fields["perm"] = PERMISSIONS[fields["perm"]]
+    attributes = {MESSAGE_TYPE: str(changes["message_type"])} if "message_type" in changes else {}
+    return replace(known, **fields, attributes=attributes)
+
+
+def permission(perm: int) -> str:
+    """A key of PERMISSIONS, or nothing."""
+    return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
+
+
+def broker_status(name: str, cluster: str, broker_id: int, address: str, figures: dict[str, str]) -> BrokerStatus:
+    """None for figures that a release does not report, or not as a number."""
     oldest = _int(figures, "earliestMessageTimeStamp")
     return BrokerStatus(
         name=name,
@@ -249,7 +285,9 @@ def _status(name: str, cluster: str, broker_id: int, address: str, figures: dict
 
 
 def _version(figures: dict[str, str]) -> str | None:
-    """``5.5.0`` for V5_5_0; not every release reports the number behind the name."""
+    """``5.5.0`` for V5_5_0; not every release reports the number behind the name. Ours has one of its own beside that of its protocol."""
+    if ours := figures.get(OWN_VERSION_FIGURE):
+        return f"ogive {ours}"
     name = figures.get("brokerVersionDesc")
     return None if name is None else name.removeprefix("V").replace("_", ".", 2).replace("_", "-")
 
@@ -260,7 +298,7 @@ def _int(figures: dict[str, str], name: str) -> int | None:
 
 
 def _float(figures: dict[str, str], name: str) -> float | None:
-    """The first of the figures that stand there: rates are given over 10 s, 1 min and 10 min."""
+    """The first of several figures: rates are given over 10 s, 1 min and 10 min."""
     try:
         return float(figures.get(name, "").split()[0])
     except (IndexError, ValueError):

@@ -1,1 +1,1 @@
-"""Consuming: listeners, push consumers, and what stands behind them."""
+"""Consumers: push, pull, and the machinery behind them."""

@@ -1,7 +1,7 @@
-"""Which queues of a topic a member of a group takes: pure functions that every member computes alike. Source: rebalance/*.java, 5.5.
+"""Allocation strategies: pure functions that divide a topic's queues, with the same result at every member. Source: rebalance/*.java, 5.5.
 
-Members and queues come sorted (ids as plain strings; queues by topic, broker name, queue id); *me* is one of the members. Together the
-members take every queue exactly once, except where a strategy says otherwise.
+Members and queues are given in order (ids as plain strings; queues by topic, broker name, queue id); *me* is one of the members. Together
+the members take every queue exactly once, unless a strategy says otherwise.
 """
 
 import bisect
@@ -48,16 +48,16 @@ def consistent_hash(virtual_nodes: int = 10) -> Strategy:
 
 
 def by_config(mine: Iterable[MessageQueue]) -> Strategy:
-    """Exactly the queues of *mine*, whoever else is there: that nobody else takes them is up to the settings of the others (CONFIG).
+    """Exactly the queues in *mine*, whoever else is a member; the other members must be configured not to take them (CONFIG).
 
-    Differs from Java: a queue that the topic does not have is passed over, and lists of several topics may be joined.
+    Differs from Java: queues that the topic does not have are ignored, and *mine* may have queues of several topics.
     """
     wanted = frozenset(mine)
     return lambda queues, members, me: [queue for queue in queues if queue in wanted]
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers named ``room@broker`` with a room of *rooms*; the queues of other rooms go to nobody (MACHINE_ROOM)."""
+    """Only queues of brokers named ``room@broker`` with a room of *rooms*; the queues of other rooms are not consumed (MACHINE_ROOM)."""
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         ours = [queue for queue in queues if _room_of_broker(queue) in rooms]

@@ -1,4 +1,4 @@
-"""Tells the application which queues its consumer holds."""
+"""Tells the application when the queues of its consumer change."""
 
 import asyncio
 import inspect
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from ogive.client.user_code import must_pass
 from ogive.model import RETRY_PREFIX, MessageQueue
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,7 @@ OnChange = Callable[[list[MessageQueue], list[MessageQueue]], Any]
 
 
 class Announcer:
-    """Calls *on_change*, one call at a time. Changes that come during a call are told together in the next; retry topics are not told."""
+    """Calls *on_change*, one call at a time. Changes during a call are reported together in the next one; retry topics are left out."""
 
     def __init__(
         self,
@@ -43,5 +44,7 @@ class Announcer:
                     await self._on_change(taken, given_up)
                 else:
                     await asyncio.to_thread(self._on_change, taken, given_up)
-            except Exception:  # user code: the consumer goes on without it
+            except BaseException as exc:  # user code: the consumer goes on without it
+                if must_pass(exc, asyncio.current_task()):
+                    raise
                 log.exception("on_change failed for +%d -%d queues", len(taken), len(given_up))

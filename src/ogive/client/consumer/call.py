@@ -1,6 +1,5 @@
 """One call of user code: the boundary where any exception becomes a result."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from ogive.client.consumer.outcome import Failure, Verdict, failed, judge
 from ogive.client.listener import ROLLBACK, AnyListener, Later, Suspend
 from ogive.client.trace import ConsumeObserver
 from ogive.client.trace_record import CallEnd
+from ogive.client.user_code import must_pass, running_task
 from ogive.model import MessageExt
 
 
@@ -28,16 +28,13 @@ def call(listener: AnyListener, messages: Sequence[MessageExt], observer: Consum
 
 async def call_async(listener: AnyListener, messages: Sequence[MessageExt], observer: ConsumeObserver | None = None) -> Verdict:
     """The same for an async listener. Our own cancellation passes through; a CancelledError of the listener's own making is a failure."""
-    seen = None if observer is None else observer.begun(messages)
+    seen, task = None if observer is None else observer.begun(messages), running_task()
     verdict: Verdict
     try:
         answer: Any = await listener.function(messages[0] if listener.config.batch == 1 else list(messages))
-    except asyncio.CancelledError as exc:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+    except BaseException as exc:  # user code: any exception means "later", and must not end a worker
+        if must_pass(exc, task):
             raise
-        verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
-    except (Exception, SystemExit) as exc:  # noqa: BLE001  user code: any exception means "later", and sys.exit() must not end a worker
         verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
     else:
         verdict, end = _judged(listener, messages, answer)

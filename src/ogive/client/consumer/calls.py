@@ -1,4 +1,4 @@
-"""The RPCs of one consumer group, addressed by queue: which broker, which budget, and a fresh route where the error asks for one."""
+"""The RPCs of one consumer group, addressed by queue: broker, time budget, and a fresh route if an error asks for it."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ class GroupCalls:
     async def _master(self, queue: MessageQueue, call: Callable[[str], Awaitable[T]]) -> T:
         """Ask the master of the queue's broker; after a failure that blames the route, the next call finds a new one."""
         try:
-            return await call(self._instance.broker_address(queue.broker_name))
+            return await call(self._instance.routes.broker_address(queue.broker_name))
         except OgiveError as exc:
             await self._learn(exc, queue.topic)
             raise
@@ -53,18 +53,18 @@ class GroupCalls:
         """Ask for the route again if it may be to blame. Whether that works or not, *failure* is what the caller hears of."""
         if failure.refresh_route:
             with contextlib.suppress(OgiveError):
-                await self._instance.refresh_route(topic, doubted=isinstance(failure, ConnectError))
+                await self._instance.routes.refresh(topic, doubted=isinstance(failure, ConnectError))
 
     # --- members and locks -------------------------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The readable queues of *topic*, sorted. Raises NoRoute."""
-        return await self._instance.subscribe_queues(topic)
+        return await self._instance.routes.subscribe_queues(topic)
 
     async def members(self, topic: str) -> list[str]:
         """Client ids of the group, sorted: all members must see the same list, so all ask the topic's first broker."""
-        route = await self._instance.route(topic)
-        address = self._instance.any_broker(route)
+        route = await self._instance.routes.find(topic)
+        address = self._instance.routes.any_broker(route)
         try:
             return sorted(await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s))
         except OgiveError as exc:
@@ -75,13 +75,13 @@ class GroupCalls:
         await self._instance.heartbeat_now()
 
     async def check_filter(self, subscription: SubscriptionData) -> None:
-        """Have a broker of the topic look at a filter that is no tags: better no start than no messages. Not without a route.
+        """Have a broker check a filter other than tags: better no start than no messages. Does nothing without a route.
 
         Raises SubscriptionInvalid, and BrokerInternalError from a broker that filters by tags only.
         """
-        route = self._instance.known_route(subscription.topic)
+        route = self._instance.routes.known(subscription.topic)
         if subscription.expression_type == SQL92 and route is not None:
-            address = self._instance.any_broker(route)
+            address = self._instance.routes.any_broker(route)
             await api.check_client_config(
                 self._pool, address, self._instance.client_id, self.group, subscription, timeout_s=self._timeout_s
             )
@@ -169,7 +169,7 @@ class GroupCalls:
         timeout_s = suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
         answering_id = MASTER_ID
         try:
-            address, answering_id = self._instance.readable_broker(queue.broker_name, broker_id)
+            address, answering_id = self._instance.routes.readable_broker(queue.broker_name, broker_id)
             header = PullMessageRequest(
                 consumer_group=self.group,
                 topic=queue.topic,
@@ -187,7 +187,7 @@ class GroupCalls:
             result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
             if result.status is PullStatus.OFFSET_ILLEGAL and answering_id != MASTER_ID:
                 log.warning("%s: slave %d does not hold offset %d: it may be behind, the master decides", queue, answering_id, offset)
-                address, answering_id = self._instance.broker_address(queue.broker_name), MASTER_ID
+                address, answering_id = self._instance.routes.broker_address(queue.broker_name), MASTER_ID
                 result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
             return result
         except DamagedMessage as exc:
@@ -218,7 +218,7 @@ class GroupCalls:
         More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic instead.
         """
         topic = retry_topic(self.group)
-        queues = await self._instance.publish_queues(topic)
+        queues = await self._instance.routes.publish_queues(topic)
         queue = queues[message.queue_offset % len(queues)]
         header = SendMessageRequestV2(
             producer_group=INNER_GROUP,
@@ -231,12 +231,12 @@ class GroupCalls:
             reconsume_times=reconsume_times,
             max_reconsume_times=max_retries,
         )
-        address = self._instance.broker_address(queue.broker_name)
+        address = self._instance.routes.broker_address(queue.broker_name)
         await api.send_message(self._pool, address, header, message.body, broker_name=queue.broker_name, timeout_s=api.SEND_BACK_TIMEOUT_S)
 
     async def send_reply(self, topic: str, body: bytes, properties: bytes, *, broker_name: str) -> None:
         """Send a reply through a broker that holds the reply *topic*: by *broker_name* if it does, and by others if that fails."""
-        queues = {queue.broker_name: queue for queue in await self._instance.publish_queues(topic)}
+        queues = {queue.broker_name: queue for queue in await self._instance.routes.publish_queues(topic)}
         failure: OgiveError | None = None
         for queue in sorted(queues.values(), key=lambda queue: (queue.broker_name != broker_name, queue))[:REPLY_TRIES]:
             header = SendReplyMessageRequestV2(
@@ -248,7 +248,7 @@ class GroupCalls:
                 broker_name=queue.broker_name,
             )
             try:
-                address = self._instance.broker_address(queue.broker_name)
+                address = self._instance.routes.broker_address(queue.broker_name)
                 await api.send_reply(self._pool, address, header, body, timeout_s=self._timeout_s)
             except OgiveError as exc:
                 failure = exc

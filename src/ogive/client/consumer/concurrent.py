@@ -54,7 +54,7 @@ Result = Verdict | NotBegun
 
 @dataclass(slots=True)
 class Tally:
-    """What came of one queue since the loop looked last."""
+    """The results of one queue since the loop last looked."""
 
     done: list[int] = field(default_factory=list)  # offsets
     replied: int = 0  # finished once their reply is out
@@ -130,7 +130,7 @@ class ConcurrentService:
     def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
         tallies: defaultdict[ProcessQueue, Tally] = defaultdict(Tally)
         for (process_queue, messages), result, seconds in results:
-            if result is NOT_BEGUN:  # what was not begun is not done, also while its queue is being released
+            if result is NOT_BEGUN:  # what was not begun is not done, even if its queue is being released
                 continue
             tally = tallies[process_queue]
             tally.calls += 1
@@ -153,7 +153,7 @@ class ConcurrentService:
         tally.done += [message.queue_offset for message in messages[: failure.done]]
         tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
-            self._failed_messages.give(process_queue, message, failure.delay_level)
+            self._failed_messages.give(process_queue, message, failure.delay_level, failure.why)
 
     async def expire(self) -> None:
         """Send back what has run for too long."""
@@ -170,4 +170,4 @@ class ConcurrentService:
                         message.queue,
                         message.queue_offset,
                     )
-                    self._failed_messages.give(process_queue, message, EXPIRED_LEVEL)
+                    self._failed_messages.give(process_queue, message, EXPIRED_LEVEL, f"no result within {self._timeout_s:.0f} s")

@@ -1,4 +1,4 @@
-"""How a consumer pulls, keeps and gives back. Times in seconds; the Java name of each setting stands beside it."""
+"""Settings of consumers. Times are in seconds; the comment of each field names its counterpart in Java."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,31 +10,31 @@ from ogive.errors import InvalidOption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Settings of a push consumer, the same for all of its listeners, or of a pull consumer (which has no locks and sends nothing back)."""
+    """Settings of a push consumer, for all of its listeners, or of a pull consumer, which has no locks and no retries."""
 
-    pull_batch_size: int = 1024  # pullBatchSize, 32 there; Apache's brokers give at most 32 at a time whatever is asked
-    pull_batch_bytes: int = 1024 * 1024  # pullBatchSizeInBytes, 256 KiB there
-    max_cached_messages: int = 1000  # pullThresholdForQueue; above it a queue is not pulled
+    pull_batch_size: int = 1024  # pullBatchSize, 32; Apache's brokers never send more than 32
+    pull_batch_bytes: int = 1024 * 1024  # pullBatchSizeInBytes, 256 KiB
+    max_cached_messages: int = 1000  # pullThresholdForQueue; a queue with more unfinished messages is not pulled
     max_cached_bytes: int = 100 * 1024 * 1024  # pullThresholdSizeForQueue
-    max_span: int = 2000  # consumeConcurrentlyMaxSpan; distance from the lowest to the highest unfinished message of a queue
-    max_topic_messages: int | None = None  # pullThresholdForTopic; of all queues of a topic together
+    max_span: int = 2000  # consumeConcurrentlyMaxSpan; between the lowest and the highest unfinished offset of a queue
+    max_topic_messages: int | None = None  # pullThresholdForTopic; over all queues of a topic
     max_topic_bytes: int | None = None  # pullThresholdSizeForTopic
-    max_total_bytes: int = 256 * 1024 * 1024  # of all queues of a group together
+    max_total_bytes: int = 256 * 1024 * 1024  # over all queues of a group
     pull_suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis; how long a broker holds a pull that finds nothing
     pull_retry_s: float = 1.0  # pullTimeDelayMillsWhenException
-    strategy: Strategy = average  # allocateMessageQueueStrategy; the same in all members of a group
+    strategy: Strategy = average  # allocateMessageQueueStrategy; must be the same in all members of a group
     interceptors: tuple[Interceptor, ...] = ()  # ConsumeMessageHook; around every listener call, the first is the outermost
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
-    rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after a pass that could not do everything
-    hand_over_pause_s: float = 0.2  # before a queue of a concurrent group is taken over: the one who gives it up commits first
-    persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5 there; how much work is repeated after a crash
-    persist_again_s: float = 30.0  # unchanged progress is told again, in case the broker lost it in a crash
+    rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after an incomplete pass
+    hand_over_pause_s: float = 0.2  # before taking over a queue of a concurrent group, so that its last holder can commit first
+    persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5; after a crash about this much is consumed again
+    persist_again_s: float = 30.0  # send even unchanged progress again, in case the broker lost it in a crash
     offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
-    lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60
-    send_back_retry_s: float = 5.0  # how long a message waits here that could not be sent back
-    trace: bool = False  # enableTrace; what was consumed is recorded in RMQ_SYS_TRACE_TOPIC
-    await_termination_s: float = 10.0  # awaitTerminationMillisWhenShutdown, 0 there; how long close() waits for running listener calls
+    lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60 s
+    send_back_retry_s: float = 5.0  # pause before trying again to send back a failed message
+    trace: bool = False  # enableTrace; record every consumption in RMQ_SYS_TRACE_TOPIC
+    await_termination_s: float = 10.0  # awaitTerminationMillisWhenShutdown, 0; how long close() waits for running calls
 
     def __post_init__(self) -> None:
         _within("pull_batch_size", self.pull_batch_size, 1, 4096)

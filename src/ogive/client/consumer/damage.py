@@ -1,21 +1,21 @@
 """A pulled message whose body does not match its checksum, and bytes that are no message at all.
 
 Behaviour of a message with a wrong body
-- It is given to nobody, and put into no other topic either: a copy there would get a checksum of its own, and look whole.
-- What stands before it is read once more, without it, and delivered. Then it is read by itself, again and again: damage on the way does not
-  come twice alike.
-- Bytes that are the same in READINGS readings are what the broker has stored. No further reading mends them, so the queue goes on behind
-  them; the log says at the level ERROR which message was passed over.
-- Readings that differ are damage on the way, or in a memory: the queue waits until one is right.
-- Only the master's readings count: what a slave has on a bad disk may be whole on the master, whose route may be gone for a while.
-- No field of a damaged record says where the queue goes on: no checksum covers its offset. A reading that counts asked for one message and
-  brought this one alone, and what the broker says about where to go on comes from its consume queue.
+- It is not delivered, and not copied to any other topic: the copy would get a valid checksum, and look intact.
+- The messages before it are read once more, without it, and delivered. Then it is read alone, several times: damage in transit does not
+  repeat itself.
+- If READINGS readings are equal, the broker has stored it like that. Reading again would not help, so the queue continues behind it, and
+  an ERROR in the log names the message that was skipped.
+- If readings differ, the damage is in transit or in memory: the queue waits for an intact one.
+- Only readings from the master count: what is damaged on a slave's disk may be intact on the master, which may be unreachable for a while.
+- Where the queue continues is not taken from the damaged record, as no checksum covers its offset. A reading that counts asked for one
+  message and got this one alone, and the broker's next offset comes from its consume queue.
 
-Behaviour of bytes from which no record can be cut
-- What stands before them is read once more, without them, and delivered.
-- They are never passed over: how many messages they are nobody can tell. The queue waits in front of them and asks the master again, after
-  twice the time each time, up to PAUSE_LIMIT_S. (Java's client ends its list there without a word, and goes on behind the whole answer.)
-- From the second time on the log says so at the level ERROR, once a minute, with the way out; the member's running info names the queue.
+Behaviour of bytes from which no record can be cut, and of a record whose own offset does not fit its place in the answer
+- The messages before them are read once more, without them, and delivered.
+- They are never skipped: nobody can tell how many messages they are. The queue waits in front of them and asks the master again, with
+  pauses that double up to PAUSE_LIMIT_S. (Java's client silently drops them and continues behind the whole answer.)
+- From the second time on an ERROR in the log says so, once a minute, and what to do; the member's running info names the queue.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Readings:
         return max_messages if self._most is None else min(self._most, max_messages)
 
     def only(self, intact: int) -> None:
-        """The next pull asks for the *intact* messages that stand in front, or else for the first one alone."""
+        """The next pull asks for the *intact* messages in front, or else for the first one alone."""
         self._most = max(1, intact)
 
     def was_right(self) -> None:
@@ -54,7 +54,7 @@ class Readings:
         self._most, self._count, self._last = None, 0, ()
 
     def go_on_at(self, asked: int, damaged: DamagedMessage) -> int | None:
-        """Note what a pull at *asked* brought; where the queue goes on, once enough readings were the same."""
+        """Note what a pull at *asked* returned. Once enough readings were equal: the offset at which the queue continues."""
         record = (damaged.queue_offset, damaged.commitlog_offset)
         self.is_news = record != self._record
         self._record = record

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
+from ogive.client.consumer.outcome import ASKED, GIVEN_UP
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.listener import AnyListener, Later
@@ -33,32 +34,32 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(MessageExt))
 
 
 class IncomingMessage(MessageExt):
-    """A message that waits for its verdict: ``process()``, ``done()``, ``later()`` or ``dead_letter()``. The first one counts."""
+    """A message to be settled by ``process()``, ``done()``, ``later()`` or ``dead_letter()``; the first one counts."""
 
     __slots__ = ("_settle",)
-    _settle: Callable[[Later | None], None]
+    _settle: Callable[[Later | None, str], None]
 
     @classmethod
-    def of(cls, message: MessageExt, settle: Callable[[Later | None], None]) -> Self:
+    def of(cls, message: MessageExt, settle: Callable[[Later | None, str], None]) -> Self:
         incoming = cls(*[getattr(message, name) for name in _FIELDS])
         object.__setattr__(incoming, "_settle", settle)  # past the guard of the frozen record
         return incoming
 
     def process(self) -> "Processing":
-        """``async with message.process():`` or, in threads, ``with message.process():``"""
+        """``async with message.process():``, or ``with message.process():`` in threads. An exception means "again, later"."""
         return Processing(self)
 
     def done(self) -> None:
-        """The message is finished."""
-        self._settle(None)
+        """Mark the message as finished."""
+        self._settle(None, "")
 
     def later(self, delay_level: int = 0) -> None:
-        """Deliver it again; the levels are those of ``ogive.later``."""
-        self._settle(Later(delay_level))
+        """Have it delivered again later; *delay_level* as in ``ogive.later``."""
+        self._settle(Later(delay_level), GIVEN_UP if delay_level < 0 else ASKED)
 
     def dead_letter(self) -> None:
-        """Put it into the group's dead-letter topic."""
-        self._settle(Later(-1))
+        """Move it to the group's dead-letter topic."""
+        self._settle(Later(-1), GIVEN_UP)
 
 
 class Processing:
@@ -88,7 +89,7 @@ class Processing:
             error,
             exc_info=error if message.reconsume_times == 0 else None,
         )
-        message.later()
+        message._settle(Later(), f"{error!r:.200}")
         return True
 
     async def __aenter__(self) -> IncomingMessage:
@@ -147,7 +148,7 @@ class DeliveryService:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake(1)  # it was told about a message that somebody else may have now
+                    self._wake(1)  # it settled a message that another member may have now
                 raise
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
@@ -174,7 +175,7 @@ class DeliveryService:
         for (process_queue, offset), (since, message, _) in list(self._out.items()):
             if since < before:
                 log.warning("%s/%d got no verdict within %.0f s: it counts as failed", message.queue, offset, self._timeout_s)
-                self._settle(process_queue, message, Later(EXPIRED_LEVEL))
+                self._settle(process_queue, message, Later(EXPIRED_LEVEL), f"no verdict within {self._timeout_s:.0f} s")
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -183,15 +184,15 @@ class DeliveryService:
         seen = None if observer is None else observer.begun([message])
         self._out[process_queue, message.queue_offset] = (self._loop.time(), message, seen)
 
-        def settle(verdict: Later | None) -> None:
+        def settle(verdict: Later | None, why: str) -> None:
             if threading.get_ident() == self._thread:
-                self._settle(process_queue, message, verdict)
+                self._settle(process_queue, message, verdict, why)
             else:
-                self._loop.call_soon_threadsafe(self._settle, process_queue, message, verdict)
+                self._loop.call_soon_threadsafe(self._settle, process_queue, message, verdict, why)
 
         return IncomingMessage.of(self._group.instance.namespace.strip_message(message), settle)
 
-    def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None) -> None:
+    def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None, why: str) -> None:
         out = self._out.pop((process_queue, message.queue_offset), None)
         if out is None:
             return
@@ -202,7 +203,7 @@ class DeliveryService:
         if verdict is None:
             self._group.finish_message(process_queue, message)
         elif not process_queue.dropped:
-            self._failed_messages.give(process_queue, message, verdict.delay_level)
+            self._failed_messages.give(process_queue, message, verdict.delay_level, why)
         if not self._out and self._all_settled is not None and not self._all_settled.done():
             self._all_settled.set_result(None)
 
@@ -221,5 +222,5 @@ class DeliveryService:
 
 
 def no_function(*_: Any) -> None:
-    """Stands where an iterated consumer has no listener."""
+    """The listener of an iterated consumer, which has none."""
     raise IllegalStateError("an iterated consumer has no listener")

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, said by tags or in SQL92, and the second look at what the broker let through. Pure."""
+"""Subscriptions by tags or SQL92, and the client's own check of what the broker let through. Pure."""
 
 import functools
 from collections.abc import Callable, Sequence

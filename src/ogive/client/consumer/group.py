@@ -1,4 +1,4 @@
-"""What the parts of one group's member share: the queues it holds, their progress, and the way to the brokers."""
+"""What the parts of a member share: the queues it holds, their progress, and the calls to the brokers."""
 
 import asyncio
 import time
@@ -53,9 +53,9 @@ class Group:
         await self.store.persist(list(self.held), again=again)
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
-        """The messages are done: forget them, and move the queue's progress up to its lowest unfinished message.
+        """Forget finished messages, and advance the queue's progress to its lowest unfinished one.
 
-        Of a queue that was dropped nothing counts any more: whoever has it now, another member or this one anew, goes by its own results.
+        Does nothing for a queue that was dropped: its present holder, even if that is this member again, goes by its own results.
         """
         if process_queue.dropped:
             return
@@ -78,7 +78,7 @@ class ConsumeService(Protocol):
         ...
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Wait at most *timeout_s* until nothing stands in the way of giving the queue to another member."""
+        """Wait at most *timeout_s* until the queue may be given to another member."""
         ...
 
     async def stop(self, timeout_s: float, caller: object) -> None:

@@ -8,7 +8,7 @@ An interceptor is a function that makes a context manager for one call, most sim
         yield
         log.info("%s: %s after %.3f s", call.queue, call.outcome, time.monotonic() - begun)
 
-The first of several is the outermost. What the listener raises passes through them; one that swallows it takes the messages for finished,
+The first of several is the outermost. What the listener raises passes through them; one that suppresses it makes the messages finished,
 and what one raises itself counts as raised by the listener.
 """
 
@@ -25,7 +25,7 @@ from ogive.model import MessageExt, MessageQueue
 
 
 class Outcome(enum.Enum):
-    """How a call ended. TIMED_OUT: it took longer than consume_timeout_s, whatever it returned."""
+    """How a call ended. FAILED: it returned a failure. TIMED_OUT: it took longer than consume_timeout_s, whatever it returned."""
 
     SUCCESS = enum.auto()
     FAILED = enum.auto()
@@ -35,7 +35,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class ListenerCall:
-    """One call of a listener, for those who stand around it. *properties* are theirs; *outcome* is None until the call has ended."""
+    """One call of a listener, as interceptors see it. *properties* are for their own use; *outcome* is None until the call has ended."""
 
     group: str
     topic: str

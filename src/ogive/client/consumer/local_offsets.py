@@ -1,4 +1,4 @@
-"""How far a broadcasting member got in each queue, in a file of its own. Source: LocalFileOffsetStore.java, 5.3.
+"""The progress of a broadcasting member, in a local file. Source: LocalFileOffsetStore.java, 5.3.
 
 Behaviour
 - The file is ``<folder>/<ip>@<instance name>/<group>/offsets.json``; the instance name is DEFAULT unless one is given, so that a restarted
@@ -7,7 +7,7 @@ Behaviour
 
 Differs from Java
 - The file is replaced as a whole and on stable storage before the next step: after a crash at any point it is the old one or the new one.
-- A damaged file is set aside and logged, not a reason to refuse the start: its ``.bak``, which Java's clients write, counts instead.
+- A damaged file is set aside and logged, and does not prevent the start: its ``.bak``, which Java's clients write, is read instead.
 - A file has one owner at a time. A second member with the same name would overwrite the progress of the first, so it is refused.
 - Where nothing can be written the progress stays in memory; the log says so once.
 """
@@ -48,7 +48,7 @@ class LocalOffsetStore(Offsets):
         self._path = path
         self._saved: dict[MessageQueue, int] = {}
         self._turn = asyncio.Lock()
-        self._writer: ThreadPoolExecutor | None = None  # one thread: a write that nobody waits for any more still ends before the next
+        self._writer: ThreadPoolExecutor | None = None  # one thread: even an abandoned write ends before the next begins
         self._lock: int | None = None
         self._failing = False
 
@@ -62,7 +62,7 @@ class LocalOffsetStore(Offsets):
             self._writer.shutdown()
             self._writer = None
         if self._lock is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child has it open, too, and would go on holding it
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child has it open, too, and would keep holding it
             os.close(self._lock)
             self._lock = None
 
@@ -76,7 +76,7 @@ class LocalOffsetStore(Offsets):
             table = {**self._saved, **known}
             if (table == self._saved and not self._failing) or self._writer is None:
                 return
-            self._saved = table  # what fetch tells, also while the file cannot be written
+            self._saved = table  # what fetch returns, even while the file cannot be written
             try:
                 data = offset_table_dumps(dict(sorted(table.items())))
                 await asyncio.get_running_loop().run_in_executor(self._writer, self._write, data)
@@ -136,7 +136,7 @@ def read_offsets(path: Path) -> dict[MessageQueue, int]:
 
 
 def set_aside(path: Path) -> None:
-    """Keep a damaged file for whoever wants to look at it; only the last one."""
+    """Keep the latest damaged file for inspection."""
     try:
         path.replace(path.with_name(path.name + ".damaged"))
     except OSError as exc:

@@ -14,6 +14,7 @@ from ogive.client.consumer.delivery import no_function
 from ogive.client.consumer.direct import consume_directly
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.intercept import intercepted
+from ogive.client.consumer.lease import lease_time
 from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path
 from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
@@ -38,6 +39,7 @@ from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
 log = logging.getLogger(__name__)
 
 DEAD_LETTER_LEVEL: Final = -1
+MAX_CALLED_DIRECTLY: Final = 8  # messages of tools, at a time: no limit of a queue counts them
 
 MakeService = Callable[[Group, AnyListener, ConsumerConfig], ConsumeService]
 
@@ -112,6 +114,7 @@ class Member:
         )
         on_change = wired_on_change(on_change, self._namespace)
         self._announcer = Announcer(on_change, group.held, group.spawn) if on_change is not None else None
+        self._called_directly = 0
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
 
@@ -145,7 +148,7 @@ class Member:
         try:
             await asyncio.gather(self._stop_fetching(), *ending)
             await self._rebalancer.give_up_all()
-            await cancel_all(self._persisting)  # not before: an update cut off on its way could overtake the last one
+            await cancel_all(self._persisting)  # not before: an update that is cut short could overtake the last one
             await self._context.store.close()
             await self._context.instance.unregister_consumer(self)
         finally:
@@ -171,9 +174,9 @@ class Member:
         self._rebalancer.join(topic, listener.config.start)
 
     async def remove(self, topic: str, caller: object = None) -> None:
-        """Listen to the topic no longer; the member must have another one. *caller*: see Workers.stop."""
+        """Remove the topic; the member must have another one. *caller*: see Workers.stop."""
 
-        async def end_calls() -> None:  # its queues are pulled no more; its retries go to the other listeners from here on
+        async def end_calls() -> None:  # stops pulling its queues; from now on its retries go to the other listeners
             await self._services.pop(topic).stop(self._config.await_termination_s, caller)
 
         await self._rebalancer.leave(topic, end_calls)
@@ -186,7 +189,7 @@ class Member:
                 await self._go_to(process_queue, process_queue.safe_offset)  # retries that the service left behind
 
     def announce(self) -> None:
-        """Tell the application if it holds other queues than it was told."""
+        """Tell the application if its queues have changed since the last time."""
         if self._announcer is not None:
             self._announcer.look()
 
@@ -242,7 +245,7 @@ class Member:
             | stuck(self._context.held.values()),
             subscriptions=tuple(self._subscriptions.values()),
             queues={
-                queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=now, now_ms=now_ms)
+                queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=lease_time(now), now_ms=now_ms)
                 for queue, process_queue in self._context.held.items()
             },
             topics={topic: statistics.of(topic).status(now) for topic in self._subscriptions},
@@ -252,7 +255,7 @@ class Member:
     # --- what tools ask (see requests.py) ----------------------------------------------------------------------------
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at these offsets in the queues that are held; their owners hear of the others themselves."""
+        """Continue at these offsets in the queues that are held; the owners of the others are told, too."""
         held = [(self._context.held[queue], offset) for queue, offset in offsets.items() if queue in self._context.held]
         for process_queue, offset in held:
             log.warning("%s: %s was told to go on at %d", process_queue.queue, self.group, offset)
@@ -263,12 +266,18 @@ class Member:
         return {queue: offset for queue, offset in known.items() if offset is not None}
 
     async def consume_directly(self, message: MessageExt) -> ConsumeDirectlyResult:
-        """Raises IllegalStateError where the messages are iterated over: nobody can be called."""
+        """Raises IllegalStateError if messages are iterated over, so that there is no listener, and for too many calls at a time."""
+        if self._called_directly >= MAX_CALLED_DIRECTLY:
+            raise IllegalStateError(f"group {self.group} works on {MAX_CALLED_DIRECTLY} messages that tools have given to it already")
         topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
         listener = self._listeners.get(topic)
         if listener is None:
             raise IllegalStateError(f"group {self.group} has no listener of {topic} in this client")
-        return await consume_directly(listener, replace(message, topic=topic))
+        self._called_directly += 1
+        try:
+            return await consume_directly(listener, replace(message, topic=topic))
+        finally:
+            self._called_directly -= 1
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -279,7 +288,7 @@ class Member:
 
     async def _find_route(self, topic: str) -> None:
         try:
-            await self._context.instance.route(topic)
+            await self._context.instance.routes.find(topic)
         except NoRoute as exc:
             log.warning("group %s waits for its topic: %s", self.group, exc)
 
@@ -306,13 +315,15 @@ class Member:
     def _reject(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         """What cannot be read would fail at every member and for ever: it goes to the dead letters, as it is."""
         for message in messages:
+            why = "it cannot be read"
             try:
                 decompress(message.body, message.sys_flag)
             except (ProtocolError, CompressionUnavailable) as exc:
+                why = f"{why}: {exc}"
                 log.error(
                     "%s/%d cannot be read and goes to the dead letters of %s: %s", message.queue, message.queue_offset, self.group, exc
                 )
-            self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL)
+            self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL, why)
 
     def _deliver_retries(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         by_topic: dict[str, list[MessageExt]] = {}

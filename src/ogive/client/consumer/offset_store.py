@@ -1,4 +1,4 @@
-"""How far a group got in each queue: what a member knows, and its way to the broker."""
+"""The progress of a group's member in each queue, and committing it to the brokers."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ class OffsetStore(Protocol):
     async def open(self) -> None: ...
 
     async def fetch(self, queue: MessageQueue) -> int | None:
-        """The record; None only where it says that there is none. Every failure raises OgiveError: it must never pass for "none"."""
+        """The committed offset; None only if there certainly is none. Every failure raises OgiveError: it must never pass for "none"."""
         ...
 
     def read(self, queue: MessageQueue) -> int | None:
@@ -65,7 +65,7 @@ class Offsets:
         self._frozen.add(queue)
 
     def move(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, also back: the application says so. Unlike after a repair it goes on from there."""
+        """Set the offset, also back, at the application's request. Unlike after a repair, consumption continues there."""
         self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
@@ -83,11 +83,11 @@ class OffsetCalls(Protocol):
 class RemoteOffsetStore(Offsets):
     """Offsets kept at the brokers, for the members of a clustering group. Source: RemoteBrokerOffsetStore.java, 5.3.
 
-    Differs from Java: one update of a queue is on its way at a time, and its answer is awaited. Apache's broker hands the requests of one
-    connection to several threads: of an one-way update and a later one, every tenth pair came to pass the other way round, and an update
-    carried by a pull lost to an older one still more often. A queue's next owner then begins where the last one had long been.
-    The first update of a topic at a broker goes alone, for there it makes the group's table of the topic: of several at once, each makes
-    one, and what the others held is lost (ConsumerOffsetManager.commitOffset, 5.5; one in 20 closes of a new group).
+    Differs from Java: there is one update of a queue in flight at a time, and its answer is awaited. Apache's broker handles the requests
+    of one connection in several threads: of two one-way updates, every tenth pair was carried out in reverse, and an update carried by a
+    pull lost to an older one even more often. The queue's next owner then starts far too early. The first update of a topic at a broker
+    goes alone, as it creates the group's table for the topic: of several at once, each creates one, and the offsets in the others are lost
+    (ConsumerOffsetManager.commitOffset, 5.5; seen in one of 20 closes of a new group).
     """
 
     def __init__(self, calls: OffsetCalls) -> None:
@@ -102,7 +102,7 @@ class RemoteOffsetStore(Offsets):
         """Nothing to do: each queue is asked for when it is taken over."""
 
     async def close(self) -> None:
-        """Nothing to do: the last progress was told when the queues were given up."""
+        """Nothing to do: the last progress was committed when the queues were given up."""
 
     async def fetch(self, queue: MessageQueue) -> int | None:
         return await self._calls.query_offset(queue)

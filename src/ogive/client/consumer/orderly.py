@@ -2,14 +2,14 @@
 
 Behaviour
 - The messages of a queue are given to the listener in offset order, one (or one batch) after the other; different queues at the same time.
-- No call begins unless the queue is ours and its lock is fresh, by the clock that also runs while the process is stopped. Each member of
-  a broadcasting group has every queue for itself and needs no lock.
+- No call begins unless the queue is ours and its lock is fresh, by a clock that also runs while the process is stopped, or the machine
+  sleeps. Each member of a broadcasting group has every queue for itself and needs no lock.
 - A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again. Over the limit of retries it is sent to
   the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set. A broadcasting group has no
   dead letters: what is over the limit is logged and dropped.
 - A queue that is given away waits for the running call; its result still counts.
 - Without auto-commit what the listener has consumed stays in the queue until it answers COMMIT; after ROLLBACK, and with the queue's next
-  owner, it comes again in order. It counts for the limits of a queue (max_cached_messages): who never commits gets nothing more.
+  owner, it comes again in order. It counts towards max_cached_messages: a listener that never commits gets nothing more.
 
 Differs from Java
 - A worker takes a run of messages at a time and goes on to the next without asking the loop, up to a time slice.
@@ -24,7 +24,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
+from ogive.client.consumer.dead_letters import DeadLetters
 from ogive.client.consumer.group import Group
+from ogive.client.consumer.lease import lease_time
 from ogive.client.consumer.outcome import Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
@@ -92,6 +94,7 @@ class OrderlyService:
         self._paused: dict[ProcessQueue, asyncio.TimerHandle] = {}
         self._quiet: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._retrying: set[asyncio.Task[Any]] = set()
+        self._dead_letters = DeadLetters(group.name)
         self._stopping = False
         count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
         self._workers: Workers[Turn]
@@ -142,7 +145,7 @@ class OrderlyService:
         return tally.result()
 
     def _batches(self, turn: Turn, tally: TurnTally) -> Iterator[list[MessageExt]]:
-        """What stands behind the *tally*, batch by batch, as long as the queue is ours and the time slice lasts."""
+        """The messages behind the *tally*, batch by batch, as long as the queue is ours and the time slice lasts."""
         process_queue, messages = turn
         slice_ends = time.monotonic() + TURN_S
         while tally.done < len(messages) and self._may_call(process_queue):
@@ -151,7 +154,7 @@ class OrderlyService:
                 return
 
     def _may_call(self, process_queue: ProcessQueue) -> bool:
-        return process_queue.active and not self._stopping and time.monotonic() < process_queue.leased_until
+        return process_queue.active and not self._stopping and lease_time(time.monotonic()) < process_queue.leased_until
 
     # --- on the loop -------------------------------------------------------------------------------------------------
 
@@ -210,7 +213,7 @@ class OrderlyService:
         waits = False
         for message in failed:
             gives_up = failure.delay_level < 0 or message.reconsume_times >= limit
-            if gives_up and await self._to_dead_letters(message, limit):
+            if gives_up and await self._to_dead_letters(message, limit, failure.why):
                 self._group.finish_message(process_queue, message)
                 continue
             process_queue.replace(replace(message, reconsume_times=message.reconsume_times + 1))
@@ -219,7 +222,7 @@ class OrderlyService:
             self._pause(process_queue, failure.suspend_s)
         self._end_turn(process_queue)
 
-    async def _to_dead_letters(self, message: MessageExt, limit: int) -> bool:
+    async def _to_dead_letters(self, message: MessageExt, limit: int, why: str) -> bool:
         """More tries than allowed, in the copy's header, are what makes a broker put it there."""
         if self._group.broadcast:
             log.error(
@@ -236,7 +239,7 @@ class OrderlyService:
         except OgiveError as exc:
             log.warning("%s/%d could not be sent to the dead-letter topic, its queue waits: %s", message.queue, message.queue_offset, exc)
             return False
-        log.info("%s/%d was sent to the dead-letter topic after %d tries", message.queue, message.queue_offset, message.reconsume_times + 1)
+        self._dead_letters.note(message, why)
         return True
 
     def _pause(self, process_queue: ProcessQueue, seconds: float | None) -> None:

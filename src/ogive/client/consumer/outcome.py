@@ -1,14 +1,17 @@
-"""What a listener's answer means: pure, the same for concurrent and orderly groups."""
+"""What a listener's result means for its messages. Pure, and the same for concurrent and orderly groups."""
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ogive.client.listener import AnyListener, Later, OrderlyEnd, Reply, Suspend
 from ogive.model import MessageExt
 
 log = logging.getLogger(__name__)
+
+ASKED: Final = "its listener asked for another try"
+GIVEN_UP: Final = "its listener gave it up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Failure:
     done: int = 0
     delay_level: int = 0  # as in Later
     suspend_s: float | None = None
+    why: str = field(default=ASKED, compare=False)
 
 
 Verdict = Failure | Reply | OrderlyEnd | None
@@ -33,10 +37,11 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]
     if isinstance(answer, Reply) and not orderly and listener.config.batch == 1:
         return answer, True
     if isinstance(answer, Later) and answer.done <= count and (answer.delay_level <= 0 or not orderly):
-        return (Failure(answer.done, answer.delay_level) if answer.done < count else None), True
+        why = GIVEN_UP if answer.delay_level < 0 else ASKED
+        return (Failure(answer.done, answer.delay_level, None, why) if answer.done < count else None), True
     if isinstance(answer, Suspend) and orderly and answer.done <= count:
         return (Failure(answer.done, 0, answer.seconds) if answer.done < count else None), True
-    return Failure(), False
+    return Failure(why=f"its listener returned {answer!r:.200}, which is no result"), False
 
 
 def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Verdict:
@@ -85,4 +90,4 @@ def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseExc
         error,
         exc_info=error if first.reconsume_times == 0 else None,
     )
-    return Failure()
+    return Failure(why=f"{error!r:.200}")

@@ -1,4 +1,4 @@
-"""Messages between the pulls and the application's polls."""
+"""Messages that are pulled ahead of the application's polls."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ from ogive.model import MessageExt
 
 
 class Prefetch:
-    """What was pulled and not handed out yet, by queue, and what the last ``take`` handed out.
+    """Pulled messages that were not returned yet, by queue, and those that the last ``take`` returned.
 
-    Of a queue that is given up or paused nothing is handed out. The process queues themselves bound what is here: both what waits and what
-    was handed out last counts in them as unfinished.
+    Nothing is returned of a queue that is given up or paused. The process queues bound the size: both kinds of messages count there as
+    unfinished.
     """
 
     def __init__(self) -> None:

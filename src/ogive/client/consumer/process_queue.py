@@ -1,4 +1,4 @@
-"""What one member holds of one queue: pulled, not yet finished."""
+"""The messages of one queue that a member has pulled and not yet finished."""
 
 import asyncio
 import enum
@@ -30,11 +30,11 @@ _NEXT: Final[dict[QueueState, set[QueueState]]] = {
 class ProcessQueue:
     """Pulled but unfinished messages of one MessageQueue. The loop owns it; worker threads only read *active* and *leased_until*.
 
-    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is the loop's time at which our lease
-    ends, infinity for a concurrent group. A lock that was refused or ran out is never taken up again with the same object: somebody may
-    have moved on in between, so the queue is dropped and assigned anew.
-    Differs from Java: the offset that is safe to commit follows the pull offset when nothing is pending, so that messages which were
-    filtered out count as done at once. Source: ProcessQueue.java, 5.3.
+    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is the ``lease_time`` at which our lease
+    ends, infinity for a concurrent group. After a lock was refused or ran out the object is not used again: another member may have
+    consumed in between, so the queue is dropped and assigned afresh.
+    Differs from Java: while nothing is pending, the offset that is safe to commit follows the pull offset, so that filtered messages count
+    as done at once. Source: ProcessQueue.java, 5.3.
     """
 
     __slots__ = (
@@ -134,7 +134,7 @@ class ProcessQueue:
 
     @property
     def safe_offset(self) -> int:
-        """Everything below is finished: the lowest unfinished offset, else where the next pull goes on."""
+        """Everything below it is finished: the lowest unfinished offset, or else the next one to pull."""
         return next(iter(self._pending), self.pull_offset)
 
     @property

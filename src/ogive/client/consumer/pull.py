@@ -1,4 +1,4 @@
-"""The pull consumer: the application asks for messages, and says where to read and how far it got."""
+"""The pull consumer: the application polls for messages, and decides where to read and what to commit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -22,16 +22,15 @@ from ogive.model import MessageExt, MessageQueue, PullResult
 
 
 class PullConsumer:
-    """Messages on demand. ``async with PullConsumer("Orders", group="replay") as consumer``, or ``start()`` and ``close()``.
+    """Messages on demand: ``async with PullConsumer("Orders", group="replay") as consumer``.
 
-    With *topics* it is a member of *group*, and shares their queues with the other members; *on_change* is called with the queues that were
-    taken over and given up since, from within ``poll`` and before anything of a new queue is handed out. Without topics it reads the queues
-    that ``assign`` names; without a group, too, it leaves no trace at the brokers.
+    With *topics* it is a member of *group* and shares their queues with the other members. Without topics it reads the queues given to
+    ``assign``; without a group as well, it leaves no trace at the brokers.
 
-    *tags* or *sql* choose messages. *start* is where a queue begins in which the group has no offset: "latest", "earliest" or a datetime.
-    With *auto_commit* what a poll hands out counts as finished when the next poll is called, or the consumer is closed in good order.
-    *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves open.
-    Raises InvalidOption.
+    *tags* or *sql* choose messages. *start* is where to begin in a queue without a committed offset: "latest", "earliest" or a datetime.
+    With *auto_commit* the messages of a poll count as finished at the next poll, or when the consumer is closed in good order.
+    *on_change* is called with the queues gained and lost, from within ``poll`` and before it returns anything of a new queue. *client*
+    takes either settings, instead of *name_server*, or a running client to share, which stays open. Raises InvalidOption.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class PullConsumer:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group, if there are topics. Raises NoNameServer; IllegalStateError if it was started before."""
+        """Join the group, if there are topics. Raises NoNameServer, and IllegalStateError after an earlier start."""
         instance = await self._owner.start()
         self._member = PullMember(instance, self._wire_settings, self._config)
         instance.on_failure.append(self._fail)
@@ -76,11 +75,11 @@ class PullConsumer:
             raise
 
     async def close(self) -> None:
-        """Leave the group and close the client. What was handed out counts as finished, with auto-commit. Harmless when repeated."""
+        """Leave the group and close the client. With auto-commit the last poll's messages count as finished. Closing again does nothing."""
         await self.close_for(in_good_order=True)
 
     async def close_for(self, *, in_good_order: bool) -> None:
-        """``close``; otherwise than *in_good_order* what the last poll handed out does not count, and will be delivered again."""
+        """``close``; unless *in_good_order*, the last poll's messages do not count as finished, and are delivered again."""
         if not self._owner.started:
             return
         if self._closing is None:
@@ -101,7 +100,7 @@ class PullConsumer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """A block that ends with an exception has not finished what it had in hand."""
+        """After an exception the last poll's messages do not count as finished."""
         await self.close_for(in_good_order=kind is None)
 
     def _fail(self, _: BaseException) -> None:
@@ -117,16 +116,16 @@ class PullConsumer:
 
     @property
     def client_id(self) -> str:
-        """How brokers name this member."""
+        """This consumer's name at the brokers."""
         return self._owner.client.client_id
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
-        """Up to *max_messages*, as soon as there is at least one; an empty list when *timeout_s* is over or the consumer is closed.
+        """Return up to *max_messages* as soon as there is one, or an empty list after *timeout_s* (None: wait forever) or at the close.
 
-        None waits without end. Messages of one queue are in order. With auto-commit this call says that what the last one handed out is
-        finished; so one task polls at a time. Raises IllegalStateError where another does, and when the client failed.
+        The messages of a queue are in order. With auto-commit, polling again marks the messages of the last poll as finished. Raises
+        IllegalStateError during another poll, and after the client failed.
         """
         member = self._running()
         if max_messages < 1:
@@ -137,7 +136,7 @@ class PullConsumer:
         return list(map(self._namespace.strip_message, messages)) if self._namespace else messages
 
     async def batches(self, *, max_messages: int = 1000) -> AsyncIterator[list[MessageExt]]:
-        """What polls hand out, without the empty lists, until the consumer is closed."""
+        """What ``poll`` returns, without empty lists, until the consumer is closed."""
         while self._closing is None:
             batch = await self.poll(None, max_messages=max_messages)
             if batch:
@@ -146,9 +145,9 @@ class PullConsumer:
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*", sql: str | None = None
     ) -> PullResult:
-        """One pull of any queue at any offset, as the broker answers it; touches neither positions nor progress.
+        """Pull from any queue at any offset once, without touching positions or progress.
 
-        Where nothing is found the broker holds the request for up to *suspend_s*. Raises OgiveError.
+        If there is nothing, the broker holds the request for up to *suspend_s*. Raises OgiveError.
         """
         if offset < 0 or max_messages < 1 or suspend_s < 0:
             raise InvalidOption(f"offset {offset}, max_messages {max_messages}, suspend_s {suspend_s}: 0, 1 and 0 are the least")
@@ -172,21 +171,21 @@ class PullConsumer:
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are held now."""
+        """The queues held now."""
         return list(map(self._namespace.strip_queue, self._member.assignment)) if self._member is not None else []
 
     async def assign(self, queues: Collection[MessageQueue]) -> None:
-        """Read exactly these queues: new ones from the group's offset, else from *start*; those that are held already go on.
+        """Read exactly these queues, new ones from the group's offset or else from *start*. For a consumer without topics.
 
-        For a consumer without topics. Raises OgiveError where an offset cannot be learned; then nothing has changed.
+        Raises OgiveError if an offset cannot be found out; nothing has changed then.
         """
         await self._running().assign(self._on_wire(queues))
 
     async def seek(self, queue: MessageQueue, to: int | Literal["earliest", "latest"] | None = None, *, at: datetime | None = None) -> None:
-        """Go on elsewhere in a held queue: at an offset, an end, or the first message stored *at* a time or later.
+        """Continue elsewhere in a held queue: at an offset, at either end, or at the first message stored *at* a time or later.
 
-        What was pulled ahead, and a pull on its way, are thrown away. With auto-commit the new position is the group's progress, too.
-        Raises InvalidOption for an offset that the broker does not hold, IllegalStateError for a queue that is not held.
+        Messages pulled ahead are discarded. With auto-commit the new position also becomes the group's progress. Raises InvalidOption for
+        an offset that the queue does not have, IllegalStateError for a queue that is not held.
         """
         member = self._running()
         if (to is None) == (at is None):
@@ -198,37 +197,37 @@ class PullConsumer:
         await member.seek(self._namespace.wrap_queue(queue), target)
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing more of *queues* (all that are held, if none is named), and pull no more of them, until ``resume``."""
+        """Neither pull nor return messages of *queues* (all, if none is given) until ``resume``."""
         self._running().pause(self._on_wire(queues))
 
     async def resume(self, *queues: MessageQueue) -> None:
-        """Go on with *queues*, or all that are held."""
+        """Continue with *queues*, or with all."""
         self._running().resume(self._on_wire(queues))
 
     async def position(self, queue: MessageQueue) -> int:
-        """The offset that is handed out next. Raises IllegalStateError for a queue that is not held."""
+        """The next offset that ``poll`` returns. Raises IllegalStateError for a queue that is not held."""
         return self._running().position(self._namespace.wrap_queue(queue))
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Messages of each held queue that were not handed out yet, asked from the brokers now. Raises OgiveError."""
+        """How many messages of each held queue are still to be returned, as the brokers count them now. Raises OgiveError."""
         return {self._namespace.strip_queue(queue): lag for queue, lag in (await self._running().lag()).items()}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of *topic* that can be read. Raises NoRoute."""
+        """The readable queues of *topic*. Raises NoRoute."""
         return list(map(self._namespace.strip_queue, await self._running().calls.queues(self._namespace.wrap(topic))))
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that the queue still holds."""
+        """The offset of the oldest message in the queue."""
         queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).min_offset(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """The offset that the queue's next message will get."""
+        """The offset that the next message sent to the queue will get."""
         queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset of the first message that was stored *at* that time or later; the end of the queue if there is none."""
+        """The offset of the first message stored *at* that time or later; the queue's end if there is none."""
         validate_start(at)
         queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).start_offset(queue, at)
@@ -236,16 +235,16 @@ class PullConsumer:
     # --- progress ----------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Tell the brokers how far the group got: past everything that was handed out, or to the given offsets, also back.
+        """Commit the group's progress: everything that was returned, or the given offsets, which may also go back.
 
-        An offset is that of the next message to read. Returns when the brokers have it. Raises IllegalStateError for a queue that is not
-        held, OgiveError for the first broker that failed; the others have theirs then. A cancelled commit still goes out.
+        An offset is that of the next message to read. Returns once the brokers have it. Raises IllegalStateError for a queue that is not
+        held, OgiveError for the first broker that failed (the others have theirs). A cancelled commit is still sent.
         """
         wrap = self._namespace.wrap_queue
         await self._running().commit(None if offsets is None else {wrap(queue): offset for queue, offset in offsets.items()})
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group would go on after a restart, asked from the broker now; None if it has no offset there."""
+        """The group's committed offset, asked from the broker; None if it has none."""
         return await self._running().committed(self._namespace.wrap_queue(queue))
 
     def _on_wire(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:

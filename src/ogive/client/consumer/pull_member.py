@@ -1,4 +1,4 @@
-"""The queues of one pull consumer: pulled ahead, handed out by polls, their progress told to the brokers.
+"""The queues of one pull consumer: pulled ahead, returned by polls, their progress committed.
 
 Source: DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java, 5.3.
 
@@ -8,11 +8,11 @@ Behaviour
 - With auto-commit what a poll hands out is finished when the next poll is called, or the consumer is closed in good order. The progress
   of a queue is its lowest unfinished message; it goes to the broker each persist_period_s, and when the queue is given up.
 - A message that cannot be decompressed is handed out as it is (``is_compressed``), with an error in the log.
-- A seek, and an offset that the broker does not hold, replace the queue's state by a new one: nothing of before can come back.
+- A seek, or an offset that the broker does not have, replaces the whole state of the queue: nothing old can come back.
 
 Differs from Java
 - A poll gathers messages of all queues that have some, up to the asked number, not one pull's answer.
-- Java counts a batch as consumed when it is handed out; so a crash there loses what was in hand, and here it is repeated.
+- Java counts a batch as consumed when it is returned, so that a crash loses it; here it is delivered again.
 - A clean close commits; Java's does not.
 - A paused queue hands out nothing, also not what was pulled before.
 - An offset that cannot be learned is not replaced by any other: the queue waits (topics), or ``assign`` raises.
@@ -123,7 +123,7 @@ class PullMember:
             return
         for topic in self._settings.topics:
             try:
-                await group.instance.route(topic)
+                await group.instance.routes.find(topic)
                 await group.calls.check_filter(self._subscriptions[topic])
             except NoRoute as exc:
                 log.warning("group %s waits for its topic: %s", self.group, exc)
@@ -133,7 +133,7 @@ class PullMember:
         self._rebalancer.soon()
 
     async def stop(self, *, in_good_order: bool) -> None:
-        """Leave the group. What the last poll handed out counts as finished only *in_good_order*."""
+        """Leave the group. The last poll's messages count as finished only *in_good_order*."""
         self._closed = True
         self._news.set()
         if in_good_order:
@@ -144,7 +144,7 @@ class PullMember:
         await cancel_all(self._jobs)
         await self._pulls.stop_all()
         await self._rebalancer.give_up_all()
-        await cancel_all(self._persisting)  # not before: an update cut off on its way could overtake the last one
+        await cancel_all(self._persisting)  # not before: an update that is cut short could overtake the last one
         await self._group.instance.unregister_consumer(self)
 
     def wake(self) -> None:
@@ -240,7 +240,7 @@ class PullMember:
             offset = to
         else:
             offset = await calls.start_offset(queue, to)
-        self._jump(self._held(queue), offset)  # asked again: it may have been given up meanwhile
+        self._jump(self._held(queue), offset)  # checked again: it may have been given up in between
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         for process_queue in self._chosen(queues):
@@ -305,7 +305,7 @@ class PullMember:
         task = asyncio.create_task(self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
         self._commits.add(task)
         task.add_done_callback(self._commit_done)
-        await asyncio.shield(task)  # cut off on its way, an update could be overtaken by the next one
+        await asyncio.shield(task)  # if it were cut short, the next update could overtake it
 
     def _commit_done(self, task: asyncio.Task[None]) -> None:
         self._commits.discard(task)
@@ -352,5 +352,5 @@ class PullMember:
 
 
 async def _always_quiet(process_queue: ProcessQueue, timeout_s: float) -> bool:
-    """Nothing here stands in the way of giving a queue up: what is in hand then is handed out again by the next owner."""
+    """A queue can always be given up: its next owner returns the unfinished messages again."""
     return True

@@ -6,7 +6,7 @@ Behaviour
   from the lowest to the highest message; nor while the consumer is suspended.
 - Brokers filter tags by hash, and SQL as they can; what they let through is filtered again. Filtered messages count as finished.
 - After an error the queue is pulled again a second later; its loop ends only with the queue.
-- An offset that the broker does not hold is put right at once, with one line in the log that says from where to where.
+- An offset that the broker does not have is corrected, with a line in the log.
 - A message whose body does not match its checksum reaches nobody: it is read again, and passed over once that is how it is stored; see
   ``damage.py``. Bytes that are no message at all are never passed over: the queue waits in front of them.
 
@@ -37,7 +37,7 @@ from ogive.wire.message import DamagedMessage, NoRecord
 log = logging.getLogger(__name__)
 
 BUSY_PAUSE_S: Final = 0.02  # after FLOW_CONTROL
-IDLE_PAUSE_S: Final = 0.05  # after an empty answer that came at once: a broker without long polls
+IDLE_PAUSE_S: Final = 0.05  # after an answer that came at once and led nowhere: a broker without long polls, or an odd one
 FULL_LOOK_S: Final = 0.05  # when the group's total is used up, other queues may make room unseen
 FULL_REPORT_EVERY: Final = 1000
 
@@ -196,7 +196,7 @@ class PullService:
         if result.status is PullStatus.FOUND:
             now = self._loop.time()
             self._group.statistics.of(queue.topic).pulled(now, now - asked_at, wanted)
-        if result.status is not PullStatus.FOUND and result.next_offset == offset and self._loop.time() - asked_at < IDLE_PAUSE_S:
+        if result.next_offset == offset and self._loop.time() - asked_at < IDLE_PAUSE_S:
             await asyncio.sleep(IDLE_PAUSE_S)
 
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> int:
@@ -236,7 +236,7 @@ class PullService:
         )
 
     async def _around(self, process_queue: ProcessQueue, damaged: DamagedMessage, readings: Readings) -> None:
-        """Read it once more, without what stands before it, or pass it over."""
+        """Read it once more, without the messages before it, or skip it."""
         if not process_queue.active:
             return
         asked, queue = process_queue.pull_offset, process_queue.queue
@@ -251,7 +251,7 @@ class PullService:
         await asyncio.sleep(self._config.pull_retry_s)
 
     async def _in_front(self, process_queue: ProcessQueue, broken: NoRecord, readings: Readings, stuck: Stuck) -> None:
-        """Read what stands before it, or wait."""
+        """Read the messages before it, or wait."""
         if not process_queue.active:
             return
         at, queue = process_queue.pull_offset, process_queue.queue
@@ -263,6 +263,10 @@ class PullService:
         await asyncio.sleep(stuck.pause_s)
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if result.next_offset == process_queue.pull_offset:
+            log.warning("%s: the broker says that %d is not there, and to go on at it", process_queue.queue, result.next_offset)
+            await asyncio.sleep(self._config.pull_retry_s)
+            return
         log.warning(
             "%s: the broker holds %d to %d and not %d; the group goes on at %d",
             process_queue.queue,
@@ -271,7 +275,9 @@ class PullService:
             process_queue.pull_offset,
             result.next_offset,
         )
-        await self._repair(process_queue, result.next_offset)
+        await asyncio.sleep(IDLE_PAUSE_S)  # it may send us to and fro
+        if process_queue.active:
+            await self._repair(process_queue, result.next_offset)
 
     async def _after_failure(self, process_queue: ProcessQueue, exc: OgiveError) -> None:
         process_queue.suggested_broker_id = 0

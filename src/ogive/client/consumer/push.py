@@ -1,11 +1,13 @@
-"""The push consumer: members of one or several groups that share one client, and ``run`` for programs that do nothing else."""
+"""The push consumer: members of one or several groups on one client, and ``run`` for programs that only consume."""
 
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.announce import OnChange
@@ -23,16 +25,18 @@ from ogive.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
+_found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
+
 
 class PushConsumer:
-    """Runs listeners, or is iterated over. ``async with PushConsumer(...) as consumer``, or ``start()`` and ``close()``.
+    """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners, several of which may be of one group.
 
-    With listeners, each of them is called with the messages of its topic; several may be of one group. With a topic (and *group*) instead,
-    ``async for message in consumer`` hands out messages, each to be finished in an ``async with message.process()`` block; *tags*, *sql*,
-    *max_retries*, *consume_timeout_s*, *start* and *broadcast* are those of ``listener``, and are not for use with listeners, which have
-    their own. *client* is either the settings of its own client (instead of *name_server*), or a running client to share, which it leaves
-    open. *on_change* is called with the queues that were taken over and those that were given up, whenever that happens: a plain function
-    in a thread, an ``async def`` on the loop.
+    Given a topic and a *group* instead of listeners, ``async for message in consumer`` yields messages, each to be finished by
+    ``async with message.process()``. *tags*, *sql*, *max_retries*, *consume_timeout_s*, *start* and *broadcast* then mean what they mean
+    for ``listener``; listeners have their own.
+
+    *on_change* is called with the queues that were gained and lost, whenever that happens: a plain function in a thread, an ``async def``
+    on the loop. *client* takes either settings, instead of *name_server*, or a running client to share, which stays open.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class PushConsumer:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the groups. Raises NoNameServer; IllegalStateError if it was started before."""
+        """Join the groups. Raises NoNameServer, and IllegalStateError after an earlier start."""
         instance = await self._owner.start()
         self._ended = asyncio.get_running_loop().create_future()
         instance.on_failure.append(self._fail)
@@ -99,8 +103,8 @@ class PushConsumer:
     async def close(self) -> None:
         """Leave the groups and close the client.
 
-        No new listener call begins; running ones are waited for (await_termination_s at most); then the groups' progress goes to the
-        brokers. Harmless when repeated, also from several tasks, and from a listener (which is not waited for, of course).
+        No more listener calls begin; running ones get up to *await_termination_s* to end; then progress is committed. A listener may call
+        this, and is not waited for. Closing again does nothing.
         """
         await self.close_for(asyncio.current_task())
 
@@ -135,7 +139,7 @@ class PushConsumer:
         await self.close()
 
     async def wait(self) -> None:
-        """Return when the consumer was closed. Raises IllegalStateError when it stopped after an unexpected error."""
+        """Wait until the consumer is closed. Raises IllegalStateError if an unexpected error stopped it."""
         instance = self._owner.client
         assert self._ended is not None
         await asyncio.shield(self._ended)
@@ -161,7 +165,7 @@ class PushConsumer:
         return await self._delivery.next()
 
     async def subscribe(self, listener: AnyListener) -> None:
-        """Run one more listener, of a group of its own or of one that is here. Raises InvalidOption, NoNameServer."""
+        """Add a listener, in a new group or in one that this consumer is in. Raises InvalidOption, NoNameServer."""
         self._check_listening()
         (listener,) = _checked_listeners([listener], None)
         async with self._changing:
@@ -177,9 +181,9 @@ class PushConsumer:
                 raise
 
     async def unsubscribe(self, listener: AnyListener) -> None:
-        """Run a listener no longer. Running calls are waited for, as by ``close``; its group is left if it was the last one there.
+        """Remove a listener. Waits for its running calls, as ``close`` does, and leaves its group if it was the last one there.
 
-        Raises InvalidOption for a listener that does not run here.
+        A listener may call this. Raises InvalidOption for a listener that does not run here.
         """
         await self.unsubscribe_for(listener, asyncio.current_task())
 
@@ -216,7 +220,7 @@ class PushConsumer:
         await member.start()
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Unfinished messages of each queue that this consumer holds now, asked from the brokers. Raises OgiveError."""
+        """Unfinished messages of each queue that this consumer holds, as the brokers count them now. Raises OgiveError."""
         self._owner.client.check_running()
         namespace = self._owner.namespace
         lags: dict[MessageQueue, int] = {}
@@ -225,24 +229,25 @@ class PushConsumer:
         return lags
 
     async def suspend(self) -> None:
-        """Pull nothing more until ``resume``; what has been pulled is still consumed."""
+        """Stop pulling until ``resume``. Messages that were pulled are still consumed."""
         _ = self._owner.client
         for member in self._members:
             member.suspend()
 
     async def resume(self) -> None:
+        """Pull again after ``suspend``."""
         _ = self._owner.client
         for member in self._members:
             member.resume()
 
     @property
     def client_id(self) -> str:
-        """How brokers name this member."""
+        """This consumer's name at the brokers."""
         return self._owner.client.client_id
 
     @property
     def assignment(self) -> dict[str, list[MessageQueue]]:
-        """The queues that are held now, by group, the retry topic's included."""
+        """The queues held now, by group; those of retry topics included."""
         namespace = self._owner.namespace
         return {namespace.strip(member.group): sorted(map(namespace.strip_queue, member.assignment)) for member in self._members}
 
@@ -275,15 +280,25 @@ def _by_group(listeners: Sequence[AnyListener]) -> list[list[AnyListener]]:
     return list(groups.values())
 
 
+@contextmanager
+def found_in(module: str) -> Generator[None, None, None]:
+    """While *module* is imported for its listeners, which its importer will run: a ``run`` in it would hold that up for ever."""
+    before = _found_in.set(module)
+    try:
+        yield
+    finally:
+        _found_in.reset(before)
+
+
 def run(
     *listeners: AnyListener,
     name_server: str = DEFAULT_NAME_SERVER,
     config: ConsumerConfig | None = None,
     client: ClientConfig | None = None,
 ) -> None:
-    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Blocks; raises what ``PushConsumer.start`` raises.
+    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Raises what ``PushConsumer.start`` raises.
 
-    Raises IllegalStateError where an event loop runs already: there it is ``async with ogive.aio.PushConsumer(...)``.
+    Raises IllegalStateError inside a running event loop: use ``async with ogive.aio.PushConsumer(...)`` there.
     """
     try:
         asyncio.get_running_loop()
@@ -291,6 +306,11 @@ def run(
         pass
     else:
         raise IllegalStateError("run() would hold up the event loop that calls it: use `async with ogive.aio.PushConsumer(...)` there")
+    if (module := _found_in.get()) is not None:
+        raise IllegalStateError(
+            f"{module} calls run() while it is imported, and who imports it runs its listeners: "
+            'put the call under `if __name__ == "__main__":`'
+        )
     consumer = PushConsumer(*listeners, name_server=name_server, config=config, client=client)
     asyncio.run(_serve(consumer))
 
@@ -300,7 +320,7 @@ async def _serve(consumer: PushConsumer) -> None:
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-    except (ValueError, RuntimeError):  # not the main thread: whoever has it handles signals
+    except (ValueError, RuntimeError):  # not the main thread, which handles signals
         log.debug("run() outside the main thread does not handle signals")
     async with consumer:
         ends = {asyncio.ensure_future(stop.wait()), asyncio.ensure_future(consumer.wait())}

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
+from ogive.client.consumer.lease import lease_time
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.listener import Start
@@ -78,7 +79,7 @@ class Rebalancer:
         self._failing: set[str] = set()  # topics whose last pass failed
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # given up while a call was still running
         self._retries_expected_until = 0.0  # by the loop's clock: a retry topic that is missing now should come to be
-        self._locked_still: dict[MessageQueue, float] = {}  # given up, and their broker could not be told: until when its lock lasts
+        self._locked_still: dict[MessageQueue, float] = {}  # given up without telling their broker: until when its lock lasts
         self._loop = asyncio.get_running_loop()
 
     def soon(self) -> None:
@@ -99,7 +100,7 @@ class Rebalancer:
             await asyncio.sleep(config.rebalance_pause_s)
 
     async def settle(self) -> None:
-        """Wait for the pass under way: one that is cut off may have dropped a queue and not yet told how far it got."""
+        """Wait for the current pass: if it is cut short, it may have dropped a queue without committing its progress."""
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S), self._changing:
                 pass
@@ -153,7 +154,7 @@ class Rebalancer:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
         try:
             members = await self._group.calls.members(topic)
-        except BrokerInternalError:  # how brokers say that they know nobody of the group
+        except BrokerInternalError:  # how brokers say that they know no member of the group
             members = []
         if self._group.instance.client_id in members:
             return members
@@ -175,7 +176,7 @@ class Rebalancer:
         released = [p for p, is_quiet in zip(process_queues, quiet, strict=True) if is_quiet]
         for process_queue in process_queues:
             process_queue.failed_unlocks += process_queue not in released
-        overdue = [p for p in process_queues if p not in released and self._loop.time() >= p.leased_until]
+        overdue = [p for p in process_queues if p not in released and self._lease_time() >= p.leased_until]
         for process_queue in overdue:
             log.warning(
                 "%s of %s is given up while its listener still works: our lock on it is over", process_queue.queue, self._group.name
@@ -222,7 +223,7 @@ class Rebalancer:
         self.soon()
 
     async def leave(self, topic: str, end_calls: Callable[[], Awaitable[None]]) -> None:
-        """Share the topic no longer: its queues are given up when *end_calls* has waited for the running calls, which still count."""
+        """Remove the topic: its queues are given up once *end_calls* has waited for the running calls, whose results still count."""
         async with self._changing:
             self._starts.pop(topic, None)
             leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
@@ -270,7 +271,7 @@ class Rebalancer:
             return []
         leased_until = float("inf")
         if self._orderly:
-            leased_until = self._loop.time() + self._config.lock_lease_s
+            leased_until = self._lease_time() + self._config.lock_lease_s
             try:
                 queues = sorted((await self._group.calls.lock(queues))[0])
             except OgiveError as exc:
@@ -290,7 +291,7 @@ class Rebalancer:
         self._pulls.start(process_queue)
 
     async def _begin_offset(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in *queue*; None if that cannot be learned now."""
+        """The offset at which the group continues in *queue*; None if it cannot be found out now."""
         try:
             offset = await self._group.store.fetch(queue)
             return offset if offset is not None else await self._group.calls.start_offset(queue, self._starts[queue.topic])
@@ -308,7 +309,7 @@ class Rebalancer:
                 self._hold(ProcessQueue(queue, offset))
 
     def jump(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Continue a held queue at *offset*; what was pulled before, and a pull on its way, no longer count."""
+        """Continue a held queue at *offset*, and discard what was pulled before, or is being pulled."""
         self._drop(process_queue)
         moved = ProcessQueue(process_queue.queue, offset)
         moved.paused = process_queue.paused
@@ -324,10 +325,10 @@ class Rebalancer:
         process_queue.move_to(QueueState.RELEASING)
         group.store.repair(queue, offset)
         await group.store.persist([queue], again=True)
-        await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._loop.time()))
+        await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._lease_time()))
         async with self._changing:
             if group.held.get(queue) is not process_queue:
-                return  # given up meanwhile
+                return  # given up in between
             self._drop(process_queue)
             group.store.forget(queue)
             if process_queue.busy:
@@ -336,12 +337,15 @@ class Rebalancer:
                 group.store.update(queue, offset)
                 self._hold(ProcessQueue(queue, offset, process_queue.leased_until))
 
+    def _lease_time(self) -> float:
+        return lease_time(self._loop.time())
+
     async def renew_locks(self) -> None:
         """The periodic job of an orderly group. A queue that is being given up is not renewed."""
         held = {queue: p for queue, p in self._group.held.items() if p.state is QueueState.ACTIVE}
         if not held:
             return
-        asked_at = self._loop.time()
+        asked_at = self._lease_time()
         granted, refused = await self._group.calls.lock(held)
         for queue in refused:
             log.warning("the lock on %s is lost: %s starts anew in it", queue, self._group.name)

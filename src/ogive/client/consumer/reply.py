@@ -1,4 +1,4 @@
-"""Replies of a listener on their way to whoever asked. Source: MessageUtil.java createReplyMessage, 5.3.
+"""Sends the replies of listeners to the requesters. Source: MessageUtil.java createReplyMessage, 5.3.
 
 Behaviour
 - A reply goes to the reply topic of the cluster that the request came through, first by the broker that holds the request: it knows the
@@ -7,7 +7,7 @@ Behaviour
   their replies themselves, do the same. Delivering the request again would repeat the work, and come after the requester's timeout.
 - A Reply to a message that is no request is dropped, with a warning.
 
-As many replies are on their way as the process queues hold messages: each keeps its place until then.
+The number of replies in flight is bounded by the process queues: each message keeps its place until its reply is out.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.ids import UniqueKeys
 from ogive.client.listener import Reply
-from ogive.client.send_frame import message_property_text, with_unique_key
+from ogive.client.sending.properties import message_property_text, with_unique_key
 from ogive.errors import OgiveError
 from ogive.model import MessageExt, PropertyName, reply_topic
 
@@ -52,13 +52,13 @@ class Replier:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def give(self, process_queue: ProcessQueue, request: MessageExt, reply: Reply) -> None:
-        """Send *reply* to whoever sent *request*."""
+        """Send *reply* to the sender of *request*."""
         task = self._spawn(self._send(process_queue, request, reply), "reply")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most *timeout_s* for what is on its way; the group gets the other requests again."""
+        """Wait at most *timeout_s* for replies in flight; the group gets the other requests again."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=timeout_s)
         for task in list(self._under_way):

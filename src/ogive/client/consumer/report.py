@@ -1,4 +1,4 @@
-"""What a member tells about itself when it is asked: pure, from what it holds. Source: DefaultMQPushConsumerImpl.java, 5.3."""
+"""The running info that a member reports about itself. Pure. Source: DefaultMQPushConsumerImpl.java, 5.3."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -17,7 +17,7 @@ CLIENT_VERSION: Final = f"ogive {ogive.__version__}"
 def queue_info(
     process_queue: ProcessQueue, commit_offset: int | None, *, lease_s: float | None, now: float, now_ms: int
 ) -> ProcessQueueInfo:
-    """*lease_s*: how long a lock is good, None for a group without locks; *now* is the loop's time, *now_ms* the same moment since 1970."""
+    """*lease_s*: how long a lock is good, None for a group without locks; *now* is a ``lease_time``, *now_ms* that moment since 1970."""
     taken = process_queue.taken
     held = process_queue.count - len(taken)  # what is taken comes first in the queue
     first = process_queue.head(len(taken) + 1)[-1:]
@@ -41,7 +41,7 @@ def queue_info(
 
 
 def stuck(held: Iterable[ProcessQueue]) -> dict[str, str]:
-    """A line for whoever looks why nothing comes; without such a queue none."""
+    """A line that explains why nothing is delivered, if a queue is stuck."""
     places = [f"{one.queue} from {one.stuck_at} on" for one in held if one.stuck_at is not None]
     more = f" and {len(places) - STUCK_SHOWN} more" if len(places) > STUCK_SHOWN else ""
     return {"unreadableQueues": ", ".join(sorted(places)[:STUCK_SHOWN]) + more} if places else {}

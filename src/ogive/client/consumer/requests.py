@@ -1,4 +1,4 @@
-"""What brokers and tools ask of a push consumer, beside what every consumer answers.
+"""Answers requests of brokers and tools that are for push consumers only.
 
 Behaviour
 - RESET_CONSUMER_CLIENT_OFFSET (220, one-way): held queues go on at the given offsets, also at lower ones, and so does the progress.
@@ -22,7 +22,7 @@ from ogive.wire.bodies import consumer_status_dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import ConsumeMessageDirectlyRequest, GetConsumerStatusRequest, ResetConsumerOffsetRequest, decode_header
-from ogive.wire.message import decode_messages
+from ogive.wire.message import decode_message
 from ogive.wire.running_info import ConsumeDirectlyResult
 
 
@@ -41,7 +41,7 @@ Answer = Callable[[ClientInstance, RemotingCommand], Awaitable[RemotingCommand |
 def answer_requests(instance: ClientInstance) -> None:
     """Let the push consumers of *instance* answer. Harmless when repeated."""
     for code, answer in _ANSWERS.items():
-        instance.serve(code, partial(_answer, instance, answer))
+        instance.requests.serve(code, partial(_answer, instance, answer))
 
 
 async def _answer(instance: ClientInstance, answer: Answer, _: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -69,10 +69,8 @@ async def _status(instance: ClientInstance, request: RemotingCommand) -> Remotin
 
 async def _consume(instance: ClientInstance, request: RemotingCommand) -> RemotingCommand:
     header = decode_header(ConsumeMessageDirectlyRequest, request.ext_fields)
-    messages = decode_messages(request.body, header.broker_name or "")
-    if len(messages) != 1:
-        raise IllegalStateError(f"{len(messages)} messages came where one is consumed")
-    result = await _member(instance, header.consumer_group).consume_directly(messages[0])
+    member = _member(instance, header.consumer_group)
+    result = await member.consume_directly(decode_message(request.body, header.broker_name or ""))
     return api.success(body=result.encode())
 
 

@@ -1,4 +1,4 @@
-"""Failed messages on their way back to the broker, which delivers them again later or puts them into the dead-letter topic.
+"""Sends failed messages back to the broker, which delivers them again later or moves them to the dead-letter topic.
 
 Behaviour
 - A message stays in its process queue, and so holds back the group's progress, until a broker has taken it.
@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.dead_letters import DeadLetters
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import AnyListener
@@ -37,7 +38,7 @@ class ReturnCalls(Protocol):
 class Returns(Protocol):
     """What becomes of failed messages."""
 
-    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int) -> None: ...
+    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None: ...
     def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool: ...
     async def close(self, timeout_s: float) -> None: ...
 
@@ -49,7 +50,7 @@ class Drop:
         self._group = group
         self._returned = returned
 
-    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int) -> None:
+    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
         if message.queue_offset in process_queue:
             log.error(
                 "%s/%d (id %s) failed and is dropped: %s is broadcasting", message.queue, message.queue_offset, message.id, self._group
@@ -70,6 +71,7 @@ class SendBack:
         self,
         calls: ReturnCalls,
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
+        dead_letters: DeadLetters,
         *,
         max_retries: int,
         retry_s: float,
@@ -78,23 +80,24 @@ class SendBack:
     ) -> None:
         self._calls = calls
         self._spawn = spawn
+        self._dead_letters = dead_letters
         self._max_retries = max_retries
         self._retry_s = retry_s
         self._returned = returned
         self._redeliver = redeliver
-        self._waiting: deque[tuple[ProcessQueue, MessageExt, int]] = deque()
+        self._waiting: deque[tuple[ProcessQueue, MessageExt, int, str]] = deque()
         self._under_way: set[tuple[ProcessQueue, int]] = set()
         self._stranded: set[asyncio.TimerHandle] = set()
         self._couriers: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int) -> None:
-        """Send *message* back, unless it is finished or on its way already."""
+    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
+        """Send *message* back, unless it is finished or on its way already. *why* its try failed."""
         key = (process_queue, message.queue_offset)
         if self._closed or key in self._under_way or message.queue_offset not in process_queue:
             return
         self._under_way.add(key)
-        self._waiting.append((process_queue, message, delay_level))
+        self._waiting.append((process_queue, message, delay_level, why))
         if len(self._couriers) < MAX_AT_A_TIME:
             courier = self._spawn(self._carry(), "send back")
             self._couriers.add(courier)
@@ -104,7 +107,7 @@ class SendBack:
         return (process_queue, offset) in self._under_way
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most *timeout_s* for what is on its way; what is stranded stays unfinished and is delivered again to the group."""
+        """Wait at most *timeout_s* for messages being sent back; what is left stays unfinished, and the group gets it again."""
         if self._couriers:
             await asyncio.wait(self._couriers, timeout=timeout_s)
         self._closed = True
@@ -117,11 +120,13 @@ class SendBack:
 
     async def _carry(self) -> None:
         while self._waiting:
-            process_queue, message, delay_level = self._waiting.popleft()
+            process_queue, message, delay_level, why = self._waiting.popleft()
             if process_queue.dropped:
                 self._under_way.discard((process_queue, message.queue_offset))
             elif await self._send(message, delay_level):
                 self._under_way.discard((process_queue, message.queue_offset))
+                if delay_level < 0 or message.reconsume_times >= self._max_retries:
+                    self._dead_letters.note(message, why)
                 self._returned(process_queue, message)
             else:
                 self._strand(process_queue, message)
@@ -172,6 +177,7 @@ def returns(
     return SendBack(
         group.calls,
         group.spawn,
+        DeadLetters(group.name),
         max_retries=listener.config.retries,
         retry_s=config.send_back_retry_s,
         returned=returned,

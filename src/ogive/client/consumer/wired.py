@@ -1,4 +1,4 @@
-"""A listener as the wire knows it: with its names in the namespace, and handing out messages without it."""
+"""A listener inside a namespace: names on the wire carry it, messages for the application do not."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who calls the listener: threads for a plain function, tasks for an async one. Both take tasks from one queue, first come first served.
+"""Workers that call the listener: threads for a plain function, tasks for an async one. Both serve one queue, first come first served.
 
 Thousands of tasks a millisecond must cost next to nothing beyond the call itself, so results are collected and handed to the loop with one
 wake-up for all that finished since the last one.
@@ -33,7 +33,7 @@ class Workers(Protocol[T]):
         ...
 
     def collect(self) -> None:
-        """Hand over the results that are there, without waiting for the loop's next turn."""
+        """Pass on the results at once, without waiting for the loop's next turn."""
         ...
 
     def forget_waiting(self) -> None:
@@ -41,9 +41,9 @@ class Workers(Protocol[T]):
         ...
 
     async def stop(self, timeout_s: float, caller: object = None) -> int:
-        """Begin no more tasks, and wait for the running ones at most *timeout_s*; returns how many still run.
+        """Start no more tasks, and wait at most *timeout_s* for the running ones; returns how many still run.
 
-        *caller* is who asked to stop, a thread's ident or a task: if it is one of the workers, nobody waits for it.
+        *caller* is the thread ident or the task that asked to stop: if it is one of the workers, it is not waited for.
         """
         ...
 

@@ -157,7 +157,7 @@ async def test_a_consumer_with_listeners_is_not_iterated_over(broker: FakeBroker
 def test_an_incoming_message_is_an_immutable_message() -> None:
     from tests.unit.client.consumer.test_process_queue import message
 
-    incoming = IncomingMessage.of(message(3), lambda _: None)
+    incoming = IncomingMessage.of(message(3), lambda _verdict, _why: None)
     assert isinstance(incoming, MessageExt)
     assert (incoming.queue_offset, incoming.body) == (3, b"body")
     with pytest.raises(AttributeError):

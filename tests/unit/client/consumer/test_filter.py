@@ -29,6 +29,19 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
+@pytest.mark.parametrize("wanted", [{"tags": "paid"}, {"sql": "TAGS = 'paid'"}], ids=["tags", "sql"])
+async def test_a_message_whose_properties_are_no_text_stops_nobody(wanted: dict[str, str]) -> None:
+    """A batch brings any bytes into a store, and whoever reads a queue meets them. Java's clients read U+FFFD there."""
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as broker:
+        broker.put("Orders", b"odd", properties=b"TAGS\x01paid\x02by\x01\xff\xfe\x02")
+        broker.put("Orders", b"plain", properties=encode_properties({"TAGS": "paid"}))
+        seen = Seen()
+        async with consumer(broker, to(seen, **wanted)):
+            await seen.wait(2)
+            await broker.until(lambda: progress(broker) == 2)
+    assert seen.bodies == [b"odd", b"plain"]
+
+
 async def test_a_listener_gets_what_its_sql_is_true_of_and_the_rest_counts_as_finished(broker: FakeBroker) -> None:
     seen = Seen()
     async with consumer(broker, to(seen, sql=SQL)):

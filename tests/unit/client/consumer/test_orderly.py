@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ogive.client.consumer import lease
 from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, AnyListener, later, suspend
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import MessageExt, MessageQueue
@@ -197,6 +198,25 @@ async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None
     first = seen.bodies[1]
     assert first in (b"0", b"1")  # at least once: the last call's result may not have been committed
     assert seen.bodies[1:] == [b"%d" % i for i in range(int(first), 50)]
+
+
+async def test_no_call_begins_after_the_machine_slept_through_the_lease(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the loop stood still meanwhile, that of the broker went on: somebody else may have the queue."""
+    seen, step = Seen(), threading.Semaphore(0)
+    broker.put("Orders", b"0")
+    broker.put("Orders", b"1")
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        step.acquire(timeout=WAIT_S)
+
+    async with consumer(broker, in_order(bill), config=replace(LEASED, lock_lease_s=WAIT_S, lock_renew_s=WAIT_S / 2)) as running:
+        await seen.wait(1)
+        queue = running._members[0].assignment[ORDERS]
+        monkeypatch.setattr(lease, "_slept_s", lambda: lease._BEFORE_S + 2 * WAIT_S)
+        step.release(10)
+        await eventually(lambda: not queue.busy)
+        assert seen.bodies == [b"0"]
 
 
 async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(broker: FakeBroker) -> None:

@@ -69,7 +69,15 @@ def test_raising_is_a_failure_whatever_is_raised(error: BaseException, caplog: p
     assert "bill failed on Orders/broker-a/1/0 (try 1" in caplog.text
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), asyncio.CancelledError()])
+class Stop(BaseException):
+    """What test runners and timeout libraries raise so that nobody catches it by chance."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("bad"), SystemExit(3), asyncio.CancelledError(), GeneratorExit(), Stop(), BaseExceptionGroup("bad", [Stop()])],
+    ids=repr,
+)
 async def test_an_async_listener_fails_alike(error: BaseException) -> None:
     """Also one that is cancelled by itself; ``sys.exit()`` ends neither the worker nor the program."""
 
@@ -77,6 +85,31 @@ async def test_an_async_listener_fails_alike(error: BaseException) -> None:
         raise error
 
     assert await call_async(make(bill), MESSAGES[:1]) == Failure()
+
+
+async def test_an_interrupt_is_the_programs_where_it_can_be_one_and_a_failure_elsewhere() -> None:
+    """Python gives Ctrl-C to the main thread only."""
+
+    async def bill(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await call_async(make(bill), MESSAGES[:1])
+    assert await asyncio.to_thread(lambda: asyncio.run(call_async(make(bill), MESSAGES[:1]))) == Failure()
+
+
+async def test_a_call_that_is_left_behind_by_its_loop_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    async def bill(_: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    calling = asyncio.create_task(call_async(make(bill), MESSAGES[:1]))
+    await asyncio.sleep(0)
+    left_behind: Any = calling.get_coro()
+    left_behind.close()  # what the interpreter does with it in the end
+    assert not [record for record in caplog.records if record.name.startswith("ogive")]
+    calling.cancel()
+    with pytest.raises(RuntimeError, match="already awaited"):
+        await calling
 
 
 def test_the_traceback_is_logged_for_the_first_try_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ogive.client import api
+from ogive.client.api import pulling
 from ogive.client.config import ClientConfig
+from ogive.client.consumer import pull_service
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
@@ -17,6 +18,7 @@ from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
+from ogive.wire.message import encode_stored
 from tests.unit.client.consumer.polling import PULL, Q0, QUICK, collect, fill, member, offsets, progress, pulls_of, reader
 
 
@@ -44,6 +46,48 @@ async def test_a_broker_may_move_a_queue_that_has_nothing_for_us(broker: FakeBro
     async with member(broker):
         await broker.until(lambda: pulls_of(broker) == [0, 40])
         await broker.until(lambda: progress(broker) == 40)
+
+
+async def test_a_broker_that_sends_a_queue_to_where_it_is_is_asked_again_later() -> None:
+    """It was asked as fast as it answered, with a line in the log and a commit each time. The other queue shows that time passes."""
+    async with FakeBroker({"Orders": 2}) as broker:
+        broker.on(PULL, lambda request: answer(ResponseCode.PULL_OFFSET_MOVED, 0) if request.ext_fields["queueId"] == "0" else None)
+        async with member(broker, config=replace(QUICK, pull_retry_s=60.0)) as consumer:
+            for number in range(10):
+                fill(broker, 1, queue_id=1)
+                assert offsets(await collect(consumer, 1)) == [number]
+        assert [request.ext_fields["queueId"] for request in broker.of(PULL)].count("0") == 1
+
+
+async def test_a_broker_whose_answers_lead_nowhere_is_not_asked_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is something, and to be asked for where it was. The other queue shows that time passes."""
+    monkeypatch.setattr(pull_service, "IDLE_PAUSE_S", 60.0)
+    async with FakeBroker({"Orders": 2}) as broker:
+        stuck = answer(ResponseCode.SUCCESS, 0)
+        broker.on(PULL, lambda request: stuck if request.ext_fields["queueId"] == "0" else None)
+        async with member(broker) as consumer:
+            for number in range(10):
+                fill(broker, 1, queue_id=1)
+                assert offsets(await collect(consumer, 1)) == [number]
+        assert [request.ext_fields["queueId"] for request in broker.of(PULL)].count("0") == 1
+
+
+@pytest.mark.parametrize("said", [[0, 1 << 40], [0, 3], [0, 0], [1, 0]], ids=["far ahead", "behind the end", "twice", "back"])
+async def test_an_offset_that_a_record_makes_up_moves_no_progress(
+    broker: FakeBroker, said: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one flipped bit of a disk makes it: no checksum covers it. What stands in front is delivered, and the right one when it comes."""
+    fill(broker, 3)
+    records = broker.stored["Orders", 0]
+    wrong = answer(ResponseCode.SUCCESS, 3)
+    wrong.body = b"".join(encode_stored(replace(record, queue_offset=at)) for record, at in zip(records, [*said, 2], strict=False))
+    broker.script(PULL, wrong)
+    async with member(broker) as consumer:
+        assert offsets(await collect(consumer, 3)) == [0, 1, 2]
+        await consumer.commit()
+        await broker.until(lambda: progress(broker) == 3)
+    assert f"says it has offset {said[1]}" in caplog.text
+    assert progress(broker) == 3
 
 
 async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_in_hand(broker: FakeBroker) -> None:
@@ -83,7 +127,7 @@ async def test_a_message_that_cannot_be_decompressed_is_handed_out_in_its_place(
 
 async def test_an_answer_that_inflates_to_too_much_comes_in_parts(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A MiB of compressed bodies, one answer, may be a thousand in memory."""
-    monkeypatch.setattr(api, "MAX_INFLATED_BYTES", 1500)
+    monkeypatch.setattr(pulling, "MAX_INFLATED_BYTES", 1500)
     bodies = [b"%d" % n * 1000 for n in range(5)]
     for body in bodies:
         broker.put("Orders", zlib.compress(body), sys_flag=1)

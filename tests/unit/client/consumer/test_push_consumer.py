@@ -255,7 +255,9 @@ def raises(_: MessageExt) -> None:
     [(raises, "0"), (lambda _: LATER, "0"), (lambda _: later(4), "4"), (lambda _: DEAD_LETTER, "-1"), (lambda _: False, "0")],
     ids=["raising", "LATER", "later(4)", "DEAD_LETTER", "False"],
 )
-async def test_what_counts_as_failure_is_sent_back(broker: FakeBroker, function: Callable[[MessageExt], Any], level: str) -> None:
+async def test_what_counts_as_failure_is_sent_back(
+    broker: FakeBroker, function: Callable[[MessageExt], Any], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.put("Orders", b"x")
     async with consumer(broker, to(function, max_retries=5)):
         request = (await broker.received(SEND_BACK))[0]
@@ -263,6 +265,32 @@ async def test_what_counts_as_failure_is_sent_back(broker: FakeBroker, function:
     fields = request.ext_fields
     assert (fields["group"], fields["delayLevel"], fields["maxReconsumeTimes"], fields["originTopic"]) == ("billing", level, "5", "Orders")
     assert len(broker.of(SEND_BACK)) == 1
+    assert ("is given up" in caplog.text) == (level == "-1")
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (raises, "ValueError('not today')"),
+        (lambda _: LATER, "its listener asked for another try"),
+        (lambda _: DEAD_LETTER, "its listener gave it up"),
+        (lambda _: False, "its listener returned False, which is no result"),
+    ],
+    ids=["raising", "LATER", "DEAD_LETTER", "False"],
+)
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_the_log_tells_the_last_try_from_those_before_it(
+    broker: FakeBroker, function: Callable[[MessageExt], Any], why: str, orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a broker has the message, and only when no other try follows."""
+    broker.on(SEND, ok(SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)))  # the way of an orderly group
+    tried = 0 if orderly else 3
+    broker.put("Orders", b"x", properties=b"UNIQ_KEY\x01K1\x02")
+    broker.stored["Orders", 0][0].reconsume_times = tried
+    async with consumer(broker, to(function, max_retries=tried, orderly=orderly)):
+        await broker.until(lambda: progress(broker) == 1)
+    tries = "4 tries" if tried else "1 try"
+    assert f"Orders/broker-a/0/0 (id K1) is given up after {tries} and is in %DLQ%billing now: {why}" in caplog.text
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -428,7 +456,7 @@ async def test_a_slave_that_is_behind_does_not_set_the_group_back(broker: FakeBr
             return ok(body=dumps(TopicRouteData(queues=queues, brokers=brokers).to_json()))
 
         async def pull() -> PullResult:
-            await client.refresh_route("Orders")
+            await client.routes.refresh("Orders")
             return await GroupCalls(client, "billing").pull(
                 queue, 8, broker_id=1, max_messages=32, max_bytes=1 << 20, subscription=subscription, suspend_s=0.0
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ogive.client.consumer import member as consumer_member
 from ogive.client.consumer.push import PushConsumer
 from ogive.client.listener import LATER
 from ogive.errors import ResponseCode
@@ -229,6 +230,25 @@ async def consume(broker: FakeBroker, running: PushConsumer, topic: str = "Order
     fields = {"consumerGroup": "billing", "clientId": running.client_id, "brokerName": "broker-a", "msgId": "x"}
     answer = await ask(broker, running, RequestCode.CONSUME_MESSAGE_DIRECTLY, body, **fields)
     return loads_object(answer.body) if answer.code == ResponseCode.SUCCESS else {"code": answer.code, "remark": answer.remark}
+
+
+async def test_so_many_messages_are_consumed_directly_at_a_time_and_no_more(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No limit of a queue counts them."""
+    monkeypatch.setattr(consumer_member, "MAX_CALLED_DIRECTLY", 1)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def bill(message: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+
+    async with consumer(broker, to(bill)) as running:
+        first = asyncio.create_task(consume(broker, running))
+        await begun.wait()
+        refused = await consume(broker, running)
+        go.set()
+        assert (await first)["consumeResult"] == "CR_SUCCESS"
+        assert "1 messages that tools have given to it already" in refused["remark"]
+        assert (await consume(broker, running))["consumeResult"] == "CR_SUCCESS"
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])

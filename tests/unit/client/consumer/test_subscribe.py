@@ -1,6 +1,7 @@
 """Listeners that come and go while the consumer runs, and what the application is told of its queues."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -190,10 +191,11 @@ async def test_the_application_is_told_which_queues_it_has(broker: FakeBroker, k
     broker.topics["Orders"] = 4
     orders = [MessageQueue("Orders", "broker-a", i) for i in range(4)]
     told: list[tuple[list[MessageQueue], list[MessageQueue]]] = []
+    bugs = itertools.cycle([ValueError("an application with a bug"), SystemExit(3)])
 
     def note(taken: list[MessageQueue], given_up: list[MessageQueue]) -> None:
         told.append((taken, given_up))
-        raise ValueError("an application with a bug")
+        raise next(bugs)
 
     async def note_async(taken: list[MessageQueue], given_up: list[MessageQueue]) -> None:
         note(taken, given_up)

@@ -1,7 +1,7 @@
 """The short way of a blocking send that is alone: its thread asks the broker itself, and sleeps once.
 
 Through the loop a send wakes the loop's thread, which wakes it again when the answer is there, and each of them may have to wait for the
-interpreter besides. On a quiet machine these hand-overs were two thirds of its time.
+interpreter besides. On a quiet machine these hand-overs are two thirds of its time.
 
 Behaviour
 - A message goes this way while nothing else of its producer is under way, if it needs no order, is not large, nobody watches its outcome
@@ -10,24 +10,29 @@ Behaviour
   publisher as that try's answer, and the publisher decides as ever: another try, or which error.
 - The connection is one of its own beside the client's, to the same address, for sends only: no heartbeats, so a broker asks nothing
   there. It is made in the background when sends follow one another, and closed when idle: firewalls forget silent ones.
+- Where answers come in a moment the thread looks for its own before it sleeps (``ProducerConfig.busy_poll_s``, transport/expectation.py).
 - An interrupt (Ctrl-C, or whatever a signal handler raises) closes it. The message then has no further try, and may or may not be stored;
   the exception gets a note that says so.
 """
 
 import asyncio
 import logging
+import os
 import socket
+import sys
 import time
 from math import inf
 from typing import Any, Final
 
 from ogive.client.ids import UniqueKeys
-from ogive.client.merging import result_of
-from ogive.client.outgoing import Lane, Outgoing, Target
 from ogive.client.portal import Portal
-from ogive.client.publish import Publisher, form
+from ogive.client.sending.answer import result_of
+from ogive.client.sending.outgoing import Lane, Outgoing, Target
+from ogive.client.sending.publish import Publisher
+from ogive.client.sending.run import form
 from ogive.errors import ResponseCode, TransportError
 from ogive.model import SendResult, SendStatus
+from ogive.transport.expectation import Expectation
 from ogive.transport.line import Line
 from ogive.wire.command import RemotingCommand
 
@@ -39,11 +44,17 @@ OPEN_PAUSE_S: Final = 5.0  # between two attempts to open one to the same broker
 IDLE_S: Final = 10.0
 
 
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 class LoneSends:
     """The short way of one producer. Its state belongs to whoever holds the turn; what the loop does, says so."""
 
     def __init__(self, publisher: Publisher, portal: Portal) -> None:
         self._publisher = publisher
+        self._destinations = publisher.destinations
         self._portal = portal
         self._possible = not publisher.client.config.ssl
         self._turn = {"free": True}  # taken by a `del`: one thread succeeds, and no interrupt comes between it and the next `try`
@@ -76,7 +87,7 @@ class LoneSends:
             return False
         try:
             now = time.monotonic()
-            target = publisher.free_target(outgoing.topic, now)
+            target = self._destinations.free_target(outgoing.topic, now)
             line = None if target is None else self._line(target.lane, now)
             self._last_at = now
             if target is None or line is None:
@@ -122,7 +133,7 @@ class LoneSends:
                 return
             if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.GO_AWAY:
                 line.hang_up()
-            self._portal.post(publisher.adopt, outgoing, target, answer)
+            self._portal.post(publisher.adopt, outgoing, target, answer, waiter=outgoing.future)
             handed_over = True
         except BaseException as exc:  # an interrupt: every other error is an answer
             exc.add_note(f"The message may or may not be stored: its id is {outgoing.key}.")
@@ -158,8 +169,12 @@ class LoneSends:
             if not opened:
                 connecting.close()
         if opened:
-            self._lines[address] = Line(connecting, address)
+            self._lines[address] = Line(connecting, address, self._expectation())
             self._timer = self._timer or self._portal.loop.call_later(IDLE_S, self._close_idle)
+
+    def _expectation(self) -> Expectation | None:
+        limit_s = self._publisher.config.busy_poll_s
+        return Expectation(limit_s) if limit_s and _processors() > 1 else None  # on a single one the broker could not work meanwhile
 
     def _close_idle(self) -> None:
         self._close_lines(time.monotonic() - IDLE_S)

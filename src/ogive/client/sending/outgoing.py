@@ -1,14 +1,15 @@
-"""What a producer has on its way: messages, the queues they go to, and the connections that carry them. State only; ``publish.py`` acts."""
+"""What a producer has on its way: messages, the queues they go to, and the connections that carry them. State only."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from ogive.client.send_frame import SendFrames
-from ogive.errors import OgiveError
+from ogive.client.sending.frame import SendFrames
+from ogive.errors import OgiveError, TransportError
 from ogive.model import MessageQueue, SendResult
 from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
 
 OVERHEAD_BYTES: Final = 512  # what a message in flight holds besides its body and properties
 FAILED_S: Final = 10.0  # a failed try counts as this slow
@@ -28,6 +29,9 @@ class Result(Protocol):
     def set_result(self, result: SendResult, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
 
+
+Answer = RemotingCommand | TransportError
+"""How a request ended: with the broker's answer, or without one."""
 
 OnEnd = Callable[["Outgoing", SendResult | None, BaseException | None], None]
 """Hears the outcome of a message: the result, or the error. Runs on the loop; must not raise."""
@@ -73,9 +77,9 @@ class Outgoing:
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
         self.once = False  # a try that may have been carried out is the last
-        self.alone = False  # pinned: must not share a request with others
-        self.on_way = False  # pinned: in a request without an answer yet
-        self.number = -1  # among those whose deadline the publisher watches
+        self.alone = False  # must not share a request with others
+        self.on_way = False  # in a request without an answer yet
+        self.number = -1  # among those whose deadline is watched
         self.target: Target | None = None
         self.tries = 0
         self.sent_at = 0.0  # the try that is under way
@@ -85,7 +89,7 @@ class Outgoing:
         self.error: OgiveError | None = None
         self.tried: set[str] | None = None  # brokers, from the first failure on
         self.on_end: OnEnd | None = None  # called once, with the outcome
-        self.answer: Mapping[str, str] | None = None  # the fields of the broker's answer that it is stored
+        self.answer: Answer | None = None  # the one that says that it is stored
 
 
 class Lane:
@@ -152,7 +156,7 @@ class Target:
 
     @property
     def idle(self) -> bool:
-        """Nothing that must keep its order waits here or is on its way."""
+        """Nothing that must keep its order waits here or is in flight."""
         return self.ordered is None or self.ordered.idle
 
 
@@ -187,5 +191,5 @@ class Topic:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits here, and nothing that must keep its order is on its way: the topic can be forgotten and made again."""
+        """Whether nothing waits here, and nothing in flight must keep its order: the topic can be forgotten and made again."""
         return not self.backlog and all(target.idle for target in self.all_targets)

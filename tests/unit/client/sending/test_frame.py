@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogive.client.config import ClientConfig
-from ogive.client.send_frame import SendFrames, message_property_text, property_text, with_unique_key
+from ogive.client.sending.frame import SendFrames
+from ogive.client.sending.properties import message_property_text, property_text, with_unique_key
 from ogive.errors import MessageIllegal, OgiveError
 from ogive.model import Message, MessageQueue
 from ogive.wire.acl import Credentials

@@ -17,13 +17,16 @@ import pytest
 import trustme
 
 import ogive
-from ogive.client import lone, outgoing, publish, sync
 from ogive.client.config import ClientConfig, ProducerConfig
-from ogive.client.outgoing import Target
 from ogive.client.portal import Outcome, Portal, portal
-from ogive.errors import BrokerError, MessageIllegal, OgiveError, ResponseCode, SendTimeout
+from ogive.client.sending import answer, destinations, lone, outgoing, publish, run
+from ogive.client.sending.destinations import Destinations
+from ogive.client.sending.outgoing import Target
+from ogive.client.sync import producer as sync_producer
+from ogive.errors import BrokerError, IllegalStateError, MessageIllegal, OgiveError, ResponseCode, SendTimeout
 from ogive.model import SendResult, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, Raw, Script, error
+from ogive.transport import expectation
 from ogive.transport import line as lines
 from ogive.transport.line import Line
 from ogive.wire.codes import RequestCode
@@ -148,15 +151,15 @@ def test_of_two_threads_at_the_same_moment_one_goes_through_the_loop(
     broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choosing, go_on = threading.Event(), threading.Event()
-    free_target = publish.Publisher.free_target
+    free_target = Destinations.free_target
 
-    def slowly(publisher: publish.Publisher, name: str, now: float) -> Target | None:
+    def slowly(known: Destinations, name: str, now: float) -> Target | None:
         choosing.set()
         assert go_on.wait(WAIT_S)
-        return free_target(publisher, name, now)
+        return free_target(known, name, now)
 
     with ready(broker, asked) as producer:
-        monkeypatch.setattr(publish.Publisher, "free_target", slowly)
+        monkeypatch.setattr(Destinations, "free_target", slowly)
         first = threading.Thread(target=producer.send, args=("Orders", b"first"))
         first.start()
         assert choosing.wait(WAIT_S)
@@ -215,6 +218,26 @@ def test_an_idle_connection_is_closed(broker: FakeBroker, asked: list[int], monk
         producer.send("Orders", b"")
 
 
+@pytest.mark.parametrize(("processors", "busy_poll_s", "looks"), [(1, 200e-6, False), (2, 200e-6, True), (2, 0.0, False)])
+def test_the_answer_is_looked_for_where_another_processor_can_work_meanwhile(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch, processors: int, busy_poll_s: float, looks: bool
+) -> None:
+    begun: list[float] = []
+    begin = expectation.Expectation.begin
+
+    def spy(expected: expectation.Expectation) -> bool:
+        begun.append(expected._limit_s)
+        return begin(expected)
+
+    monkeypatch.setattr(lone, "_processors", lambda: processors)
+    monkeypatch.setattr(expectation.Expectation, "begin", spy)
+    with ready(broker, asked, busy_poll_s=busy_poll_s) as producer:
+        begun.clear()
+        producer.send("Orders", b"1")
+        assert len(asked) == 1
+        assert begun == ([busy_poll_s] if looks else [])
+
+
 # --- what can go wrong -----------------------------------------------------------------------------------------------
 
 
@@ -262,6 +285,19 @@ def test_errors_are_the_same_on_both_ways(broker: FakeBroker, asked: list[int], 
             producer.send("Orders", b"", properties={"long": "x" * 40_000})
     lost = f"no answer from broker-a ({broker.address})"
     assert found == [f"{broker.address} answered 13 MESSAGE_ILLEGAL: no", f"{broker.address} answered 2 SYSTEM_BUSY: later", lost, lost]
+
+
+def test_whatever_goes_wrong_after_a_failed_try_reaches_the_caller(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ready(broker, asked) as producer:
+        broker.script(SEND, error(ResponseCode.SYSTEM_BUSY, "later"))
+        with monkeypatch.context() as patched:
+            patched.setattr(publish.Publisher, "note_failure", None)
+            with pytest.raises(TypeError, match="not callable"):
+                producer.send("Orders", b"x")
+        assert (len(asked), producer.in_flight) == (1, 0)
+        assert producer.send("Orders", b"next").status is SendStatus.SEND_OK
 
 
 def test_a_broker_that_hung_up_meanwhile_gets_the_message_once(broker: FakeBroker, asked: list[int]) -> None:
@@ -337,6 +373,16 @@ def test_a_send_that_outlives_its_producer_ends_with_an_error(broker: FakeBroker
         release(broker)
 
 
+def test_an_answer_in_the_moment_of_the_end_is_no_second_outcome() -> None:
+    """The producer's close and the sender's own thread come to the message at the same time."""
+    for first, second in (("set_exception", "set_result"), ("set_result", "set_exception")):
+        outcome: Outcome[object] = Outcome()
+        getattr(outcome, first)(IllegalStateError("closed"))
+        getattr(outcome, second)(IllegalStateError("closed"))
+        with pytest.raises(IllegalStateError, match="closed"):
+            outcome.result()
+
+
 def test_a_message_whose_outcome_was_lost_holds_nobody_up_beyond_its_deadline(
     broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +402,7 @@ class Interrupted(BaseException):
     pass
 
 
-CODE = {module.__file__ for module in (lone, lines, publish, sync)}
+CODE = {module.__file__ for module in (answer, destinations, expectation, lone, lines, publish, run, sync_producer)}
 
 
 class Interrupter:
@@ -386,9 +432,15 @@ class Interrupter:
         return instruction
 
 
-def test_an_interrupt_at_any_moment_leaves_everything_in_order(broker: FakeBroker, asked: list[int]) -> None:
+@pytest.mark.parametrize("busy_poll_s", [0.0, 50e-6], ids=["sleeping", "looking"])
+def test_an_interrupt_at_any_moment_leaves_everything_in_order(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch, busy_poll_s: float
+) -> None:
     """Later answers belong to their messages, nothing stays in flight, no message is stored twice, and the short way stays open."""
-    with ready(broker, asked) as producer:
+    monkeypatch.setattr(lone, "_processors", lambda: 2)
+    for name, value in {"SOON": 0, "SHARE": 1.0, "SAVED_S": WAIT_S, "HELD_UP_S": WAIT_S}.items():  # every answer is looked for
+        monkeypatch.setattr(expectation, name, value)
+    with ready(broker, asked, busy_poll_s=busy_poll_s) as producer:
         moment, interrupted = 0, True
         while interrupted:
             moment += 1

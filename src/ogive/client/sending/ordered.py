@@ -11,22 +11,17 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from ogive.client.config import ProducerConfig
-from ogive.client.merging import BATCH_PROPERTIES, failure_of, next_run, read_results
-from ogive.client.outgoing import Lane, Outgoing, Pump, Target
-from ogive.errors import BrokerError, OgiveError, ProtocolError, TransportError
+from ogive.client.sending.answer import results_of
+from ogive.client.sending.connector import Connector
+from ogive.client.sending.failures import is_final, is_refusal
+from ogive.client.sending.outgoing import Answer, Outgoing, Target
+from ogive.client.sending.run import next_run, start_run
+from ogive.errors import OgiveError, TransportError
 from ogive.model import SendResult
-from ogive.transport.connection import Connection
-from ogive.wire.command import RemotingCommand
-from ogive.wire.message import BatchItem, encode_batch
 
 
 class Engine(Protocol):
     """What an ordered queue needs of its publisher."""
-
-    @property
-    def config(self) -> ProducerConfig: ...
-    def stall(self, lane: Lane, queue: Pump) -> None:
-        """Call ``pump`` once the lane's connection is open."""
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None: ...
     def fail(self, outgoing: Outgoing) -> None:
@@ -44,8 +39,10 @@ class Engine(Protocol):
 class OrderedQueue:
     """The messages for *target* in the order of their acceptance."""
 
-    def __init__(self, target: Target, engine: Engine) -> None:
+    def __init__(self, target: Target, config: ProducerConfig, connector: Connector, engine: Engine) -> None:
         self._target = target
+        self._config = config
+        self._connector = connector
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Outgoing] = deque()
@@ -54,7 +51,7 @@ class OrderedQueue:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, and nothing is on its way."""
+        """Nothing waits, and nothing is in flight."""
         return self._run is None and not self._waiting
 
     def put(self, outgoing: Outgoing) -> None:
@@ -74,64 +71,43 @@ class OrderedQueue:
             return
         connection = self._target.lane.ready()
         if connection is None:
-            self._engine.stall(self._target.lane, self)
+            self._connector.stall(self._target.lane, self)
             return
-        run = next_run(self._waiting, self._engine.config.max_batch_bytes, self._loop.time())
+        now = self._loop.time()
+        run = next_run(self._waiting, self._config.max_batch_bytes, now)
         if run:
             self._run = run
             try:
-                self._send(run, connection)
+                start_run(run, self._target, connection, self._answered, now)
             except TransportError as exc:
                 self._answered(exc)
 
-    def _send(self, run: list[Outgoing], connection: Connection) -> None:
-        for outgoing in run:
-            outgoing.tries += 1
-            outgoing.on_way = True
-        first, frames, opaque = run[0], self._target.frames, connection.next_opaque()
-        if len(run) > 1:
-            body = encode_batch([BatchItem(one.flag, one.body, one.properties) for one in run])
-            frame = frames.batch(opaque, first.born_ms, BATCH_PROPERTIES, body)
-        elif first.batch is not None:
-            frame = frames.batch(opaque, first.born_ms, first.properties, first.body)
-        else:
-            frame = frames.single(opaque, first.born_ms, first.properties, first.body, first.sys_flag, first.flag)
-        connection.start_frame(opaque, frame, self._answered, max(one.deadline for one in run) - self._loop.time())
-
-    def _answered(self, answer: RemotingCommand | TransportError) -> None:
+    def _answered(self, answer: Answer) -> None:
         run, self._run = self._run or [], None
         for outgoing in run:
             outgoing.on_way = False
-        error = failure_of(answer, self._target)
-        if error is None:
-            assert isinstance(answer, RemotingCommand)
-            try:
-                results = read_results([outgoing.key for outgoing in run], answer, self._target.queue)
-            except ProtocolError as exc:
-                error = exc
-            else:
-                for outgoing, result in zip(run, results, strict=True):
-                    outgoing.answer = answer.ext_fields
-                    self._engine.succeed(outgoing, result)
-        if error is not None:
-            self._failed(run, error)
-        else:
-            self.pump()
+        results = results_of(run, answer, self._target)
+        if isinstance(results, OgiveError):
+            self._failed(run, results)
+            return
+        for outgoing, result in zip(run, results, strict=True):
+            outgoing.answer = answer
+            self._engine.succeed(outgoing, result)
+        self.pump()
 
     def _failed(self, run: list[Outgoing], error: OgiveError) -> None:
-        final = isinstance(error, ProtocolError) or (isinstance(error, BrokerError) and not error.retry_other_broker)
         again: list[Outgoing] = []
         for outgoing in run:
             repeat = self._engine.note_failure(outgoing, error)
-            if final and len(run) > 1 and isinstance(error, BrokerError):
-                outgoing.alone = True  # one of them is refused: which one shows when each goes by itself
+            if len(run) > 1 and is_refusal(error):
+                outgoing.alone = True  # one of them is refused: sending each alone shows which
                 again.append(outgoing)
             elif repeat and not outgoing.finished:
                 again.append(outgoing)
             else:
                 self._engine.fail(outgoing)
         self._waiting.extendleft(reversed(again))
-        if again and not final:
+        if again and not is_final(error):
             self._pausing = True
             self._engine.spawn(self._resume(error, again[0].tries), "send again")
         else:

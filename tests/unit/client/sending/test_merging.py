@@ -49,7 +49,7 @@ async def test_what_waited_is_shared_by_the_queues() -> None:
             range(4), pytest.approx(100, abs=30)
         )
         broker.topics["Orders"] = 5
-        await producer.client.refresh_route("Orders")
+        await producer.client.routes.refresh("Orders")
         await asyncio.gather(*[await producer.submit("Orders", b"y") for _ in range(500)])
         assert 50 <= len(broker.bodies("Orders")[4]) <= 200
 

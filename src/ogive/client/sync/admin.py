@@ -1,4 +1,4 @@
-"""The blocking facade of the admin: the same words as ``ogive.aio.Admin``. A test keeps the signatures equal."""
+"""Administration, blocking."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,27 +10,31 @@ from ogive.client.admin.records import (
     Group,
     GroupSummary,
     Member,
-    MessageType,
     OffsetReset,
     Permission,
     QueueLag,
     QueueOffsets,
     ResetTarget,
+    SettingChange,
     Topic,
     TopicSummary,
     UserRow,
 )
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.sync import Facade
-from ogive.model import TRACE_TOPIC, DelayLevels, MessageExt, MessageQueue, SendResult
+from ogive.client.sync.facade import Facade
+from ogive.model import TRACE_TOPIC, DelayLevels, MessageExt, MessageQueue, MessageType, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection, TopicRouteData
 from ogive.wire.running_info import ConsumerRunningInfo
 from ogive.wire.trace import TraceRecord
 
 
 class Admin(Facade):
-    """Blocking ``ogive.aio.Admin``. ``with Admin() as admin``."""
+    """Administration of a cluster: ``with Admin() as admin``.
+
+    Changes are made at every master, of all clusters unless one is given. *client* takes either settings, instead of *name_server*, or a
+    running client to share, which stays open.
+    """
 
     def __init__(
         self,
@@ -42,15 +46,15 @@ class Admin(Facade):
         self._admin = aio_admin.Admin(name_server, client=client)
 
     def start(self) -> None:
-        """See ``ogive.aio.Admin.start``."""
+        """Start the client. The first call connects."""
         self._begin(self._admin.start)
 
     def close(self) -> None:
-        """See ``ogive.aio.Admin.close``."""
+        """Close the client, unless it is shared."""
         self._end(self._admin.close)
 
     def cluster_info(self) -> ClusterInfo:
-        """See ``ogive.aio.Admin.cluster_info``."""
+        """The clusters and brokers that the name server knows."""
         return self._live().call(self._admin.cluster_info())
 
     # --- topics and brokers -------------------------------------------------------------------------------------------------
@@ -65,7 +69,11 @@ class Admin(Facade):
         perm: Permission = "rw",
         message_type: MessageType | None = None,
     ) -> None:
-        """See ``ogive.aio.Admin.create_topic``."""
+        """Create the topic with *queues* queues on each master of the cluster (default: of all), or overwrite its settings.
+
+        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
+        name server answers its route.
+        """
         self._live().call(
             self._admin.create_topic(topic, queues=queues, cluster=cluster, order=order, perm=perm, message_type=message_type)
         )
@@ -79,40 +87,54 @@ class Admin(Facade):
         perm: Permission | None = None,
         order: bool | None = None,
         message_type: MessageType | None = None,
-    ) -> None:
-        """See ``ogive.aio.Admin.update_topic``."""
-        self._live().call(
+        dry_run: bool = False,
+    ) -> list[SettingChange]:
+        """Change the settings that are given, at every broker that has the topic. Returns the changes.
+
+        To remove queues without loss, lower *write_queues* first, and *read_queues* once the others are consumed. *dry_run*: only return
+        what would change. Raises NoRoute.
+        """
+        return self._live().call(
             self._admin.update_topic(
-                topic, read_queues=read_queues, write_queues=write_queues, perm=perm, order=order, message_type=message_type
+                topic,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                perm=perm,
+                order=order,
+                message_type=message_type,
+                dry_run=dry_run,
             )
         )
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """See ``ogive.aio.Admin.delete_topic``."""
+        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers."""
         self._live().call(self._admin.delete_topic(topic, cluster=cluster))
 
     def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """See ``ogive.aio.Admin.topics``."""
+        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter topics."""
         return self._live().call(self._admin.topics(system=system))
 
     def topic(self, topic: str) -> Topic:
-        """See ``ogive.aio.Admin.topic``."""
+        """Settings and route of one topic. Raises NoRoute, which names similar topics."""
         return self._live().call(self._admin.topic(topic))
 
     def route(self, topic: str) -> TopicRouteData:
-        """See ``ogive.aio.Admin.route``."""
+        """The topic's brokers and queues, fresh from the name server. Raises NoRoute."""
         return self._live().call(self._admin.route(topic))
 
     def offsets(self, topic: str) -> list[QueueOffsets]:
-        """See ``ogive.aio.Admin.offsets``."""
+        """The offsets in each queue of the topic. Raises NoRoute."""
         return self._live().call(self._admin.offsets(topic))
 
     def brokers(self) -> list[BrokerStatus]:
-        """See ``ogive.aio.Admin.brokers``."""
+        """Every broker that the name server knows, with its version and figures; *trouble* is set for one that does not answer."""
         return self._live().call(self._admin.brokers())
 
     def delay_levels(self, topic: str) -> DelayLevels:
-        """See ``ogive.aio.Admin.delay_levels``."""
+        """The delay levels for messages to *topic*; if its brokers differ, those of the one with the fewest.
+
+        Raises BrokerError if a broker does not show its settings.
+        """
         return self._live().call(self._admin.delay_levels(topic))
 
     # --- groups -------------------------------------------------------------------------------------------------------------
@@ -127,7 +149,11 @@ class Admin(Facade):
         enabled: bool = True,
         cluster: str | None = None,
     ) -> None:
-        """See ``ogive.aio.Admin.create_group``."""
+        """Create the consumer group on every master of the cluster (default: of all), or overwrite its settings.
+
+        *max_retries*: how often a message is delivered again before it becomes a dead letter. *broadcast*: whether members may broadcast.
+        *enabled* False: no member gets messages.
+        """
         self._live().call(
             self._admin.create_group(
                 group, retry_queues=retry_queues, max_retries=max_retries, broadcast=broadcast, enabled=enabled, cluster=cluster
@@ -142,120 +168,147 @@ class Admin(Facade):
         max_retries: int | None = None,
         broadcast: bool | None = None,
         enabled: bool | None = None,
-    ) -> None:
-        """See ``ogive.aio.Admin.update_group``."""
-        self._live().call(
-            self._admin.update_group(group, retry_queues=retry_queues, max_retries=max_retries, broadcast=broadcast, enabled=enabled)
+        dry_run: bool = False,
+    ) -> list[SettingChange]:
+        """Change the settings that are given, at every broker that knows the group. Returns the changes.
+
+        *dry_run*: only return what would change. Raises GroupNotExist.
+        """
+        return self._live().call(
+            self._admin.update_group(
+                group, retry_queues=retry_queues, max_retries=max_retries, broadcast=broadcast, enabled=enabled, dry_run=dry_run
+            )
         )
 
     def delete_group(self, group: str, *, offsets: bool = False) -> None:
-        """See ``ogive.aio.Admin.delete_group``."""
+        """Delete the group from every broker; with *offsets* its progress, too. Its retry and dead-letter topics stay.
+
+        Raises GroupNotExist, and InvalidOption while members are online, whose next heartbeat would create the group again.
+        """
         self._live().call(self._admin.delete_group(group, offsets=offsets))
 
     def groups(self, *, system: bool = False) -> list[GroupSummary]:
-        """See ``ogive.aio.Admin.groups``."""
+        """All consumer groups, by name; *system* includes the brokers' own."""
         return self._live().call(self._admin.groups(system=system))
 
     def group(self, group: str) -> Group:
-        """See ``ogive.aio.Admin.group``."""
+        """Settings, members, subscriptions and progress of one group. Raises GroupNotExist, which names similar groups."""
         return self._live().call(self._admin.group(group))
 
     def members(self, group: str) -> ConsumerConnection | None:
-        """See ``ogive.aio.Admin.members``."""
+        """The members online now and their subscriptions; None if there are none."""
         return self._live().call(self._admin.members(group))
 
     def producers(self, group: str) -> list[Member]:
-        """See ``ogive.aio.Admin.producers``."""
+        """The producers of the group that are online now."""
         return self._live().call(self._admin.producers(group))
 
     def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
-        """See ``ogive.aio.Admin.running_info``."""
+        """What one member reports about itself; *stack* includes its threads. Raises ConsumerNotOnline, or a BrokerError if it refuses."""
         return self._live().call(self._admin.running_info(group, client_id, stack=stack))
 
     def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """See ``ogive.aio.Admin.lag``."""
+        """How far the group is behind in each queue, including those of its retry topic. Empty if it never committed.
+
+        *members*: also ask every member which queues it holds.
+        """
         return self._live().call(self._admin.lag(group, topic, members=members))
 
     # --- offsets ------------------------------------------------------------------------------------------------------------
 
     def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
-        """See ``ogive.aio.Admin.offsets_at``."""
+        """For each queue, the offset of the first message stored at or after *at*; the queue's end if there is none. Raises NoRoute."""
         return self._live().call(self._admin.offsets_at(topic, at))
 
     def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """See ``ogive.aio.Admin.positions``."""
+        """The group's committed offset in each queue: the next one it consumes; None if there is none. Raises NoRoute."""
         return self._live().call(self._admin.positions(group, topic))
 
     def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
-        """See ``ogive.aio.Admin.reset_offsets``."""
+        """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
+
+        Members may be online: they continue there within seconds, and may still finish what they have. *dry_run*: only return what would
+        change. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does not have.
+        """
         return self._live().call(self._admin.reset_offsets(group, topic, to, dry_run=dry_run))
 
     def skip_backlog(self, group: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """See ``ogive.aio.Admin.skip_backlog``."""
+        """Skip everything that the group has not consumed yet: ``reset_offsets`` to ``"latest"``."""
         return self._live().call(self._admin.skip_backlog(group, topic, dry_run=dry_run))
 
     def clone_offsets(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """See ``ogive.aio.Admin.clone_offsets``."""
+        """Give *target* the offsets of *source* in the topic, in all queues where it has any. Returns the changes."""
         return self._live().call(self._admin.clone_offsets(source, target, topic, dry_run=dry_run))
 
     # --- messages -----------------------------------------------------------------------------------------------------------
 
     def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
-        """See ``ogive.aio.Admin.message``."""
+        """The message with this id, either the broker's (``offset_id``) or the unique key from its producer (``id``).
+
+        A unique key is looked up in the brokers' index, in *topic* or in all topics of applications. Raises QueryNotFound, and NotSupported
+        if a broker keeps no index.
+        """
         return self._live().call(self._admin.message(message_id, topic=topic))
 
     def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """See ``ogive.aio.Admin.message_at``."""
+        """The message at this offset of the queue. Raises QueryNotFound, which names the offsets that the queue has."""
         return self._live().call(self._admin.message_at(queue, offset))
 
     def messages(
         self, topic: str, *, key: str | None = None, start: datetime | None = None, end: datetime | None = None, limit: int = 64
     ) -> list[MessageExt]:
-        """See ``ogive.aio.Admin.messages``."""
+        """Messages stored from *start* until before *end*, oldest first: all, or those with *key*.
+
+        A *key* is looked up in the brokers' index, which finds at most 64 per broker. Raises NoRoute, and NotSupported if a broker keeps
+        no index.
+        """
         return self._live().call(self._admin.messages(topic, key=key, start=start, end=end, limit=limit))
 
     def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """See ``ogive.aio.Admin.trace``."""
+        """Trace records of a message by its unique key, or of all messages with this key, in order of time."""
         return self._live().call(self._admin.trace(key, trace_topic=trace_topic))
 
     def dead_letters(self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64) -> list[MessageExt]:
-        """See ``ogive.aio.Admin.dead_letters``."""
+        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``."""
         return self._live().call(self._admin.dead_letters(group, start=start, end=end, limit=limit))
 
     def send_again(self, group: str, message: MessageExt) -> SendResult:
-        """See ``ogive.aio.Admin.send_again``."""
+        """Send a dead letter to its group again, and to no other, through the retry topic. It gets all its retries anew.
+
+        Raises NoRoute if the group has no retry topic; its members create it when they start.
+        """
         return self._live().call(self._admin.send_again(group, message))
 
     # --- users and policies -------------------------------------------------------------------------------------------------
 
     def create_user(self, name: str, password: str, *, super_user: bool = False) -> None:
-        """See ``ogive.aio.Admin.create_user``."""
+        """Create a user at every broker. A super user may do everything, others nothing until ``allow``."""
         self._live().call(self._admin.create_user(name, password, super_user=super_user))
 
     def update_user(self, name: str, *, password: str | None = None, super_user: bool | None = None, enabled: bool | None = None) -> None:
-        """See ``ogive.aio.Admin.update_user``."""
+        """Change the settings that are given."""
         self._live().call(self._admin.update_user(name, password=password, super_user=super_user, enabled=enabled))
 
     def delete_user(self, name: str) -> None:
-        """See ``ogive.aio.Admin.delete_user``."""
+        """Delete a user and all rules about them. An unknown name is no error."""
         self._live().call(self._admin.delete_user(name))
 
     def users(self) -> list[UserRow]:
-        """See ``ogive.aio.Admin.users``."""
+        """The users of all brokers, by name."""
         return self._live().call(self._admin.users())
 
     def allow(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
-        """See ``ogive.aio.Admin.allow``."""
+        """Allow *actions* (``Pub``, ``Sub``, ...) on *resource* (``Topic:Orders``) to *user*. Replaces an earlier rule on that resource."""
         self._live().call(self._admin.allow(user, resource, actions, source_ips=source_ips))
 
     def deny(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
-        """See ``ogive.aio.Admin.deny``."""
+        """Forbid *actions* on *resource*, even if a wider rule allows them. Replaces an earlier rule on that resource."""
         self._live().call(self._admin.deny(user, resource, actions, source_ips=source_ips))
 
     def forget_rules(self, user: str, resource: str | None = None) -> None:
-        """See ``ogive.aio.Admin.forget_rules``."""
+        """Delete the rules for *user*, on one resource or on all."""
         self._live().call(self._admin.forget_rules(user, resource))
 
     def access_rules(self) -> list[AccessRule]:
-        """See ``ogive.aio.Admin.access_rules``."""
+        """All rules, as the brokers know them, by user."""
         return self._live().call(self._admin.access_rules())

@@ -1,0 +1,136 @@
+"""Pulling messages, and looking them up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.client.api.calling import REQUEST_TIMEOUT_S, ask, request
+from ogive.errors import ProtocolError, QueryNotFound, ResponseCode, broker_error
+from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, PullResult, PullStatus
+from ogive.transport.pool import ConnectionPool
+from ogive.wire import headers as h
+from ogive.wire.codes import PullSysFlag
+from ogive.wire.compression import MAX_INFLATED_BYTES
+from ogive.wire.headers import decode_header
+from ogive.wire.message import DamagedMessage, NoRecord, decode_message, decode_messages, decode_some
+
+MAX_FOUND: Final = 32  # messages that a look-up by key gives (defaultQueryMaxNum)
+PULL_SUSPEND_S: Final = 15.0  # how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
+PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
+
+
+@dataclass(frozen=True, slots=True)
+class RawPull:
+    """One pull's answer with its records as they came: back to back in *body*, in the commit log's layout."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+    body: bytes
+
+
+_PULLED: Final = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, timeout_s: float = PULL_TIMEOUT_S) -> RawPull:
+    """A pull without decoding, for readers of whole blocks. *timeout_s* must be longer than the time the broker may hold the request."""
+    reply = await pool.call(address, request(header), timeout_s)
+    status = _PULLED.get(reply.code)  # type: ignore[call-overload]  # an unknown code is no member, and gives None
+    if status is None:
+        raise broker_error(reply.code, reply.remark, address)
+    answer = decode_header(h.PullMessageResponse, reply.ext_fields)
+    if answer.next_begin_offset < 0:
+        raise ProtocolError(f"{address} says that a pull goes on at {answer.next_begin_offset}: no queue has such a place")
+    return RawPull(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, answer.suggest_which_broker_id, reply.body)
+
+
+async def pull_message(
+    pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, broker_name: str, timeout_s: float = PULL_TIMEOUT_S
+) -> PullResult:
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage and NoRecord, too.
+
+    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull.
+    """
+    raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
+    body = raw.body if raw.status is PullStatus.FOUND else b""
+    try:
+        messages, end = decode_some(body, broker_name, max_inflated_bytes=MAX_INFLATED_BYTES)
+    except DamagedMessage as exc:
+        exc.next_offset = raw.next_offset
+        raise
+    except NoRecord as exc:
+        place = f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at {header.queue_offset}"
+        behind = f"{len(exc.intact)} messages and then bytes" if exc.intact else "bytes"
+        raise NoRecord(f"{place} with {behind} that are no message: {exc}", exc.intact) from None
+    _check_places(messages, header, raw.next_offset, address)
+    next_offset = raw.next_offset if end == len(body) else messages[-1].queue_offset + 1
+    return PullResult(raw.status, next_offset, raw.min_offset, raw.max_offset, tuple(messages), raw.suggested_broker_id)
+
+
+def _check_places(messages: Sequence[MessageExt], header: h.PullMessageRequest, end: int, address: str) -> None:
+    """Raises NoRecord where a record's own offset is none that can follow: no checksum covers it, and a group's progress goes by it."""
+    at = header.queue_offset
+    for index, message in enumerate(messages):
+        if not at <= message.queue_offset < end:
+            raise NoRecord(
+                f"{address} answered a pull of {header.topic}/{header.queue_id} at {header.queue_offset}, to go on at {end}, with a "
+                f"message that says it has offset {message.queue_offset}, where {at} or a later one must come",
+                messages[:index],
+            )
+        at = message.queue_offset + 1
+
+
+async def read_messages(
+    pool: ConnectionPool, address: str, queue: MessageQueue, offset: int, count: int, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> PullResult:
+    """Up to *count* messages from *offset* on, just to look at them: without progress of any group, and without waiting."""
+    header = h.PullMessageRequest(
+        consumer_group=TOOLS_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        subscription="*",
+    )
+    return await pull_message(pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+
+
+async def view_message(
+    pool: ConnectionPool, address: str, commitlog_offset: int, topic: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> MessageExt:
+    """The message at a commit-log offset (see ``parse_offset_message_id``); its queue has no broker name."""
+    header = h.ViewMessageRequest(offset=commitlog_offset, topic=topic)
+    return decode_message((await ask(pool, address, header, timeout_s)).body)
+
+
+async def query_messages(
+    pool: ConnectionPool,
+    address: str,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int,
+    end_ms: int,
+    limit: int = MAX_FOUND,
+    broker_name: str = "",
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> list[MessageExt]:
+    """Messages under *key* in the broker's index, which goes by a hash: the caller looks whether each really has the key.
+
+    Behind MAX_INFLATED_BYTES of inflated bodies they stay compressed.
+    """
+    header = h.QueryMessageRequest(topic=topic, key=key, max_num=limit, begin_timestamp=begin_ms, end_timestamp=end_ms)
+    try:
+        body = (await ask(pool, address, header, timeout_s)).body
+    except QueryNotFound:
+        return []
+    return decode_messages(body, broker_name)

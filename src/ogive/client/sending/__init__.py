@@ -1,0 +1,1 @@
+"""The engine under the producer: from an accepted message to its outcome."""

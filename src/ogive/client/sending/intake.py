@@ -1,0 +1,169 @@
+"""Checks what a caller gives a producer to send, and forms it into messages for the publisher."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from ogive.client.config import ProducerConfig
+from ogive.client.hooks import run_before
+from ogive.client.namespace import Namespace
+from ogive.client.routes import split_by_size
+from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sending.properties import message_property_text, property_text
+from ogive.errors import InvalidOption
+from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.wire.compression import compress
+from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
+
+_BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
+
+Ended = Callable[[Sequence[Message], Outgoing, SendResult | None, BaseException | None], None]
+"""Hears what became of messages that went together; of none, if nobody but the trace wants to know."""
+
+
+class Intake:
+    """Forms what is sent by one producer. *ended* hears every outcome, if there is one. May be used on any thread."""
+
+    def __init__(
+        self, config: ProducerConfig, namespace: Namespace, serializer: Callable[[Any], bytes] | None, ended: Ended | None
+    ) -> None:
+        self._config = config
+        self._namespace = namespace
+        self._serializer = serializer
+        self._ended = ended
+
+    def message(
+        self,
+        topic: str | Message,
+        body: Any,
+        tag: str | None,
+        keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
+    ) -> Outgoing:
+        """One message. Raises InvalidOption, MessageIllegal, TypeError."""
+        hooks = self._config.hooks
+        message, flag = None, 0
+        if self._serializer is not None and body is not None:
+            body = self._raw(body)
+        if (
+            isinstance(topic, str)
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and not (properties or hooks)
+            and delay_level >= 0
+            and deliver_at is None
+            and delay_s is None
+        ):
+            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
+        else:
+            message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level, deliver_at, delay_s))
+            topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
+            text = message_property_text(message)
+        topic, queue = self.on_wire(topic, queue)
+        sys_flag = 0
+        threshold = self._config.compress_over_bytes
+        if threshold is not None and len(body) >= threshold:
+            packed, bits = compress(body, self._config.compression, self._config.compress_level)
+            if len(packed) < len(body):
+                body, sys_flag = packed, bits
+        outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        if self._ended is not None:
+            outgoing.on_end = partial(self._ended, () if message is None else (message,))
+        return outgoing
+
+    def batches(
+        self, topic: str, messages: Iterable[Any], tag: str | None, sharding_key: str | None, queue: MessageQueue | None
+    ) -> Iterator[tuple[Sequence[int], Outgoing]]:
+        """Messages in as few requests as can be; with each the places of its messages. Raises InvalidOption, MessageIllegal, TypeError.
+
+        *tag* and *sharding_key* go to the messages that are given as bodies.
+        """
+        items = [
+            run_before(
+                self._config.hooks, m if isinstance(m, Message) else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key)
+            )
+            for m in messages
+        ]
+        wire_topic, wire_queue = self.on_wire(topic, queue)
+        for indexes in _shared(topic, items, queue, self._config.max_batch_bytes):
+            rows = [items[i] for i in indexes]
+            batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
+            outgoing = Outgoing(wire_topic, b"", "", rows[0].sharding_key, wire_queue, batch=batch)
+            outgoing.size += sum(_batch_item_bytes(m) for m in rows)
+            if self._ended is not None:
+                outgoing.on_end = partial(self._ended, rows)
+            yield indexes, outgoing
+
+    def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
+        """The names that brokers know. Raises InvalidOption."""
+        if not self._namespace:
+            return validate_topic(topic), queue
+        return validate_topic(self._namespace.wrap(topic)), None if queue is None else self._namespace.wrap_queue(queue)
+
+    def _raw(self, body: Any) -> bytes:
+        """*body* as bytes. Raises what the serializer raises, and TypeError if it returns no bytes."""
+        raw = body if self._serializer is None else self._serializer(body)
+        if self._serializer is not None and not isinstance(raw, bytes):
+            raise TypeError(f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes are expected")
+        return raw
+
+
+def _shared(topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int) -> Iterator[Sequence[int]]:
+    """Indexes of the messages of each request: same queue or same sharding key's hash, at most the size limit, in order."""
+    groups: dict[int | None, list[int]] = {}
+    for i, message in enumerate(items):
+        if message.topic != topic:
+            raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
+        if message.is_delayed:
+            raise InvalidOption("delayed messages cannot be sent in a batch")
+        key = None if message.sharding_key is None or queue is not None else java_hash(message.sharding_key)
+        groups.setdefault(key, []).append(i)
+    for group in groups.values():
+        sizes = [_batch_item_bytes(items[i]) for i in group]
+        for part in split_by_size(sizes, max_bytes, MAX_BATCH_MESSAGES):
+            yield group[part]
+
+
+def _batch_item_bytes(message: Message) -> int:
+    text = len(message_property_text(message)) if message.properties or message.tag or message.keys or message.sharding_key else 0
+    return _BATCH_ITEM_BYTES + len(message.body) + text
+
+
+def _as_message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    delay_level: int,
+    deliver_at: datetime | None,
+    delay_s: float | None,
+) -> Message:
+    """The message that the arguments of a send describe. Raises InvalidOption, MessageIllegal, TypeError."""
+    if isinstance(topic, str):
+        if body is None:
+            raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
+        return Message(
+            topic,
+            body,
+            tag=tag,
+            keys=as_keys(keys),
+            properties=properties or {},
+            sharding_key=sharding_key,
+            delay_level=delay_level,
+            deliver_at=deliver_at,
+            delay_s=delay_s,
+        )
+    if not isinstance(topic, Message):
+        raise TypeError(f"topic must be str, or a Message in its place, not {type(topic).__name__}")
+    given = (body, tag, keys or None, properties or None, sharding_key, delay_level or None, deliver_at, delay_s)
+    if any(value is not None for value in given):
+        raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay: give nothing beside it")
+    return topic

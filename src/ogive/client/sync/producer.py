@@ -1,0 +1,278 @@
+"""The producer, blocking."""
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Generic, Self
+
+from ogive.client import producer as aio_producer
+from ogive.client import transaction as aio_transaction
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
+from ogive.client.instance import ClientInstance
+from ogive.client.portal import Outcome, Portal, SubmitFuture
+from ogive.client.producer import B
+from ogive.client.sending.lone import LoneSends
+from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sync.facade import Facade
+from ogive.client.transaction import Check
+from ogive.model import Message, MessageExt, MessageQueue, SendResult
+
+MAX_POSTED: Final = 256  # messages being passed to the loop, beside those in flight
+POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
+
+
+class Producer(Facade, Generic[B]):
+    """Sends messages: ``with Producer() as producer``. Many threads may share it.
+
+    Leaving the block waits for the messages in flight. *check* is asked about transactions of *group* that were never ended: True commits,
+    False rolls back, None means "not known yet". With a *serializer*, such as ``to_json``, bodies are objects that it accepts
+    (``Producer[Order]``); a ``Message`` still holds bytes. *client* takes either settings, instead of *name_server*, or a running client
+    to share, which stays open.
+    """
+
+    def __init__(
+        self,
+        name_server: str = DEFAULT_NAME_SERVER,
+        *,
+        group: str | None = None,
+        check: Check | None = None,
+        serializer: Callable[[B], bytes] | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | ClientInstance | None = None,
+    ) -> None:
+        super().__init__()
+        self._producer: aio_producer.Producer[B] = aio_producer.Producer(
+            name_server, group=group, check=check, serializer=serializer, config=config, client=client
+        )
+        self._lone: LoneSends | None = None
+
+    def start(self) -> None:
+        """Start without connecting: the first message does. With a *check* it connects to every broker, in the background."""
+        self._begin(self._producer.start)
+        self._lone = LoneSends(self._producer.publisher, self._live())
+
+    def close(self) -> None:
+        """Wait for the messages in flight, none longer than its time budget, then disconnect. Requests that wait for a reply fail.
+
+        Closing again does nothing.
+        """
+        self._end(self._producer.close)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are accepted and have no outcome yet."""
+        return self._producer.in_flight
+
+    def send(
+        self,
+        topic: str | Message,
+        body: B | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until the broker has stored it. A ``Message`` replaces topic, body and the options that describe it.
+
+        Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one. *deliver_at* and *delay_s* need a broker
+        from 5.0 on, older ones deliver at once. *timeout_s* covers the whole call: route, connection and every attempt.
+
+        Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute, NoNameServer, and BrokerErrors such as
+        MessageIllegal. A cancelled send may still arrive.
+        """
+        outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        budget = self._producer.budget_s(timeout_s)
+        sent: Outcome[SendResult] = Outcome()  # Outcome[SendResult]() would take 2 us
+        outgoing.future = sent
+        if self._lone is None or not self._lone.send(outgoing, budget):
+            self._submit(outgoing, budget)
+        return sent.result()
+
+    def submit(
+        self,
+        topic: str | Message,
+        body: B | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """Like ``send``, but only waits for room among the messages in flight; the future gets the result.
+
+        Messages of one queue are stored in the order in which they were submitted.
+        A failure that is never looked at is logged.
+        """
+        outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        future: SubmitFuture[SendResult] = SubmitFuture()
+        outgoing.future = future
+        future.set_running_or_notify_cancel()  # from now on it cannot be cancelled, so the loop may set its outcome
+        self._submit(outgoing, self._producer.budget_s(timeout_s))
+        return future
+
+    def send_oneway(
+        self,
+        topic: str | Message,
+        body: B | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send without waiting for an answer: nothing tells whether the message arrived. Raises only what goes wrong before it is sent."""
+        self._live().call(
+            self._producer.send_oneway(
+                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+            )
+        )
+
+    def transaction(
+        self,
+        topic: str | Message,
+        body: B | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> "Transaction":
+        """A message that is delivered if the block completes, and discarded if it raises.
+
+        Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it tells the broker the decision, and
+        raises nothing: if the broker cannot be reached or this process dies, the broker asks the *check* of a producer of the group. So it
+        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more.
+        """
+        portal = self._live()
+        portal.check()
+        transaction = self._producer.transaction(
+            topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+        )
+        return Transaction(transaction, portal)
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Iterable[B | Message],
+        *,
+        tag: str | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Send many messages in few requests. Returns one result per message, in order.
+
+        Each request goes to one queue and is stored whole or not at all; the size limit and the sharding keys decide how many there are.
+        If some fail, the first error is raised once all have their outcome. *tag* and *sharding_key* are for messages given as bodies.
+        """
+        return self._live().call(
+            self._producer.send_batch(topic, messages, tag=tag, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s)
+        )
+
+    def request(
+        self,
+        topic: str | Message,
+        body: B | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageExt:
+        """Send a message and wait for its consumer's reply: that of a listener which returns ``ogive.Reply``.
+
+        *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps carried out), what ``send`` raises if
+        the message was not stored, TooManyRequests, and IllegalStateError if the producer is closed meanwhile. A late reply is dropped.
+        A cancelled request may still be carried out.
+        """
+        return self._live().call(
+            self._producer.request(
+                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+            )
+        )
+
+    def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its SendResult. Returns its id.
+
+        Raises InvalidOption for an invalid handle, NoRoute, NotSupported from a broker before 5.3.2, and a BrokerError with the code
+        ILLEGAL_OPERATION if the message is delivered already, or if recallMessageEnable is off at Apache's broker (the default there).
+        """
+        return self._live().call(self._producer.recall(topic, handle, timeout_s=timeout_s))
+
+    def flush(self) -> None:
+        """Wait until every message submitted so far has its outcome, which its future holds."""
+        self._live().call(self._producer.flush())
+
+    def _prepare(
+        self,
+        topic: str | Message,
+        body: B | None,
+        tag: str | None,
+        keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int,
+        deliver_at: datetime | None,
+        delay_s: float | None,
+    ) -> Outgoing:
+        self._live().check()
+        _ = self._producer.publisher  # raises where nothing can be sent
+        return self._producer.intake.message(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+
+    def _submit(self, outgoing: Outgoing, budget: float) -> None:
+        portal, publisher = self._live(), self._producer.publisher
+        if portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
+            portal.post(publisher.take, outgoing, budget, waiter=outgoing.future)
+        else:
+            portal.call(publisher.accept(outgoing, budget))
+
+
+class Transaction:
+    """``with producer.transaction(topic, body) as transaction``. For one block."""
+
+    def __init__(self, transaction: aio_transaction.Transaction, portal: Portal) -> None:
+        self._transaction, self._portal = transaction, portal
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._transaction.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._portal.call(self._transaction.__aexit__(kind, error, trace))
+
+    @property
+    def id(self) -> str:
+        """The message's unique key. Raises IllegalStateError before the block is entered."""
+        return self._transaction.id
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the broker confirmed the decision. If not, it will ask the check."""
+        return self._transaction.confirmed
+
+    def rollback(self) -> None:
+        """Roll back at the end of the block, without raising."""
+        self._transaction.rollback()
+
+    def leave_open(self) -> None:
+        """Decide nothing at the end of the block and leave it to the check: for a local transaction whose outcome is unknown."""
+        self._transaction.leave_open()
