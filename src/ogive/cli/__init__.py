@@ -1,1 +1,1 @@
-"""The ``ogive`` command: arguments to API calls to text or JSON lines."""
+"""The ``ogive`` command: turns arguments into API calls, and results into text or JSON lines."""

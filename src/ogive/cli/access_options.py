@@ -1,4 +1,4 @@
-"""The options of who may do what, and where: user, acl, context."""
+"""The options of user, acl and context."""
 
 from ogive.cli.options import Commands, add_cluster, add_command, add_group, add_json, add_secrets, add_yes
 
@@ -8,10 +8,10 @@ def user(commands: Commands) -> None:
     command = add_command(users, "list", "users:list_users", "list the users")
     add_cluster(command)
     add_json(command)
-    secret = "The password is asked for, or is the first line of standard input."
+    secret = "Asks for the password, or takes it from the first line of standard input."
     command = add_command(users, "create", "users:create_user", "create a user", secret)
     command.add_argument("user", metavar="NAME")
-    command.add_argument("--super", dest="super_user", action="store_true", help="one who may do everything")
+    command.add_argument("--super", dest="super_user", action="store_true", help="the user may do everything")
     add_cluster(command)
     command = add_command(users, "update", "users:update_user", "change a user", secret)
     command.add_argument("user", metavar="NAME")
@@ -19,28 +19,28 @@ def user(commands: Commands) -> None:
     kind, state = command.add_mutually_exclusive_group(), command.add_mutually_exclusive_group()
     kind.add_argument("--super", dest="super_user", action="store_true", default=None, help="may do everything")
     kind.add_argument("--normal", dest="super_user", action="store_false", default=None, help="may do what rules allow")
-    state.add_argument("--enable", dest="enabled", action="store_true", default=None, help="let the user in again")
-    state.add_argument("--disable", dest="enabled", action="store_false", default=None, help="let the user in no more")
+    state.add_argument("--enable", dest="enabled", action="store_true", default=None, help="unlock the user")
+    state.add_argument("--disable", dest="enabled", action="store_false", default=None, help="lock the user out")
     add_cluster(command)
-    command = add_command(users, "delete", "users:delete_user", "delete a user with all rules")
+    command = add_command(users, "delete", "users:delete_user", "delete a user and all rules for them")
     command.add_argument("user", metavar="NAME")
     add_yes(command)
     add_cluster(command)
 
 
 def acl(commands: Commands) -> None:
-    rules = add_group(commands, "acl", "list, make and delete rules: what users may do")
+    rules = add_group(commands, "acl", "list, create and delete access rules")
     command = add_command(rules, "list", "users:list_rules", "list the rules")
     command.add_argument("user", metavar="NAME", nargs="?", help="only of this user")
     add_cluster(command)
     add_json(command)
-    for word, what in (("allow", "let a user do something"), ("deny", "forbid a user what a wider rule allows")):
+    for word, what in (("allow", "let a user do something"), ("deny", "forbid a user something that a wider rule allows")):
         command = add_command(
             rules,
             word,
             f"users:{word}",
             what,
-            "Of the rules that fit, the most exact decides: a name before a prefix before all of a kind. What no rule allows is denied.",
+            "The most specific matching rule decides: a name before a prefix before a whole kind. What no rule allows is denied.",
         )
         command.add_argument("user", metavar="NAME")
         command.add_argument(
@@ -60,7 +60,7 @@ def acl(commands: Commands) -> None:
         add_cluster(command)
     command = add_command(rules, "delete", "users:delete_rules", "delete the rules of a user")
     command.add_argument("user", metavar="NAME")
-    command.add_argument("resource", metavar="RESOURCE", nargs="?", help="only that on this resource, as `ogive acl list` shows it")
+    command.add_argument("resource", metavar="RESOURCE", nargs="?", help="only on this resource, as shown by `ogive acl list`")
     add_cluster(command)
 
 
@@ -68,8 +68,8 @@ def context(commands: Commands) -> None:
     contexts = add_group(
         commands,
         "context",
-        "name clusters, and choose the one that commands go to",
-        "They are kept in ogive/contexts.json under XDG_CONFIG_HOME or ~/.config; OGIVE_CONTEXT names another one for a single command.",
+        "give clusters names, and choose the one that commands use",
+        "Contexts are kept in ogive/contexts.json under XDG_CONFIG_HOME or ~/.config. OGIVE_CONTEXT chooses one for a single command.",
     )
     command = add_command(contexts, "list", "contexts:list_contexts", "list the contexts; * marks the one in use")
     add_json(command)

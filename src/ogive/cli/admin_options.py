@@ -1,18 +1,44 @@
 """The options of the commands about topics, groups, brokers and stores."""
 
+from typing import Final
+
 from ogive.cli.options import Commands, add_cluster, add_command, add_group, add_json, add_yes
+
+PERMISSIONS: Final = ("rw", "r", "w")  # these two are copies of ogive.client.admin's, which takes too long to load for a help text
+MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+RETRY_LIMIT: Final = "retries before a message becomes a dead letter, for members that send no limit; those of ogive and Java do"
 
 
 def topic(commands: Commands) -> None:
-    topics = add_group(commands, "topic", "list, show, create and delete topics")
+    topics = add_group(commands, "topic", "list, show, create, change and delete topics")
     command = add_command(topics, "list", "topics:list_topics", "list the topics with their queues and messages")
     command.add_argument("--all", action="store_true", help="also system, retry and dead-letter topics")
     add_cluster(command)
     add_json(command)
-    command = add_command(topics, "create", "topics:create_topic", "create a topic, or change its number of queues")
+    command = add_command(topics, "create", "topics:create_topic", "create a topic; refused if it exists with other queues")
     command.add_argument("topic", help="letters, digits, - and _")
     command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
+    command.add_argument("--perm", choices=PERMISSIONS, default="rw", help="what clients may do: read, write, both (default: rw)")
+    command.add_argument("--message-type", choices=MESSAGE_TYPES, help="refuse messages of any other type (default: accept all)")
     add_cluster(command)
+    command = add_command(
+        topics,
+        "update",
+        "topic_update:run",
+        "change a topic's number of queues, permission or type",
+        "Settings that are not given stay as they are. To remove queues without loss, lower --write-queues first, and --read-queues once "
+        "the groups have consumed the others.",
+    )
+    command.add_argument("topic")
+    command.add_argument("--queues", type=int, metavar="N", help="queues on each broker, to read and to write")
+    command.add_argument("--read-queues", type=int, metavar="N", help="only those that groups read")
+    command.add_argument("--write-queues", type=int, metavar="N", help="only those that senders use")
+    command.add_argument("--perm", choices=PERMISSIONS, help="what clients may do: read, write, both")
+    command.add_argument("--message-type", choices=MESSAGE_TYPES, help="refuse messages of any other type; UNSPECIFIED: accept all")
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_yes(command)
+    add_cluster(command)
+    add_json(command)
     command = add_command(topics, "show", "topics:show_topic", "show a topic's settings, brokers, queues and the groups that consume it")
     command.add_argument("topic")
     add_cluster(command)
@@ -24,7 +50,7 @@ def topic(commands: Commands) -> None:
 
 
 def group(commands: Commands) -> None:
-    groups = add_group(commands, "group", "list, show, create, move and delete consumer groups")
+    groups = add_group(commands, "group", "list, show, create, change, move and delete consumer groups")
     command = add_command(groups, "list", "groups:list_groups", "list the consumer groups with their members and lag")
     command.add_argument("--all", action="store_true", help="also the brokers' own groups")
     add_cluster(command)
@@ -34,18 +60,39 @@ def group(commands: Commands) -> None:
     add_cluster(command)
     add_json(command)
     command = add_command(
-        groups, "create", "groups:create_group", "create a group, or change it", "The first member of a group makes it, too."
+        groups,
+        "create",
+        "groups:create_group",
+        "create a group; refused if it exists with other settings",
+        "Not required: the first member of a group creates it, too.",
     )
     command.add_argument("group", help="letters, digits, - and _")
-    command.add_argument("--max-retries", type=int, default=16, metavar="N", help="retries before the dead letters (default: 16)")
+    command.add_argument("--max-retries", type=int, default=16, metavar="N", help=f"{RETRY_LIMIT} (default: 16)")
     command.add_argument("--retry-queues", type=int, default=1, metavar="N", help="queues of its retry topic (default: 1)")
     add_cluster(command)
+    command = add_command(groups, "update", "groups:update_group", "change a group", "Settings that are not given stay as they are.")
+    command.add_argument("group")
+    command.add_argument("--max-retries", type=int, metavar="N", help=RETRY_LIMIT)
+    command.add_argument(
+        "--retry-queues",
+        type=int,
+        metavar="N",
+        help="queues of its retry topic once that is created; for an existing one: `ogive topic update %%RETRY%%GROUP --queues N`",
+    )
+    broadcast, state = command.add_mutually_exclusive_group(), command.add_mutually_exclusive_group()
+    broadcast.add_argument("--broadcast", action="store_true", default=None, help="members may broadcast: each gets every message")
+    broadcast.add_argument("--no-broadcast", dest="broadcast", action="store_false", default=None, help="members may not")
+    state.add_argument("--enable", dest="enabled", action="store_true", default=None, help="members get messages again")
+    state.add_argument("--disable", dest="enabled", action="store_false", default=None, help="members get nothing until --enable")
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_cluster(command)
+    add_json(command)
     command = add_command(
         groups,
         "reset",
         "groups:reset_group",
-        "put a group elsewhere in a topic: to its start, its end, a time, or an offset of one queue",
-        "Members may be online: they go on at the new place within seconds. --dry-run shows what would change.",
+        "move a group to another place in a topic: its start, its end, a time, or an offset of one queue",
+        "Members may be online: they continue at the new place within seconds.",
     )
     command.add_argument("group")
     command.add_argument("topic")
@@ -64,7 +111,7 @@ def group(commands: Commands) -> None:
         groups,
         "skip",
         "groups:skip_backlog",
-        "have a group skip all messages that wait for it in a topic",
+        "make a group skip all messages that it has not consumed in a topic",
         "The same as `reset --to latest`. --dry-run shows how many would be skipped.",
     )
     command.add_argument("group")
@@ -76,7 +123,7 @@ def group(commands: Commands) -> None:
         groups, "delete", "groups:delete_group", "delete a group that has no members online", "Its retry and dead-letter topics stay."
     )
     command.add_argument("group")
-    command.add_argument("--offsets", action="store_true", help="also forget how far it has come")
+    command.add_argument("--offsets", action="store_true", help="also delete its progress")
     add_yes(command)
     add_cluster(command)
 
@@ -100,8 +147,8 @@ def lag(commands: Commands) -> None:
         "lag",
         "lag:run",
         "show how far a consumer group is behind, queue by queue",
-        "OFFSET is the next message that the group takes, END the one that the queue gets next, LAG what lies between, MEMBER the client "
-        "that holds the queue now.",
+        "OFFSET is the next message for the group, END the next one for the queue, LAG the difference, MEMBER the client that holds the "
+        "queue now.",
     )
     command.add_argument("group", help="a consumer group: the group=... of its listeners")
     command.add_argument("--topic", metavar="TOPIC", help="only this topic")
@@ -117,24 +164,22 @@ def check(commands: Commands) -> None:
         "lag",
         "check:lag",
         "test that a group is not too far behind",
-        "Exit code 0: within the limit; 3: above it; 1: nobody can tell (no broker, or the group never consumed).",
+        "Exit code 0: within the limit; 3: above it; 1: unknown (no broker, or the group never consumed).",
     )
     command.add_argument("group")
-    command.add_argument(
-        "--max", type=int, required=True, metavar="N", help="messages that the group may be behind, in all queues together"
-    )
+    command.add_argument("--max", type=int, required=True, metavar="N", help="how many messages the group may be behind, over all queues")
     command.add_argument("--topic", metavar="TOPIC", help="only this topic")
     add_cluster(command)
 
 
 def store(commands: Commands) -> None:
-    stores = add_group(commands, "store", "check and repair the directory of a broker that is stopped")
+    stores = add_group(commands, "store", "check and repair the directory of a stopped broker")
     command = add_command(
         stores,
         "verify",
         "store:verify",
         "read everything in a broker's directory and say what is damaged; changes nothing",
-        "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be looked at, for example because a broker runs on it.",
+        "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be checked, for example because a broker is using it.",
     )
     command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
     add_json(command)
@@ -142,8 +187,8 @@ def store(commands: Commands) -> None:
         stores,
         "repair",
         "store:repair",
-        "make everything again that the messages themselves do not hold: queues, index, tables from their backups",
-        "Deletes no message that can be read. Exit code 0: nothing is wrong any more; 3: messages are lost; 1: it cannot be done.",
+        "rebuild everything but the messages themselves: queues and index from the messages, tables from their backups",
+        "Deletes no readable message. Exit code 0: all is well now; 3: messages are lost; 1: it cannot be done.",
     )
     command.add_argument("directory", metavar="DIR", help="the broker's --data, ours or Apache's")
     add_json(command)

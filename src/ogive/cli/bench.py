@@ -1,4 +1,4 @@
-"""``ogive bench``: how fast a cluster takes messages from this machine, and gives them back."""
+"""``ogive bench``: how fast this machine can send messages to a cluster, and consume them."""
 
 import argparse
 import asyncio
@@ -12,6 +12,7 @@ from typing import Final
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_json
+from ogive.client.config import ProducerConfig
 from ogive.errors import InvalidOption, OgiveError
 
 REPORT_S: Final = 1.0
@@ -93,11 +94,14 @@ async def produce(options: argparse.Namespace) -> int:
                 figures.size += len(body)
                 figures.times_s.append(time.perf_counter() - began)
 
-    async with aio.Producer(client=client_config(options)) as producer:
+    plain = ProducerConfig(compress_over_bytes=None)  # a body of zeros would arrive as nothing
+    async with aio.Producer(client=client_config(options), config=plain) as producer:
         reports = asyncio.create_task(_report(figures, "sent", as_json=options.json))
-        await asyncio.gather(*(send_one_after_the_other(producer) for _ in range(options.in_flight)))
-        reports.cancel()
-    _show(figures, "sent", as_json=options.json, last=True)
+        try:
+            await asyncio.gather(*(send_one_after_the_other(producer) for _ in range(options.in_flight)))
+        finally:  # also at Ctrl-C
+            reports.cancel()
+            _show(figures, "sent", as_json=options.json, last=True)
     if first:
         print(f"{figures.failed:,} sends failed, the first with: {first[0]}", file=sys.stderr)
     return 1 if first else 0
@@ -108,13 +112,15 @@ async def consume(options: argparse.Namespace) -> int:
     figures, ends = Figures(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
         reports = asyncio.create_task(_report(figures, "received", as_json=options.json))
-        while (left := ends - time.perf_counter()) > 0 and (options.count is None or figures.messages < options.count):
-            missing = POLL if options.count is None else min(options.count - figures.messages, POLL)
-            for message in await consumer.poll(min(left, 1.0), max_messages=missing):
-                figures.messages += 1
-                figures.size += len(message.body)
-        reports.cancel()
-    _show(figures, "received", as_json=options.json, last=True)
+        try:
+            while (left := ends - time.perf_counter()) > 0 and (options.count is None or figures.messages < options.count):
+                missing = POLL if options.count is None else min(options.count - figures.messages, POLL)
+                for message in await consumer.poll(min(left, 1.0), max_messages=missing):
+                    figures.messages += 1
+                    figures.size += len(message.body)
+        finally:  # also at Ctrl-C
+            reports.cancel()
+            _show(figures, "received", as_json=options.json, last=True)
     return 0 if figures.messages else 1
 
 

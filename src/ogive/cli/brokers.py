@@ -1,13 +1,13 @@
-"""``ogive broker ...``: the brokers of a cluster and what they say of themselves."""
+"""``ogive broker ...``: the brokers of a cluster and what they report."""
 
 import argparse
-from datetime import UTC, datetime
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_table
 from ogive.client.admin import BrokerStatus
 from ogive.errors import InvalidOption
+from ogive.model import instant
 
 
 async def list_brokers(options: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ async def show_broker(options: argparse.Namespace) -> int:
             print(f"does not answer: {row.trouble}")
             continue
         if row.oldest_message_ms is not None:
-            print(f"oldest message {datetime.fromtimestamp(row.oldest_message_ms / 1000, UTC).replace(tzinfo=None).isoformat()}Z")
+            print(f"oldest message {instant(row.oldest_message_ms).replace(tzinfo=None).isoformat()}Z")
         print()
         print_table(("figure", "value"), sorted(row.figures.items()))
     return 1 if any(row.trouble for row in found) else 0
@@ -49,7 +49,7 @@ async def _brokers(options: argparse.Namespace) -> list[BrokerStatus]:
 
 def _line(row: BrokerStatus) -> tuple[object, ...]:
     disk = None if row.disk_used is None else f"{row.disk_used:.0%}"
-    rates = [None if rate is None else f"{rate:,.1f}" for rate in (row.puts_per_s, row.gets_per_s)]
+    rates = row.puts_per_s, row.gets_per_s
     return row.cluster, row.name, row.broker_id, row.address, row.version, *rates, row.puts_today, row.gets_today, disk, row.trouble
 
 

@@ -13,7 +13,7 @@ EXIT_OVER: Final = 3
 
 
 async def lag(options: argparse.Namespace) -> int:
-    """0 within the limit, 3 above it, 1 when nobody can tell."""
+    """0 within the limit, 3 above it, 1 if unknown."""
     if options.max < 0:
         raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
     async with aio.Admin(client=client_config(options)) as admin:

@@ -1,6 +1,7 @@
 """``ogive errors CODE``: what a broker or name server means by its answer, and what to do."""
 
 import argparse
+import difflib
 from typing import Final
 
 from ogive.cli.output import print_json, print_table
@@ -97,4 +98,7 @@ def _parse(text: str) -> ResponseCode:
     try:
         return ResponseCode(int(text))
     except ValueError:
-        raise InvalidOption(f"{text} is no response code; `ogive errors` lists them") from None
+        near = [name for name in ResponseCode.__members__ if text and text.upper() in name]
+        near = near or difflib.get_close_matches(text.upper(), ResponseCode.__members__)
+        known = f": did you mean {' or '.join(near[:3])}?" if near else ""
+        raise InvalidOption(f"{text} is not a response code{known or '; `ogive errors` lists them'}") from None

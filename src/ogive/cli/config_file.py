@@ -1,6 +1,6 @@
-"""``ogive up --config FILE``: the options of the command line in a TOML file, or the keys that we have of Apache's broker.conf.
+"""``ogive up --config FILE``: the options of the command line in a TOML file, or the supported keys of Apache's broker.conf.
 
-What stands on the command line wins over the file.
+The command line wins over the file.
 """
 
 import argparse
@@ -152,5 +152,11 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
         )
     unknown = sorted(found.keys() - _KEYS.keys() - {"authorizationEnabled"})
     if unknown:
-        log.warning("%s: not used here: %s", path, ", ".join(unknown)[:2000])
+        log.warning("%s: not used here: %s", path, ", ".join(map(_doubted, unknown))[:2000])
     return defaults
+
+
+def _doubted(name: str) -> str:
+    """With the key that it may be a misspelling of: very near ones only, as most are other settings of Apache's."""
+    near = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.9)
+    return f"{name} (did you mean {near[0]}?)" if near else name

@@ -50,7 +50,7 @@ def file() -> Path:
 
 
 def load() -> Contexts:
-    """What the file holds; nothing where there is none. Raises InvalidOption for a file that is no such file."""
+    """The contexts in the file; none if there is no file. Raises InvalidOption for a file of another kind."""
     path = file()
     try:
         with path.open("rb") as opened:
@@ -60,7 +60,7 @@ def load() -> Contexts:
     except FileNotFoundError:
         return Contexts({})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise InvalidOption(f"{path} cannot be used: {exc}. Mend or remove it") from None
+        raise InvalidOption(f"{path} cannot be used: {exc}. Fix or remove it") from None
 
 
 def _save(contexts: Contexts) -> None:
@@ -126,5 +126,5 @@ def list_contexts(options: argparse.Namespace) -> int:
         table = [("*" if current else "", name, one.name_server, one.credentials, one.cafile) for name, current, one in rows]
         print_table(("", "context", "name server", "credentials", "authorities"), table)
     else:
-        print("no contexts; `ogive context add NAME --name-server HOST:PORT` makes one")
+        print("no contexts; `ogive context add NAME --name-server HOST:PORT` adds one")
     return 0

@@ -41,7 +41,7 @@ async def send(options: argparse.Namespace) -> int:
         _say_none(options)
         return 0
     count = "1 dead letter was" if len(chosen) == 1 else f"{len(chosen):,} dead letters were"
-    print(f"{count} given to {options.group} again; the list keeps what was sent")
+    print(f"{count} given to {options.group} again; they stay in the list")
     return 0
 
 
@@ -50,7 +50,7 @@ def _say_none(options: argparse.Namespace) -> None:
 
 
 async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:
-    """Raises GroupNotExist for a group that nobody knows: no dead letters of a name that is misspelt would be no good news."""
+    """Raises GroupNotExist for an unknown group: for a misspelt name, "no dead letters" would be misleading."""
     since = None if options.since is None else instant("--since", options.since)
     letters = await admin.dead_letters(options.group, start=since, limit=limit)
     if not letters:

@@ -42,5 +42,5 @@ async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQ
     """The one that *options* name by topic, queue and perhaps broker."""
     brokers = [row.broker for row in (await admin.topic(options.topic)).brokers]
     if len(brokers) > 1 and options.broker is None:
-        raise InvalidOption(f"{options.topic} lives on several brokers: say which with --broker ({', '.join(brokers)})")
+        raise InvalidOption(f"{options.topic} is on several brokers: say which with --broker ({', '.join(brokers)})")
     return MessageQueue(options.topic, options.broker or brokers[0], options.queue)

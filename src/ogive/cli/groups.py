@@ -1,4 +1,4 @@
-"""``ogive group ...``: consumer groups, their members, and moving them."""
+"""``ogive group ...``: consumer groups, their members, and resetting their offsets."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import named_queue
-from ogive.cli.output import confirm, print_json, print_table
+from ogive.cli.output import confirm, print_changes, print_json, print_table
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
 from ogive.errors import InvalidOption
@@ -44,6 +44,7 @@ async def show_group(options: argparse.Namespace) -> int:
                 "brokers": list(group.brokers),
                 "enabled": group.enabled,
                 "broadcast": group.broadcast,
+                "orderly": group.orderly,
                 "retry_queues": group.retry_queues,
                 "max_retries": group.max_retries,
                 "members": members,
@@ -56,12 +57,19 @@ async def show_group(options: argparse.Namespace) -> int:
         return 0
     state = "enabled" if group.enabled else "disabled: its members get nothing"
     print(f"group {group.name} on {' '.join(group.brokers)}, {state}")
-    print(f"retries {group.max_retries}, then the dead letters; broadcasting {'allowed' if group.broadcast else 'not allowed'}")
-    print(f"lag {group.lag:,}, {group.messages_per_s:,.1f} messages/s consumed")
+    settings = {
+        "retry limit": f"{group.max_retries}, then the dead letters; the max_retries of a listener comes before it",
+        "retry queues": group.retry_queues,
+        "broadcasting": "allowed" if group.broadcast else "not allowed",
+        "orderly": "yes, for clients of a proxy" if group.orderly else "no; listeners decide that for themselves",
+        "lag": f"{group.lag:,}, {group.messages_per_s:,.1f} messages/s consumed",
+    }
+    for name, value in settings.items():
+        print(f"{name:<13} {value}")
     if not members:
         print("no member is online")
         return 0
-    print(f"{group.message_model.lower()}, {group.consume_type.removeprefix('CONSUME_').lower()}")
+    print(f"{'members':<13} {group.message_model.lower()}, {group.consume_type.removeprefix('CONSUME_').lower()}")
     print()
     print_table(("topic", "subscription"), list(group.subscriptions.items()))
     print()
@@ -70,9 +78,37 @@ async def show_group(options: argparse.Namespace) -> int:
 
 
 async def create_group(options: argparse.Namespace) -> int:
+    """If only some of the brokers have the group, create it on the others. Raises InvalidOption if it exists with other settings."""
+    wanted: dict[str, Any] = {"max_retries": options.max_retries, "retry_queues": options.retry_queues, "broadcast": True, "enabled": True}
     async with aio.Admin(client=client_config(options)) as admin:
-        await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
+        held = {broker for row in await admin.groups(system=True) if row.name == options.group for broker in row.brokers}
+        other = await admin.update_group(options.group, **wanted, dry_run=True) if held else []
+        if other:
+            known = ", ".join(
+                f"{row.setting.replace('_', ' ')} {'off' if row.before is False else row.before} on {row.broker}" for row in other
+            )
+            raise InvalidOption(f"group {options.group} is there already, with {known}: `ogive group update` changes it")
+        if not held.issuperset(name for name, broker in (await admin.cluster_info()).brokers.items() if 0 in broker.addresses):
+            await admin.create_group(options.group, **wanted)
     print(f"group {options.group} has {options.max_retries} retries")
+    return 0
+
+
+async def update_group(options: argparse.Namespace) -> int:
+    named = {
+        "max_retries": options.max_retries,
+        "retry_queues": options.retry_queues,
+        "broadcast": options.broadcast,
+        "enabled": options.enabled,
+    }
+    wanted = {name: value for name, value in named.items() if value is not None}
+    if not wanted:
+        raise InvalidOption(
+            "nothing to change: --max-retries, --retry-queues, --broadcast, --no-broadcast, --enable or --disable is needed"
+        )
+    async with aio.Admin(client=client_config(options)) as admin:
+        changes = await admin.update_group(options.group, **wanted, dry_run=options.dry_run)
+    print_changes(changes, f"group {options.group}", as_json=options.json, dry_run=options.dry_run)
     return 0
 
 

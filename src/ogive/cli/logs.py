@@ -1,4 +1,4 @@
-"""What ``ogive up`` writes to standard error: one line an event, bounded, as text or as JSON."""
+"""The log of ``ogive up`` on standard error: one line per event, of bounded length, as text or JSON."""
 
 import json
 import logging
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from ogive.harmless import harmless
+
 LINES_A_SECOND: Final = 10  # of one place in the code; more are counted
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
@@ -15,9 +17,16 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 def set_up(verbose: int, form: Literal["text", "json"]) -> None:
     """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(Bounded())
     logging.basicConfig(level=_LEVELS[min(verbose, 2)], handlers=[handler])
+
+
+class Lines(logging.Formatter):
+    """What a client called itself stays in its line: it must not look like one of ours, nor command a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
+        return harmless(super().formatMessage(record))
 
 
 class JsonLines(logging.Formatter):

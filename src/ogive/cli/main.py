@@ -1,4 +1,4 @@
-"""The command ``ogive``: from its arguments to the command's function, and from there to an exit code."""
+"""The entry point of ``ogive``: parses the arguments, runs the command, and returns its exit code."""
 
 import argparse
 import importlib
@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from ogive.cli.parser import build_parser, parse
-from ogive.errors import NoNameServer, OgiveError
+from ogive.errors import OgiveError
+from ogive.harmless import harmless_text
 
 Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 """What carries a command out, and says its exit code."""
@@ -38,13 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import asyncio  # here, because it takes longer to load than the help takes to print
 
         return asyncio.run(code)
-    except NoNameServer as exc:
-        print(f"ogive: {exc}. Start one with `ogive up`, or name another with -n HOST:PORT.", file=sys.stderr)
-        return EXIT_ERROR
     except OgiveError as exc:
-        print(f"ogive: {exc}", file=sys.stderr)
+        from ogive.cli.advice import way_out
+
+        text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
+        print(f"ogive: {text.rstrip('.')}. {advice}" if advice else f"ogive: {text}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # ends the line on which the terminal shows ^C
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say, also not at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,20 +11,20 @@ def send(commands: Commands) -> None:
         "send",
         "messages:send",
         "send a message; its body is standard input, or --body",
-        "Prints where the message stands (topic/broker/queue and offset) and its id.",
+        "Prints where the message was stored (topic/broker/queue and offset) and its id. Sends nothing if standard input is empty.",
     )
-    command.add_argument("topic", help="made on first use, unless the broker runs with --no-auto-create-topics")
+    command.add_argument("topic", help="created if it does not exist, unless the broker runs with --no-auto-create-topics")
     source = command.add_mutually_exclusive_group()
-    source.add_argument("--body", metavar="TEXT", help="the body; without it standard input is read to its end")
-    source.add_argument("--lines", action="store_true", help="every line of standard input is a message of its own")
-    command.add_argument("--tag", help="a word by which consumers can choose messages")
+    source.add_argument("--body", metavar="TEXT", help="the body, '' for an empty one (default: standard input)")
+    source.add_argument("--lines", action="store_true", help="send each line of standard input as a message")
+    command.add_argument("--tag", help="a word that consumers can filter by")
     command.add_argument(
         "--key",
         action="append",
         default=[],
         dest="keys",
         metavar="KEY",
-        help="by which messages are looked up, such as an order's number; may be given several times",
+        help="to look the message up by, such as an order number; may be given several times",
     )
     command.add_argument(
         "--property",
@@ -32,16 +32,18 @@ def send(commands: Commands) -> None:
         default=[],
         dest="properties",
         metavar="NAME=VALUE",
-        help="goes along with the body; may be given several times",
+        help="a property of the message; may be given several times",
     )
     command.add_argument("--sharding-key", metavar="KEY", help="messages with equal keys go to one queue, in order")
-    command.add_argument(
+    later = command.add_mutually_exclusive_group()
+    later.add_argument(
         "--delay-level",
         type=int,
         default=0,
         metavar="N",
         help="deliver after the broker's N-th delay: with the usual table 1 is 1 s, 18 is 2 h",
     )
+    later.add_argument("--delay", type=float, metavar="SECONDS", help="deliver so much later; brokers before 5.0 deliver at once")
     add_cluster(command)
     add_json(command)
 
@@ -52,7 +54,7 @@ def tail(commands: Commands) -> None:
         "tail",
         "messages:tail",
         "show messages of a topic as they arrive, without a consumer group",
-        "A line each: when it was stored (UTC), queue/offset, tag, keys, body. Runs until Ctrl-C, or for --count messages.",
+        "One line per message: time stored (UTC), queue/offset, tag, keys, body. Runs until Ctrl-C, or for --count messages.",
     )
     command.add_argument("topic")
     command.add_argument("--tag", default="*", metavar="EXPRESSION", help="only these tags, for example 'paid || refunded'")
@@ -61,7 +63,7 @@ def tail(commands: Commands) -> None:
         dest="start",
         choices=("earliest", "latest"),
         default="latest",
-        help="earliest: what the topic holds, too; latest: only what comes from now on (default)",
+        help="earliest: start with the oldest message; latest: only new ones (default)",
     )
     command.add_argument("--count", type=int, metavar="N", help="stop after N messages")
     add_cluster(command)
@@ -73,16 +75,15 @@ def message(commands: Commands) -> None:
         commands,
         "message",
         "find:run",
-        "show a message by its id, its key, or its place",
-        "Ids are those that producers print (unique key) or brokers give (offset id). Unique keys and keys are looked up in the brokers' "
-        "index of keys.",
+        "show a message by its id, key or offset",
+        "An id is either the unique key from the producer or the broker's offset id. Keys are looked up in the brokers' index.",
     )
     command.add_argument("id", nargs="?", metavar="ID")
-    command.add_argument("--topic", metavar="TOPIC", help="where to look; needed with --key and --offset")
+    command.add_argument("--topic", metavar="TOPIC", help="topic to look in; needed with --key and --offset")
     command.add_argument("--key", metavar="KEY", help="all messages with this key")
     command.add_argument("--offset", type=int, metavar="N", help="the N-th message of a queue")
-    command.add_argument("--queue", type=int, default=0, metavar="N", help="of which queue (default: 0)")
-    command.add_argument("--broker", metavar="NAME", help="on which broker, where the topic has several")
+    command.add_argument("--queue", type=int, default=0, metavar="N", help="queue of --offset (default: 0)")
+    command.add_argument("--broker", metavar="NAME", help="broker of --offset, if the topic is on several")
     add_cluster(command)
     add_json(command)
 
@@ -93,7 +94,7 @@ def trace(commands: Commands) -> None:
         "trace",
         "trace:run",
         "show what happened to a message: who sent it, who consumed it, when and how",
-        "Producers and consumers write it down when tracing is switched on in them (trace=True).",
+        "Needs producers and consumers with tracing switched on (trace=True).",
     )
     command.add_argument("key", metavar="ID", help="the message's id, or one of its keys")
     command.add_argument(
@@ -107,7 +108,7 @@ def dead_letter(commands: Commands) -> None:
     letters = add_group(commands, "dead-letter", "show what a group could not consume, and send it again")
     command = add_command(letters, "list", "dead_letters:list_letters", "list the dead letters of a group, the oldest first")
     command.add_argument("group")
-    command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
+    command.add_argument("--since", metavar="TIME", help="only messages stored since a time such as 2026-11-01T08:00")
     command.add_argument("--limit", type=int, default=100, metavar="N", help="at most N (default: 100)")
     add_cluster(command)
     add_json(command)
@@ -115,12 +116,12 @@ def dead_letter(commands: Commands) -> None:
         letters,
         "send",
         "dead_letters:send",
-        "give dead letters to their group once more",
-        "Only this group gets them, with all its retries. They stay in the list: sending twice delivers twice.",
+        "send dead letters to their group again",
+        "Only this group gets them, with all retries anew. They stay in the list: sending twice delivers twice.",
     )
     command.add_argument("group")
-    command.add_argument("ids", nargs="*", metavar="ID", help="which; `ogive dead-letter list` shows the ids")
-    command.add_argument("--all", action="store_true", help="every one (at most the 10,000 oldest)")
+    command.add_argument("ids", nargs="*", metavar="ID", help="ids from `ogive dead-letter list`")
+    command.add_argument("--all", action="store_true", help="all of them (at most the 10,000 oldest)")
     command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
     add_cluster(command)
 
@@ -130,15 +131,17 @@ def bench(commands: Commands) -> None:
     command = add_command(
         measures, "produce", "bench:produce", "send messages and show rate and latency", "A line each second, then the total."
     )
-    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where to (default: OgiveBench)")
-    command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of each body (default: 1024)")
-    command.add_argument("--in-flight", type=int, default=64, metavar="N", help="sends at the same time (default: 64)")
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="topic to send to (default: OgiveBench)")
+    command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="size of each body (default: 1024)")
+    command.add_argument("--in-flight", type=int, default=64, metavar="N", help="concurrent sends (default: 64)")
     _bench_options(command)
     command = add_command(
         measures, "consume", "bench:consume", "receive messages, the oldest first, and show the rate", "Exit code 1: none came."
     )
-    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="where from (default: OgiveBench)")
-    command.add_argument("--group", default="ogive-bench", metavar="GROUP", help="as whom; its place is kept (default: ogive-bench)")
+    command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="topic to consume (default: OgiveBench)")
+    command.add_argument(
+        "--group", default="ogive-bench", metavar="GROUP", help="consumer group, which keeps its progress (default: ogive-bench)"
+    )
     _bench_options(command)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import print_json, print_message
+from ogive.cli.output import interruptible, print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, ProtocolError
 from ogive.model import Message, SendResult
 
@@ -18,7 +18,7 @@ _UNITS = ((3_600_000, "h"), (60_000, "min"))
 
 
 async def send(options: argparse.Namespace) -> int:
-    """Send standard input, or --body; say where each message stands."""
+    """Send standard input, or --body; print where each message was stored."""
     properties = dict(_property(text) for text in options.properties)
     delay_ms = await _delay_ms(options) if options.delay_level else None
     async with aio.Producer(client=client_config(options)) as producer:
@@ -31,10 +31,16 @@ async def send(options: argparse.Namespace) -> int:
                 properties=properties,
                 sharding_key=options.sharding_key,
                 delay_level=options.delay_level,
+                delay_s=options.delay,
             )
             sent = await producer.send(message)
-            if options.json:
+            if options.json and options.delay is not None:
+                place = {"topic": sent.queue.topic, "broker": sent.queue.broker_name, "delay_s": options.delay}
+                print_json({"id": sent.id, "status": sent.status.name, **place})
+            elif options.json:
                 print_json({"id": sent.id, "status": sent.status.name, **_place(sent, options.delay_level, delay_ms)})
+            elif options.delay is not None:
+                print(f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}", flush=True)
             elif options.delay_level:
                 when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
                 print(f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level {options.delay_level}) id {sent.id}", flush=True)
@@ -53,7 +59,7 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
     async with aio.Admin(client=client_config(options)) as admin:
         try:
             levels = await admin.delay_levels(options.topic)
-        except (BrokerError, ProtocolError):  # settings may be secret; the message can be sent all the same
+        except (BrokerError, ProtocolError):  # settings may be secret; the message can be sent without them
             return None
     if options.delay_level > (count := len(levels.delays_ms)):
         table = ", ".join(map(_duration, levels.delays_ms))
@@ -62,7 +68,7 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
 
 
 def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str, Any]:
-    """Where a message stands; that of a delayed one is given when it is due: what the broker answers is a place among those that wait."""
+    """Where a message is stored. A delayed one has its place only when it is due: the broker's answer is a place among those that wait."""
     where = {"topic": sent.queue.topic, "broker": sent.queue.broker_name}
     if delay_level:
         return where | {"delay_level": delay_level, "delay_s": None if delay_ms is None else delay_ms / 1000}
@@ -76,17 +82,32 @@ def _duration(milliseconds: int) -> str:
 
 
 def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
+    """Raises InvalidOption where nothing was given: an empty message is one that somebody asked for."""
     if options.body is not None:
-        yield options.body.encode()
+        yield os.fsencode(options.body)  # as it was typed, also what is no text
         return
-    if sys.stdin.isatty():
-        print(
-            f"ogive: reading {'messages, one a line,' if options.lines else 'the body'} from the terminal; Ctrl-D ends it", file=sys.stderr
-        )
+    if sys.stdin is None:
+        raise InvalidOption("standard input is closed: say with --body what to send")
     if options.lines:
-        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
-    else:
-        yield sys.stdin.buffer.read()
+        with interruptible():
+            _say_that_it_reads("messages from the terminal, one a line")
+            line = sys.stdin.buffer.readline()
+        while line:
+            yield line.rstrip(b"\r\n")
+            with interruptible():
+                line = sys.stdin.buffer.readline()
+        return
+    with interruptible():
+        _say_that_it_reads("the body from the terminal")
+        body = sys.stdin.buffer.read()
+    if not body:
+        raise InvalidOption("standard input is empty, nothing was sent; --body '' sends an empty message")
+    yield body
+
+
+def _say_that_it_reads(what: str) -> None:
+    if sys.stdin.isatty():
+        print(f"ogive: reading {what}; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing more", file=sys.stderr)
 
 
 def _property(text: str) -> tuple[str, str]:
@@ -97,7 +118,7 @@ def _property(text: str) -> tuple[str, str]:
 
 
 async def tail(options: argparse.Namespace) -> int:
-    """Print messages until Ctrl-C, or --count of them, or nobody reads them any more."""
+    """Print messages until Ctrl-C, or --count of them, or until the output is closed."""
     return await _while_read(_tail(options))
 
 

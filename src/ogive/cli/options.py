@@ -1,13 +1,15 @@
-"""What the commands' options are made of: a command, a group of them, and the options that many share."""
+"""Building blocks of the parser: commands, groups of commands, and shared options."""
 
 import argparse
 from typing import TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse gives the type no public name
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse gives these types no public names
+Options: TypeAlias = "argparse._ActionsContainer"
+"""A command, or a titled group of its options."""
 
 
 def add_command(commands: Commands, name: str, function: str, text: str, more: str = "") -> argparse.ArgumentParser:
-    """*function* is ``module:function`` under ogive.cli; *more* stands only in the command's own help."""
+    """*function* is ``module:function`` under ogive.cli; *more* is shown only in the command's own help."""
     module, _, attribute = function.partition(":")
     command = commands.add_parser(name, help=text, description=_description(text, more))
     command.set_defaults(module=f"ogive.cli.{module}", function=attribute, command_parser=command)

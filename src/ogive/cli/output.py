@@ -1,13 +1,16 @@
-"""Tables for people, JSON lines for programs."""
+"""Output: tables for people, JSON lines for programs."""
 
+import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
+from ogive.harmless import harmless, harmless_text
 from ogive.model import MessageExt
 
 
@@ -17,9 +20,9 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as their content; numbers right-aligned with thousands separated."""
+    """Columns as wide as their content; numbers right-aligned with thousands separated, fractions to one decimal place."""
     cells = [[_cell(value) for value in row] for row in rows]
-    numeric = [all(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)] if cells else [False] * len(heads)
+    numeric = [_is_numeric(column) for column in zip(*rows, strict=True)] if cells else [False] * len(heads)
     widths = [max(len(head), *(len(row[i]) for row in cells)) if cells else len(head) for i, head in enumerate(heads)]
 
     def line(values: Sequence[str]) -> str:
@@ -31,18 +34,52 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     sys.stdout.flush()
 
 
+def counted(number: int, word: str) -> str:
+    """``1 queue``, ``1,200 queues``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def print_changes(changes: Sequence[SettingChange], of: str, *, as_json: bool, dry_run: bool) -> None:
+    """The settings *of* a topic or group that were changed, or would be."""
+    if as_json:
+        for row in changes:
+            print_json({"broker": row.broker, "setting": row.setting, "before": row.before, "after": row.after, "dry_run": dry_run})
+        return
+    if not changes:
+        print(f"{of} is like that already")
+        return
+    rows = [(row.broker, row.setting.replace("_", " "), _word(row.before), _word(row.after)) for row in changes]
+    print_table(("broker", "setting", "before", "after"), rows)
+    if dry_run:
+        print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
+
+
+def _word(value: SettingValue | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _is_numeric(column: Sequence[object]) -> bool:
+    """Numbers, some of which may be missing."""
+    return all(value is None or isinstance(value, int | float) for value in column) and any(value is not None for value in column)
+
+
 def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else harmless(str(value))
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if the user agrees. Raises InvalidOption otherwise; where nobody can be asked, only --yes agrees."""
+    """Return if the user agrees. Raises InvalidOption otherwise; without a terminal only --yes agrees."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidOption(f"{question} Nobody can be asked here: add --yes")
+        raise InvalidOption(f"{question} There is nobody to ask here: add --yes")
     try:
-        answer = _ask(f"{question} [y/N] ")
+        with interruptible():
+            answer = input(f"{question} [y/N] ")
     except EOFError:  # Ctrl-D
         print()
         answer = ""
@@ -50,25 +87,26 @@ def confirm(question: str, *, yes: bool) -> None:
         raise InvalidOption("nothing was changed")
 
 
-def _ask(question: str) -> str:
-    """A line of the user's. Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the line is there: here it
-    ends the command, as elsewhere."""
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Around a read of what a user types. Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the read is
+    over: here it ends the command, as elsewhere."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return input(question)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False) -> None:
-    """One line."""
+    """One line, but for the ends of lines in the body."""
     body = _text(message)
     if not as_json:
-        shown = repr(message.body) if body is None else body
+        shown = _shown(message, body)
         marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
         where = f"{message.queue.queue_id}/{message.queue_offset}"
         name = f"id={message.id} " if with_id else ""
-        print(f"{_utc(message.stored_at)} {where} {name}{marks}{' ' if marks else ''}{shown}", flush=True)
+        print(f"{_utc(message.stored_at)} {where} {harmless(name + marks)}{' ' if marks else ''}{shown}", flush=True)
         return
     print_json(
         {
@@ -103,12 +141,19 @@ def print_message_whole(message: MessageExt) -> None:
     }
     for name, value in heads.items():
         if value:
-            print(f"{name + ':':<11}{value}")
+            print(f"{name + ':':<11}{harmless(str(value))}")
     for name, value in sorted(message.properties.items()):
-        print(f"  {name} = {value}")
+        print(harmless(f"  {name} = {value}"))
     print()
-    print(repr(message.body) if body is None else body)
+    print(_shown(message, body))
     sys.stdout.flush()
+
+
+def _shown(message: MessageExt, body: str | None) -> str:
+    """The body made readable for a terminal; unchanged for a pipe or file."""
+    if body is None:
+        return repr(message.body)
+    return harmless_text(body) if sys.stdout.isatty() else body
 
 
 def _text(message: MessageExt) -> str | None:

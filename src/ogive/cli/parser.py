@@ -1,9 +1,9 @@
-"""One parser for all commands. A command's own module is imported only when it runs, so that ``ogive up`` starts at once."""
+"""The command line's parser. A command's own module is imported only when it runs, so that ``ogive up`` starts at once."""
 
 import argparse
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 from ogive import __version__
 from ogive.cli import access_options, admin_options, message_options, pipeline_options, run_options
@@ -11,17 +11,25 @@ from ogive.cli.options import Commands, add_command, add_json
 
 _FIRST_STEPS: Final = (
     "First steps: `ogive up` in one terminal; in another `ogive send Orders --body hello`, then `ogive tail Orders --from earliest`. "
-    "`ogive COMMAND --help` says more."
+    "`ogive COMMAND --help` describes a command."
 )
+
+
+class Parser(argparse.ArgumentParser):
+    """Suggests the nearest command or choice for a misspelt one."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # private, and the only place where argparse looks at choices
+        choices = list(map(str, action.choices or ()))
+        if value not in choices and (near := difflib.get_close_matches(str(value), choices, n=1)):
+            raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {near[0]}?")
+        super()._check_value(action, value)
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Every command with its options and help; only the one that *arguments* begin with, if they do: all of them take 20 ms."""
-    parser = argparse.ArgumentParser(
-        prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.", epilog=_FIRST_STEPS
-    )
+    parser = Parser(prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.", epilog=_FIRST_STEPS)
     parser.add_argument("--version", action="version", version=f"ogive {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = cast("Commands", parser.add_subparsers(metavar="COMMAND"))
     only = arguments[0] if arguments and arguments[0] in _COMMANDS else None
     for name, add in _COMMANDS.items():
         if only in (None, name):
@@ -30,13 +38,14 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _errors(commands: Commands) -> None:
-    command = add_command(commands, "errors", "codes:run", "explain a response code of brokers and name servers; without one list all")
+    command = add_command(commands, "errors", "codes:run", "explain a response code of brokers and name servers, or list all")
     command.add_argument("code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST")
     add_json(command)
 
 
 _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
     "up": run_options.up,
+    "console": run_options.console,
     "demo": run_options.demo,
     "topic": admin_options.topic,
     "group": admin_options.group,
@@ -65,7 +74,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
     if unknown:
         known = [option for action in command._actions for option in action.option_strings]
-        near = [f"{word} (is {match[0]} meant?)" if (match := _nearest(word, known)) else word for word in unknown]
+        near = [f"{word} (did you mean {match[0]}?)" if (match := _nearest(word, known)) else word for word in unknown]
         command.error(f"unrecognized arguments: {' '.join(near)}")
     return options
 

@@ -22,7 +22,7 @@ EXIT_DIFFERENT: Final = 3
 try:
     from ogive import pipelines
     from ogive.pipelines.mirror import refuse_itself as refuse_mirror
-    from ogive.pipelines.reconcile import ARCHIVE, archived
+    from ogive.pipelines.reconcile import ARCHIVE, archived, is_archive
     from ogive.pipelines.redrive import no_letters
     from ogive.pipelines.replay import refuse_itself as refuse_replay
     from ogive.pipelines.running import positions
@@ -189,7 +189,12 @@ def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
     """Whether the cluster answers and has *topics*: said at once, not when Spark has started. Raises NoNameServer and NoRoute."""
     with ogive.Admin(client=client_config(options)) as admin:
         for topic in topics:
-            admin.route(topic)
+            try:
+                admin.route(topic)
+            except (InvalidOption, NoRoute):
+                if is_archive(topic):
+                    raise InvalidOption(f"{topic} is no topic, but a folder with an archive: {ARCHIVE}{topic} reads it") from None
+                raise
 
 
 def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:

@@ -15,8 +15,8 @@ def pipeline(commands: Commands) -> None:
     names = add_group(
         commands,
         "pipeline",
-        "archive, replay, redrive, mirror, trace-report, reconcile: ready jobs on Spark",
-        "They need the packages of ogive[spark].",
+        "ready-made jobs on Spark: archive, replay, redrive, mirror, trace-report, reconcile",
+        "They need ogive[spark].",
     )
     for add in (_archive, _replay, _redrive, _mirror, _trace_report, _reconcile):
         one = add(names)
@@ -32,15 +32,15 @@ def _archive(names: Commands) -> argparse.ArgumentParser:
         names,
         "archive",
         "write topics to Parquet, by date and hour, each message once",
-        "Run it again to add what came since. Ctrl-C ends it after the batch under way.",
+        "Run it again to add what has arrived since. Ctrl-C stops it after the current batch.",
         "--topic FLIGHTS --to ./lake",
     )
     one.add_argument("--topic", action="append", required=True, dest="topics", metavar="TOPIC", help="may be given several times")
-    one.add_argument("--to", required=True, metavar="DIR", help="the archive; its progress is in it")
+    one.add_argument("--to", required=True, metavar="DIR", help="the archive, which also holds the progress")
     one.add_argument("--group", metavar="GROUP", help="a consumer group that shows the progress (ogive lag)")
-    one.add_argument("--every", type=_seconds, metavar="SECONDS", help="go on until Ctrl-C, a round every so many seconds")
+    one.add_argument("--every", type=_seconds, metavar="SECONDS", help="repeat every so many seconds until Ctrl-C")
     one.add_argument("--max-rows", type=_above_zero, default=500_000, metavar="N", help="messages of one batch (default: 500000)")
-    one.add_argument("--allow-loss", action="store_true", help="go on where messages were deleted before they were archived")
+    one.add_argument("--allow-loss", action="store_true", help="continue if messages were deleted before they were archived")
     return one
 
 
@@ -49,7 +49,7 @@ def _replay(names: Commands) -> argparse.ArgumentParser:
         names,
         "replay",
         "send an archive, or a time range of a topic, into a topic again",
-        "Keys, tags, properties and the order of each sharding key stay.",
+        "Preserves keys, tags, properties, and the order within each sharding key.",
         "--from archive:./lake --to FLIGHTS_AGAIN --state ./replay --rate 5000",
     )
     one.add_argument("--from", dest="source", required=True, metavar="SOURCE", help="a topic, archive:DIR, or archive:DIR#TOPIC")
@@ -70,8 +70,8 @@ def _redrive(names: Commands) -> argparse.ArgumentParser:
     one = _add(
         names,
         "redrive",
-        "send dead letters back to the topics they came from",
-        "Shows what it would send; with --yes it sends. A ledger remembers what was sent, so that no letter goes twice.",
+        "send dead letters back to their topics",
+        "Without --yes it only shows what it would send. A ledger remembers what was sent, so that no letter is sent twice.",
         'cancellations --state ./redrive --where "keys is not null" --yes',
     )
     one.add_argument("group", help="whose dead letters")
@@ -87,23 +87,23 @@ def _mirror(names: Commands) -> argparse.ArgumentParser:
         names,
         "mirror",
         "copy topics to another cluster, and keep the copy up to date",
-        "Keys, tags, properties and order stay.",
+        "Preserves keys, tags, properties and order.",
         "-n 10.0.0.1:9876 --target 10.0.1.1:9876 --topic FLIGHTS --state ./mirror --follow",
     )
     one.add_argument("--topic", action="append", required=True, dest="topics", metavar="TOPIC", help="may be given several times")
     one.add_argument("--target", required=True, metavar="HOST:PORT", help="name servers of the other cluster")
     _add_other(one, "--target")
-    one.add_argument("--prefix", default="", metavar="TEXT", help="stands before the topics' names there")
+    one.add_argument("--prefix", default="", metavar="TEXT", help="prefix of the topics' names in the other cluster")
     one.add_argument("--state", required=True, metavar="DIR", help="keeps the progress, so that a restart goes on")
     one.add_argument("--group", metavar="GROUP", help="a consumer group at the source that shows the progress (ogive lag)")
-    one.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
+    one.add_argument("--follow", action="store_true", help="keep copying until Ctrl-C")
     one.add_argument(
         "--idempotent",
         action="store_true",
-        help="copy nothing twice after a crash, too; the target then keeps the progress, in the topic SPARK_SINK_BATCHES",
+        help="never copy twice, even after a crash; the target keeps the progress, in the topic SPARK_SINK_BATCHES",
     )
     one.add_argument("--max-rows", type=_above_zero, default=100_000, metavar="N", help="messages of one batch (default: 100000)")
-    one.add_argument("--allow-loss", action="store_true", help="go on where messages were deleted before they were copied")
+    one.add_argument("--allow-loss", action="store_true", help="continue if messages were deleted before they were copied")
     return one
 
 
@@ -112,7 +112,7 @@ def _trace_report(names: Commands) -> argparse.ArgumentParser:
         names,
         "trace-report",
         "make an HTML page of latencies by group and queue from message traces",
-        "Traces are written by producers and consumers that have tracing on.",
+        "Traces are written by producers and consumers with tracing switched on.",
         "--to traces.html",
     )
     one.add_argument("--to", required=True, metavar="FILE", help="the page")
@@ -132,7 +132,7 @@ def _reconcile(names: Commands) -> argparse.ArgumentParser:
     )
     place = "a topic, TOPIC@HOST:PORT of another cluster, archive:DIR, or archive:DIR#TOPIC"
     one.add_argument("left", help=f"what should be there: {place}")
-    one.add_argument("right", help="what is there, in the same words")
+    one.add_argument("right", help="what is there, in the same form")
     one.add_argument("--key", default="keys", metavar="SQL", help="what joins both sides, for example get_json_object(body, '$.flight')")
     one.add_argument("--body", default="body", metavar="SQL", help="what must be equal (default: body)")
     one.add_argument("--where", default="true", metavar="SQL", help="only messages for which this is true, on both sides")

@@ -3,11 +3,13 @@
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from ogive.cli import reload
 from ogive.cli.connect import client_config, place, spark_options
+from ogive.cli.output import counted
 from ogive.cli.run_options import ON_SPARK
 from ogive.cli.targets import load_listeners
 from ogive.client.consumer.config import ConsumerConfig
@@ -18,11 +20,15 @@ from ogive.errors import InvalidOption
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     """Find the listeners, say which, and run them. 0 after SIGTERM or Ctrl-C."""
     only = [f"--{name.replace('_', '-')}" for name, default in ON_SPARK.items() if getattr(options, name) != default]
     if only and options.engine != "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine spark")
+    if options.reload:
+        if options.engine == "spark":
+            raise InvalidOption("--reload: only with --engine local; a Spark job is started again with its checkpoint")
+        return reload.serve(options)
     listeners = load_listeners(options.targets)
     logging.basicConfig(  # behind the import: an application that sets up logging of its own keeps it
         level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -49,7 +55,7 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
         from ogive.spark.options import access_of
     except ModuleNotFoundError as exc:
         raise InvalidOption(f"--engine spark needs Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
-    client_config(options)  # files that cannot be read are told before Spark starts, which takes seconds
+    client_config(options)  # report unreadable files before Spark starts, which takes seconds
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}, on Spark ({options.master})", flush=True)
     totals = serve_on_spark(
@@ -57,7 +63,8 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
         checkpoint=Path(options.checkpoint), py_files=options.py_files, once=options.once, wait_s=options.wait, say=_say,
     )  # fmt: skip
     for group, total in totals.items():
-        print(f"{group}: {total.messages:,} messages consumed in {total.batches:,} batches, {total.failed:,} failed", flush=True)
+        batches = f"{total.batches:,} {'batch' if total.batches == 1 else 'batches'}"
+        print(f"{group}: {counted(total.messages, 'message')} consumed in {batches}, {total.failed:,} failed", flush=True)
 
 
 def _say(text: str) -> None:

@@ -1,9 +1,9 @@
-"""The options of what keeps running: ``ogive up``, ``run`` and ``demo``."""
+"""The options of ``ogive up``, ``console``, ``run`` and ``demo``."""
 
 import os
 from typing import Any, Final
 
-from ogive.cli.options import Commands, add_cluster, add_command
+from ogive.cli.options import Commands, Options, add_cluster, add_command
 
 ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "checkpoint": "ogive-checkpoint", "once": False, "py_files": []}
 """What only ``--engine spark`` knows, with its defaults."""
@@ -18,101 +18,168 @@ def up(commands: Commands) -> None:
         help="settings from a TOML file, under the names of these options without --; or from Apache's broker.conf (*.conf, *.properties)",
     )
     command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
-    command.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    command.add_argument(
-        "--insecure-listen",
-        action="store_true",
-        help="allow an address that is not loopback without --acl: everybody who reaches it can administer the broker",
-    )
-    command.add_argument(
+    _listening(command.add_argument_group("addresses and names"))
+    _access(command.add_argument_group("access control and TLS"))
+    _storage(command.add_argument_group("storage"))
+    _messages(command.add_argument_group("messages"))
+    _watching(command.add_argument_group("metrics, console and log"))
+
+
+def _listening(group: Options) -> None:
+    group.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    group.add_argument(
         "--advertised-host",
         metavar="IP",
-        help="where clients reach this machine, if not at --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
+        help="the address for clients, if not --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
     )
-    command.add_argument(
+    group.add_argument(
+        "--insecure-listen",
+        action="store_true",
+        help="allow an address other than loopback without --acl: anyone who can reach it can administer the broker",
+    )
+    group.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
+    group.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
+    group.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
+    group.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
+
+
+def _access(group: Options) -> None:
+    group.add_argument(
         "--acl",
         action="store_true",
-        help="ask everybody for credentials; users and what they may are kept with the data (`ogive user`, `ogive acl`)",
+        help="require credentials; users and rules are kept with the data (`ogive user`, `ogive acl`)",
     )
-    command.add_argument(
+    group.add_argument(
         "--credentials",
         metavar="FILE",
         default=os.environ.get("OGIVE_CREDENTIALS"),
-        help="with --acl: the super user to make if there is none of that name, as lines accessKey: NAME and secretKey: SECRET",
+        help="with --acl: a super user, created if missing, as lines accessKey: NAME and secretKey: SECRET",
     )
-    command.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="serve /metrics (Prometheus), /health and /ready there over HTTP; 0 takes a free port",
-    )
-    command.add_argument(
-        "--metrics-host", metavar="IP", default="127.0.0.1", help="address for that; it asks nobody for credentials (default: 127.0.0.1)"
-    )
-    command.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on standard error (default: text)")
-    command.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
-    command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
-    command.add_argument(
+    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
+    group.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
+    group.add_argument(
         "--tls-mode",
         choices=("enforcing", "permissive"),
         default="enforcing",
-        help="enforcing: only TLS (default); permissive: also connections without it, on the same ports",
+        help="enforcing: TLS only (default); permissive: with or without TLS, on the same ports",
     )
-    command.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for certificates of these authorities")
-    command.add_argument(
+    group.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for a certificate of these authorities")
+    group.add_argument(
         "--tls-client-auth",
         choices=("required", "optional"),
         default="required",
-        help="with --tls-client-ca: whether each needs one (default: required)",
+        help="with --tls-client-ca: whether every client needs one (default: required)",
     )
-    command.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
-    command.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
-    command.add_argument(
+
+
+def _storage(group: Options) -> None:
+    group.add_argument(
         "--flush",
         choices=("sync", "async"),
         default="sync",
         help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
     )
-    command.add_argument(
-        "--keep-hours", metavar="HOURS", type=float, default=72.0, help="remove messages when they are older (default: 72)"
+    group.add_argument("--keep-hours", metavar="HOURS", type=float, default=72.0, help="delete messages older than this (default: 72)")
+    group.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day at which to delete, such as 4,16 (default: 4)")
+    group.add_argument(
+        "--delete-above",
+        metavar="PERCENT",
+        type=float,
+        default=75.0,
+        help="delete at any hour while the disk is fuller than this (default: 75)",
     )
-    command.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day when that is done, such as 4,16 (default: 4)")
-    command.add_argument(
-        "--delete-above", metavar="PERCENT", type=float, default=75.0, help="do it at any hour while the disk is fuller (default: 75)"
-    )
-    command.add_argument(
+    group.add_argument(
         "--delete-young-above",
         metavar="PERCENT",
         type=float,
-        help="while the disk is fuller, remove the oldest messages whatever their age (default: never; then a full disk refuses sends)",
+        help="while the disk is fuller, delete the oldest messages whatever their age (default: never; a full disk then refuses sends)",
     )
-    command.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
-    command.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
-    command.add_argument(
+
+
+def _messages(group: Options) -> None:
+    group.add_argument(
+        "--no-auto-create-topics", action="store_true", help="refuse messages to topics that do not exist, instead of creating them"
+    )
+    group.add_argument(
         "--delay-levels", metavar="LIST", help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 levels)"
     )
-    command.add_argument(
-        "--transaction-timeout", metavar="SECONDS", type=float, default=6.0, help="ask about no transaction that is younger (default: 6)"
-    )
-    command.add_argument(
-        "--transaction-check-interval",
-        metavar="SECONDS",
-        type=float,
-        default=30.0,
-        help="time between two rounds of questions (default: 30)",
-    )
-    command.add_argument(
-        "--transaction-check-max", metavar="N", type=int, default=15, help="questions that were asked before giving up (default: 15)"
-    )
-    command.add_argument(
+    group.add_argument(
         "--duplicate-window",
         metavar="SECONDS",
         type=float,
         default=0.0,
         help="store a message whose unique key was stored in the last SECONDS only once (default: 0, every message is stored)",
     )
-    command.add_argument("--no-auto-create-topics", action="store_true", help="refuse messages to topics that nobody created")
+    group.add_argument(
+        "--transaction-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=6.0,
+        help="age at which a producer is first asked about an open transaction (default: 6)",
+    )
+    group.add_argument(
+        "--transaction-check-interval",
+        metavar="SECONDS",
+        type=float,
+        default=30.0,
+        help="time between two rounds of such questions (default: 30)",
+    )
+    group.add_argument("--transaction-check-max", metavar="N", type=int, default=15, help="questions before giving up (default: 15)")
+    group.add_argument(
+        "--busy-poll",
+        metavar="MICROSECONDS",
+        type=float,
+        default=200.0,
+        help="look for so long for the next request of a client that sends one after another before sleeping (default: 200; 0: sleep)",
+    )
+
+
+def _watching(group: Options) -> None:
+    group.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve /metrics (Prometheus), /health and /ready over HTTP on this port; 0 takes a free one",
+    )
+    group.add_argument(
+        "--metrics-host",
+        metavar="IP",
+        default="127.0.0.1",
+        help="address for --metrics-port, which requires no credentials (default: 127.0.0.1)",
+    )
+    group.add_argument(
+        "--console-port", type=int, metavar="PORT", help="serve the web console on this port, see `ogive console`; 0 takes a free one"
+    )
+    _console_address(group, "needed with another address; with --acl the file of --credentials, unless this names another")
+    group.add_argument("--log-format", choices=("text", "json"), default="text", help="format of the log on standard error (default: text)")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
+
+
+def console(commands: Commands) -> None:
+    command = add_command(
+        commands,
+        "console",
+        "console:run",
+        "serve web pages that show a cluster, ours or Apache's, until Ctrl-C or SIGTERM",
+        "They only show: topics, groups, lag, messages, dead letters, and the command that acts on each. `ogive up --console-port PORT` "
+        "serves them beside a broker.",
+    )
+    command.add_argument("--port", dest="console_port", type=int, default=8090, metavar="PORT", help="0 takes a free port (default: 8090)")
+    _console_address(command, "needed with another address; with --credentials that file, unless this names another")
+    command.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS: the certificate with its chain, as PEM")
+    command.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")
+    add_cluster(command)
+
+
+def _console_address(command: Options, needed: str) -> None:
+    command.add_argument("--console-host", metavar="IP", default="127.0.0.1", help="address for the console (default: 127.0.0.1)")
+    command.add_argument(
+        "--console-credentials",
+        metavar="FILE",
+        help=f"what browsers have to log in with, as lines accessKey: NAME and secretKey: SECRET; {needed}",
+    )
+    command.add_argument("--console-name", metavar="NAME", help="another host name by which browsers reach it, such as a proxy's")
 
 
 def run(commands: Commands) -> None:
@@ -121,12 +188,17 @@ def run(commands: Commands) -> None:
         "run",
         "run:run",
         "run listeners until Ctrl-C or SIGTERM",
-        "A TARGET is module:listener, such as app:bill for `bill` in app.py here, or a module alone for all of its listeners. At the end "
-        "no new call begins, running ones are waited for, and what was consumed is told to the brokers.",
+        "A TARGET is module:listener, such as app:bill for `bill` in ./app.py, or a module for all of its listeners. Stopping waits for "
+        "running calls and commits what was consumed.",
     )
     command.add_argument("targets", nargs="+", metavar="TARGET", help="module:listener, or a module")
     command.add_argument(
-        "--wait", type=float, default=10.0, metavar="SECONDS", help="how long running calls are waited for at the end (default: 10)"
+        "--wait", type=float, default=10.0, metavar="SECONDS", help="how long stopping waits for running calls (default: 10)"
+    )
+    command.add_argument(
+        "--reload",
+        action="store_true",
+        help="for development: restart when a Python file in or below this folder is saved, after running calls have ended",
     )
     command.add_argument(
         "--engine",
@@ -137,8 +209,8 @@ def run(commands: Commands) -> None:
     spark = command.add_argument_group("with --engine spark")
     spark.add_argument("--master", help="Spark's master (default: local[*,4], this machine, each task tried 4 times)")
     spark.add_argument("--memory", help="heap of Spark's driver (default: 1g)")
-    spark.add_argument("--checkpoint", metavar="DIR", help="keeps the progress over restarts (default: ./ogive-checkpoint)")
-    spark.add_argument("--once", action="store_true", help="end when everything is consumed that was there at the start")
+    spark.add_argument("--checkpoint", metavar="DIR", help="where the progress is kept between runs (default: ./ogive-checkpoint)")
+    spark.add_argument("--once", action="store_true", help="stop once everything that was there at the start is consumed")
     spark.add_argument("--py-files", action="append", metavar="FILE", help="send this module to the executors; may be given several times")
     command.set_defaults(**ON_SPARK)
     command.add_argument("-v", "--verbose", action="count", default=0, help="log more; twice for details")

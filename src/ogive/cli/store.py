@@ -1,4 +1,4 @@
-"""``ogive store``: look at a broker's directory, and bring it into order, while no broker runs on it."""
+"""``ogive store``: check and repair the directory of a stopped broker."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """0 where nothing is wrong any more, 3 where something stays. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    """0 if all is well now, 3 if something is left. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
     before, after = repair_store(Path(options.directory))
     if options.json:
         print_json({"before": _record(before), "after": _record(after)})

@@ -1,4 +1,4 @@
-"""From ``app:bill`` on a command line to the listener that it names."""
+"""Finds the listener that ``app:bill`` on the command line names."""
 
 import importlib
 import os
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from ogive.client.consumer.push import found_in
 from ogive.client.listener import AnyListener, Listener
 from ogive.errors import InvalidOption
 
@@ -61,7 +62,8 @@ def _import(target: str, name: str) -> ModuleType:
     if not all(word.isidentifier() for word in name.split(".")):
         raise InvalidOption(f"{target}: expected module:listener, for example app:bill")
     try:
-        return importlib.import_module(name)
+        with found_in(name):
+            return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
             raise InvalidOption(f"{target}: there is no module {exc.name!r}, neither here ({os.getcwd()}) nor installed") from None  # noqa: PTH109

@@ -1,13 +1,13 @@
-"""``ogive trace``: what happened to a message, as producers and consumers with tracing switched on wrote it down."""
+"""``ogive trace``: what happened to a message, from the traces of producers and consumers."""
 
 import argparse
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_table
 from ogive.errors import InvalidOption
+from ogive.model import instant
 from ogive.wire.trace import TraceRecord
 
 
@@ -30,7 +30,7 @@ async def _trace(options: argparse.Namespace) -> list[TraceRecord]:
 
 
 def _line(record: TraceRecord) -> tuple[object, ...]:
-    at = datetime.fromtimestamp((record.at_ms or 0) / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+    at = instant(record.at_ms or 0).replace(tzinfo=None).isoformat(timespec="milliseconds")
     outcome = record.transaction_state or {True: "ok", False: "failed", None: None}[record.success]
     retried = f"retry {record.retries}" if record.retries else None
     words = " ".join(word for word in (outcome, retried) if word)

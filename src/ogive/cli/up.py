@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import gc
 import ipaddress
 import logging
@@ -9,8 +10,10 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ogive.access.table import AccessTable
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
@@ -26,6 +29,10 @@ from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.access import SUPER, User
 
+if TYPE_CHECKING:
+    from ogive.console.config import ConsoleConfig
+    from ogive.console.server import Console
+
 log = logging.getLogger(__name__)
 
 EXIT_STORE_FAILED: Final = 74  # EX_IOERR
@@ -39,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidOption("--data is empty: the directory for messages is expected")
     check_host(options.host, options.insecure_listen or options.acl, options.advertised_host)
     check_ports(options)
+    check_numbers(options)
     if options.credentials and not options.acl and options.credentials != os.environ.get("OGIVE_CREDENTIALS"):
         raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
     if options.metrics_port is not None:
@@ -48,13 +56,15 @@ def run(options: argparse.Namespace) -> int:
         try:
             return runner.run(serve(options))
         except ConnectError as exc:
+            taken = isinstance(exc.__context__, OSError) and exc.__context__.errno == errno.EADDRINUSE
             raise OgiveError(
-                f"{exc}; --host, --name-server-port, --broker-port and --metrics-port choose another address (port 0: a free one)"
+                f"{exc}{', perhaps by a broker that runs already (`ogive broker list`)' if taken else ''}; --host, --name-server-port, "
+                "--broker-port, --metrics-port and --console-port choose another (port 0: a free one)"
             ) from None
         except StoreLocked as exc:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:
-            raise OgiveError(f"{exc}; mend that, or choose another directory with --data") from None
+            raise OgiveError(f"{exc}; fix that, or choose another directory with --data") from None
 
 
 def raise_open_files() -> None:
@@ -70,13 +80,29 @@ def raise_open_files() -> None:
 
 def check_ports(options: argparse.Namespace) -> None:
     """Raises InvalidOption."""
-    for name, port in (("name-server", options.name_server_port), ("broker", options.broker_port), ("metrics", options.metrics_port)):
+    for name in ("name-server", "broker", "metrics", "console"):
+        port = getattr(options, f"{name.replace('-', '_')}_port")
         if port is not None and not 0 <= port <= 65535:
             raise InvalidOption(f"--{name}-port {port}: 0 to 65535 is needed")
 
 
+def check_numbers(options: argparse.Namespace) -> None:
+    """Raises InvalidOption that names the option: what is made of them further in has other names, and partly other units."""
+    for name in ("keep_hours", "transaction_timeout", "transaction_check_interval", "transaction_check_max"):
+        _require(options, name, lambda value: value > 0, "more than 0 is needed")
+    for name in ("delete_above", "delete_young_above"):
+        _require(options, name, lambda value: 0 < value <= 100, "a percentage, more than 0 and up to 100, is needed")
+    _require(options, "duplicate_window", lambda value: value >= 0, "0 seconds or more are needed")
+
+
+def _require(options: argparse.Namespace, name: str, holds: Callable[[float], bool], needed: str) -> None:
+    value = getattr(options, name)
+    if value is not None and not holds(value):
+        raise InvalidOption(f"--{name.replace('_', '-')} {value:g}: {needed}")
+
+
 def check_metrics_host(host: str, insecure_listen: bool) -> None:
-    """Raises InvalidOption. Credentials do not help here: nobody is asked for them."""
+    """Raises InvalidOption. Credentials do not help, as this port does not require them."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -110,6 +136,7 @@ async def serve(options: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
     tls = tls_config(options)
+    console_config = await asyncio.to_thread(_console_config, options, access, tls)
     reloads: set[asyncio.Future[None]] = set()  # kept alive here
     name_server = NameServer(
         NameServerConfig(
@@ -127,20 +154,27 @@ async def serve(options: argparse.Namespace) -> int:
         )
         await broker.start()
         pages: PageServer | None = None
+        console: Console | None = None
         try:
             if tls is not None:
-                loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(name_server, broker))))
+                loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(name_server, broker, console))))
             if access is not None:
                 await make_first_user(options, access)
             pages = await _serve_pages(options, broker)
+            console = _start_console(console_config, name_server)
             print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
+            _greet(options.data)
             if pages is not None:
                 print(f"metrics http://{pages.address}/metrics", flush=True)
+            if console is not None:
+                print(f"console {console.url}", flush=True)
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
             await _until_stopped(stop, broker.failed)
         finally:
+            if console is not None:
+                await asyncio.to_thread(console.stop)
             await broker.stop()
             if pages is not None:
                 await pages.stop()
@@ -150,6 +184,12 @@ async def serve(options: argparse.Namespace) -> int:
         print(f"ogive: the store failed, nothing more was acknowledged: {broker.failed.result()}", file=sys.stderr)
         return EXIT_STORE_FAILED
     return 0
+
+
+def _greet(data: str) -> None:
+    """What programs that wait for the line before need not hear."""
+    if sys.stdout.isatty():
+        print(f"messages are kept in {Path(data).absolute()}; Ctrl-C stops the broker", flush=True)
 
 
 async def _serve_pages(options: argparse.Namespace, broker: Broker) -> PageServer | None:
@@ -164,6 +204,26 @@ async def _serve_pages(options: argparse.Namespace, broker: Broker) -> PageServe
     return pages
 
 
+def _console_config(options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None) -> "ConsoleConfig | None":
+    """Raises InvalidOption."""
+    if options.console_port is None:
+        return None
+    from ogive.cli.console import beside_broker  # only if asked for: without it a broker starts in half the time
+
+    return beside_broker(options, None if access is None else access.internal, tls)
+
+
+def _start_console(config: "ConsoleConfig | None", name_server: NameServer) -> "Console | None":
+    """Raises ConnectError when its address is taken."""
+    if config is None:
+        return None
+    from ogive.console.server import Console
+
+    console = Console(replace(config, client=replace(config.client, name_server=name_server.local_address)))
+    console.start()
+    return console
+
+
 async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
     waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), failed]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +231,7 @@ async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError
 
 
 def open_access(options: argparse.Namespace) -> AccessTable:
-    """The users of this broker. Raises InvalidOption where nobody could administer it."""
+    """The users of this broker. Raises InvalidOption if there is no administrator."""
     access = AccessTable(Path(options.data) / "config" / "access")
     if not access.has_super_user and not options.credentials and not options.first_user:
         raise InvalidOption(
@@ -199,7 +259,9 @@ def retention(options: argparse.Namespace) -> RetentionConfig:
     try:
         hours = tuple([int(hour) for hour in options.delete_at.split(",")])
     except ValueError:
-        raise InvalidOption(f"--delete-at {options.delete_at!r}: hours are expected, such as 4 or 4,16") from None
+        hours = ()
+    if not hours or not all(0 <= hour < 24 for hour in hours):
+        raise InvalidOption(f"--delete-at {options.delete_at}: hours from 0 to 23 are expected, such as 4 or 4,16")
     return RetentionConfig(
         keep_s=options.keep_hours * 3600,
         hours=hours,
@@ -223,10 +285,12 @@ def tls_config(options: argparse.Namespace) -> TlsConfig | None:
     )
 
 
-async def _reload(name_server: NameServer, broker: Broker) -> None:
+async def _reload(name_server: NameServer, broker: Broker, console: "Console | None") -> None:
     try:
         await name_server.reload_certificates()
         await broker.reload_certificates()
+        if console is not None:
+            await asyncio.to_thread(console.reload_certificates)
     except InvalidOption as exc:
         log.error("the certificates stay as they were: %s", exc)
     else:
@@ -251,5 +315,6 @@ def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig 
         transaction_check_interval_s=options.transaction_check_interval,
         transaction_check_max=options.transaction_check_max,
         duplicate_window_s=options.duplicate_window,
+        busy_poll_s=options.busy_poll / 1e6,
         tls=tls,
     )

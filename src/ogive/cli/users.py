@@ -120,5 +120,5 @@ async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
 async def delete_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.forget_rules(options.user, options.resource)
-    print(f"nothing is said any more about user {options.user}{f' and {options.resource}' if options.resource else ''}")
+    print(f"deleted the rules for user {options.user}{f' on {options.resource}' if options.resource else ''}")
     return 0

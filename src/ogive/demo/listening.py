@@ -41,7 +41,7 @@ class OrderCheck:
 
 
 class CancellationDesk:
-    """Takes cancellations; refuses those whose aircraft nobody knows, each time they come."""
+    """Takes cancellations; refuses those of unknown aircraft, every time."""
 
     def __init__(self) -> None:
         self.seen = Cancellations()

@@ -37,7 +37,7 @@ def main(name_server: str, folder: Path) -> None:
     job = Job(spark, name_server, folder)
     try:
         rows = job.stream()
-    except StreamingQueryException as exc:  # its text goes on with the whole query plan
+    except StreamingQueryException as exc:  # its text continues with the whole query plan
         raise SystemExit(f"the streaming query failed: {str(exc).partition('=== Streaming Query ===')[0].strip()}") from None
     say(doing="reading results and dead letters back")
     say(

@@ -1,4 +1,4 @@
-"""The frame of the report: style sheet and HTML."""
+"""Style sheet and HTML frame of the report."""
 
 from typing import Final
 
@@ -41,7 +41,7 @@ svg { display: block; width: 100%; height: auto; overflow: visible }
 .grid { stroke: var(--line) }
 .band0 { fill: var(--band0) }
 .band1 { fill: var(--band1) }
-.curve { fill: none; stroke-width: 2; stroke-linejoin: round }
+.curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round }
 .c0 { --own: var(--c0) }
 .c1 { --own: var(--c1) }
 .c2 { --own: var(--c2) }

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ogive import ProducerConfig, SendResult, aio
+from ogive.charts import Band
 from ogive.demo import names
-from ogive.demo.charts import Band
 from ogive.demo.children import Child, resident_bytes
 from ogive.demo.figures import Cancellations, DeadLetters, InOrder, Observed
 from ogive.demo.flights import KINDS, EventStream

@@ -1,4 +1,4 @@
-"""What the terminal shows while the run works: bars with rates (rich, on a terminal), else a plain line every few seconds."""
+"""What the terminal shows during the run: bars with rates (rich, on a terminal), else a plain line every few seconds."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _PLAIN_PERIOD_S: Final = 5.0
 
 
 class Progress(Protocol):
-    """Named running totals. ``say`` prints a line above them. A total that nobody expects is not shown."""
+    """Named running totals. ``say`` prints a line above them. A total that is not expected is not shown."""
 
     def __enter__(self) -> Self: ...
 

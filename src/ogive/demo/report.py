@@ -1,4 +1,4 @@
-"""What happened, on one page that needs nothing else: no network, no script, no file beside it."""
+"""The report of a run: one self-contained page, without network, scripts or other files."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from html import escape
 from itertools import groupby
 from typing import Final
 
+from ogive.charts import Band, HeatRow, Line, heat_map, line_chart
 from ogive.demo import names
-from ogive.demo.charts import Band, HeatRow, Line, heat_map, line_chart
 from ogive.demo.dataset import NEW_YORK
 from ogive.demo.figures import Check, Hours
 from ogive.demo.page import PAGE, STYLE

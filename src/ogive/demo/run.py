@@ -121,7 +121,7 @@ def conclude(checks: Sequence[Check], run: Pipeline, elapsed_s: float, report: P
 
 
 def _facts(run: Pipeline, elapsed_s: float) -> list[Fact]:
-    observed, took = run.observed, {phase.label: phase.end_s - phase.start_s for phase in run.phases}
+    observed, took = run.observed, {phase.label: phase.end - phase.start for phase in run.phases}
     sent = sum(observed.sent.values())
     return [
         Fact("events", f"{sent:,}"),

@@ -4,12 +4,15 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-Points = list[tuple[float, float]]  # (seconds since the start of the run, value), times rising
+from ogive.charts import Points
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Running totals by name. Memory is bounded by the samplers: a few points a second for some minutes."""
+    """Running totals by name, at seconds since the start of the run.
+
+    Memory is bounded by the samplers: a few points a second for some minutes.
+    """
 
     _totals: defaultdict[str, Points] = field(default_factory=lambda: defaultdict(list))
 

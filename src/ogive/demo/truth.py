@@ -146,7 +146,7 @@ def _moments(row: dict[str, str], zones: dict[str, Zone]) -> dict[str, datetime]
     if row["dep_time"] in MISSING:
         return moments | {"cancelled": planned - offset}
     left = midnight + _clock(row["dep_time"])
-    if left < planned - _ON_BOARD_BEFORE:  # nobody leaves an hour early: it was the next day
+    if left < planned - _ON_BOARD_BEFORE:  # no flight leaves an hour early: it was the next day
         left += _DAY
     moments["departed"] = left - offset
     if row["arr_time"] not in MISSING:

@@ -102,6 +102,13 @@ def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_onc
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["not used here: brokerRole, namesrvAddr"]
 
 
+def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert read(tmp_path / "broker.conf", "deleteWhn=04\nbrokerId=0\nbrokerIP2=10.0.0.1\n") == {}
+    (record,) = caplog.records
+    assert record.getMessage().endswith("not used here: brokerIP2, brokerId, deleteWhn (did you mean deleteWhen?)")
+
+
 def test_every_key_leads_to_an_option() -> None:
     options = vars(up())
     assert {dest for dest, _ in config_file._KEYS.values()} <= options.keys()

@@ -3,7 +3,7 @@
 import json
 import logging
 
-from ogive.cli.logs import LINES_A_SECOND, Bounded, JsonLines
+from ogive.cli.logs import LINES_A_SECOND, Bounded, JsonLines, Lines
 
 
 def record(message: str, line: int = 1, exc: BaseException | None = None) -> logging.LogRecord:
@@ -16,6 +16,13 @@ def test_a_line_of_json_holds_everything() -> None:
     assert line["time"].endswith("+00:00")
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "ogive.x", "from y\n")
     assert "ValueError: no" in line["exception"]
+
+
+def test_a_line_of_text_is_one_line_whoever_wrote_into_it() -> None:
+    """But for the traceback, which is ours."""
+    told = logging.LogRecord("ogive.x", logging.WARNING, "x.py", 1, "%s joins", ("c1\n2026 ERROR broker: \x1b[2Jall is lost\u202e",), None)
+    assert Lines("%(message)s").format(told) == "c1\\x0a2026 ERROR broker: \\x1b[2Jall is lost\\u202e joins"
+    assert Lines("%(message)s").format(record("from %s", exc=ValueError("no"))).splitlines()[:2] == ["from y", "ValueError: no"]
 
 
 def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() -> None:

@@ -5,19 +5,23 @@ import json
 import resource
 import sys
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import pytest
 
 from ogive.aio import Admin
+from ogive.cli.admin_options import MESSAGE_TYPES, PERMISSIONS
 from ogive.cli.connect import client_config
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.main import EXIT_USAGE, main
+from ogive.cli.main import EXIT_INTERRUPTED, EXIT_USAGE, main
 from ogive.cli.messages import _property
-from ogive.cli.output import confirm, print_json, print_table
+from ogive.cli.output import confirm, print_json, print_message, print_message_whole, print_table
 from ogive.cli.parser import build_parser
 from ogive.cli.up import OPEN_FILES, broker_config, check_host, raise_open_files
+from ogive.client.admin.records import Permission
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
+from ogive.model import MessageType
+from ogive.testing import message
 
 
 @pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])
@@ -30,14 +34,17 @@ def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest
     "command",
     [
         "up",
+        "console",
         "demo",
         "topic list",
         "topic create",
         "topic show",
+        "topic update",
         "topic delete",
         "group list",
         "group show",
         "group create",
+        "group update",
         "group reset",
         "group delete",
         "lag",
@@ -100,6 +107,11 @@ def test_a_command_is_read_as_if_there_were_no_other() -> None:
     }
 
 
+def test_what_a_topic_can_be_is_what_the_admin_takes() -> None:
+    """The help must not load it: the lists stand twice."""
+    assert (get_args(Permission), get_args(MessageType)) == (PERMISSIONS, MESSAGE_TYPES)
+
+
 def test_options_reach_the_broker() -> None:
     options = build_parser().parse_args(
         [
@@ -117,13 +129,15 @@ def test_options_reach_the_broker() -> None:
             "--no-auto-create-topics",
             "--advertised-host",
             "192.0.2.1",
+            "--busy-poll",
+            "50",
         ]
     )
     config = broker_config(options, "127.0.0.1:1")
     assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
     assert config.levels.delays_ms == (1000, 2000)
     assert (config.advertised_host, config.transaction_check_max) == ("192.0.2.1", 3)
-    assert config.name_servers == ("127.0.0.1:1",)
+    assert (config.name_servers, config.busy_poll_s) == (("127.0.0.1:1",), 50e-6)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +179,7 @@ def up_with(data: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_data_directory_that_cannot_be_one_is_a_sentence_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.touch()
-    way_out = "; mend that, or choose another directory with --data\n"
+    way_out = "; fix that, or choose another directory with --data\n"
     assert up_with(file, capsys) == f"ogive: the store cannot be in {file}: {file} is a file where a directory is needed{way_out}"
     inside = file / "inside"
     assert up_with(inside, capsys) == f"ogive: the store cannot be in {inside}: a part of the path {inside} is a file{way_out}"
@@ -180,12 +194,12 @@ def test_a_place_where_nothing_can_be_made_is_a_sentence(capsys: pytest.CaptureF
 @pytest.mark.parametrize("inner", ["commitlog", "config"])
 def test_a_file_where_the_store_has_a_directory_is_named(inner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / inner).touch()
-    assert f"{tmp_path / inner} is a file where a directory is needed; mend that" in up_with(tmp_path, capsys)
+    assert f"{tmp_path / inner} is a file where a directory is needed; fix that" in up_with(tmp_path, capsys)
 
 
 def test_a_directory_where_the_broker_has_a_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config" / "topics.json").mkdir(parents=True)
-    assert f"{tmp_path / 'config' / 'topics.json'} is a directory where a file is needed; mend that" in up_with(tmp_path, capsys)
+    assert f"{tmp_path / 'config' / 'topics.json'} is a directory where a file is needed; fix that" in up_with(tmp_path, capsys)
 
 
 def test_properties_are_name_and_value() -> None:
@@ -199,6 +213,13 @@ def test_one_body_or_many_lines_but_not_both(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["send", "Orders", "--body", "x", "--lines"])
     assert "--lines: not allowed with argument --body" in capsys.readouterr().err
+
+
+def test_a_standard_input_that_is_closed_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As from a daemon, or with <&- in a shell."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["send", "Orders", "-n", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == "ogive: standard input is closed: say with --body what to send\n"
 
 
 def test_a_malformed_tag_expression_is_refused_before_anybody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,8 +239,39 @@ def test_no_name_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_table_lines_up_and_separates_thousands(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("queue", "lag"), [("a/b/0", 1234567), ("a/b/10", 5)])
     assert capsys.readouterr().out.splitlines() == ["QUEUE         LAG", "a/b/0   1,234,567", "a/b/10          5"]
+    print_table(("broker", "in/s", "today"), [("a", 1234.56, None), ("b", 0.0, 12)])
+    assert capsys.readouterr().out.splitlines() == ["BROKER     IN/S  TODAY", "a       1,234.6", "b           0.0     12"]
     print_table(("queue", "lag"), [])
     assert capsys.readouterr().out == "QUEUE  LAG\n"
+
+
+EVIL = "\x1b[2J\x9b1m\u202e"  # clears the screen, changes colours, turns the text around
+
+
+@pytest.mark.parametrize("on_a_terminal", [True, False])
+def test_a_message_does_not_command_the_terminal(
+    on_a_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body of one goes to a pipe as it is."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: on_a_terminal)
+    sent = message("Orders", f"one\ntwo{EVIL}".encode(), tag=f"t\n{EVIL}", keys=(f"k{EVIL}",), properties={f"p{EVIL}": f"v\n{EVIL}"})
+    print_message(sent, as_json=False, with_id=True)
+    print_message_whole(sent)
+    print_table(("client",), [(f"c\n{EVIL}",)])
+    shown = capsys.readouterr().out
+    assert shown.count("\\x1b[2J\\x9b1m\\u202e") == (11 if on_a_terminal else 9)  # properties show tag and keys, too
+    assert shown.count("\x1b") == (0 if on_a_terminal else 2)
+    assert "two" in shown.splitlines()[1]
+
+
+def test_ctrl_c_ends_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ogive.cli.codes.run", interrupted)
+    assert (main(["errors"]), capsys.readouterr().err) == (EXIT_INTERRUPTED, "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert (main(["errors"]), capsys.readouterr().err) == (EXIT_INTERRUPTED, "\n")
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,8 +289,8 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("words", "usage", "said"),
     [
-        (["up", "--flsh", "sync"], "usage: ogive up", "--flsh (is --flush meant?) sync"),
-        (["topic", "list", "--jsn=1"], "usage: ogive topic list", "--jsn=1 (is --json meant?)"),
+        (["up", "--flsh", "sync"], "usage: ogive up", "--flsh (did you mean --flush?) sync"),
+        (["topic", "list", "--jsn=1"], "usage: ogive topic list", "--jsn=1 (did you mean --json?)"),
         (["errors", "--xyz"], "usage: ogive errors", "unrecognized arguments: --xyz\n"),
     ],
 )
@@ -253,10 +305,49 @@ def test_a_misspelt_option_is_shown_with_the_nearest_one(
     assert said in text
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["snd", "Orders"], "there is no 'snd': did you mean send?"),
+        (["topic", "lst"], "there is no 'lst': did you mean list?"),
+        (["tail", "Orders", "--from", "latst"], "there is no 'latst': did you mean latest?"),
+        (["topic", "xyzzy"], "invalid choice: 'xyzzy'"),
+    ],
+)
+def test_a_misspelt_command_or_choice_is_answered_with_the_nearest_one(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--broker-port", "--name-server-port", "--metrics-port"])
 def test_a_port_that_is_none_is_named_as_the_option(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--data", str(tmp_path / "store"), option, "70000"]) == 1
     assert f"{option} 70000: 0 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "needed"),
+    [
+        ("--keep-hours", "-1", "more than 0"),
+        ("--keep-hours", "nan", "more than 0"),
+        ("--delete-at", "25", "hours from 0 to 23"),
+        ("--delete-at", "noon", "hours from 0 to 23"),
+        ("--delete-above", "0", "a percentage"),
+        ("--delete-young-above", "101", "a percentage"),
+        ("--transaction-timeout", "0", "more than 0"),
+        ("--transaction-check-interval", "0", "more than 0"),
+        ("--transaction-check-max", "0", "more than 0"),
+        ("--duplicate-window", "-3", "0 seconds or more"),
+    ],
+)
+def test_a_number_that_cannot_be_is_named_as_the_option(
+    option: str, value: str, needed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", option, value]) == 1
+    assert capsys.readouterr().err.startswith(f"ogive: {option} {value}: {needed}")
 
 
 def test_a_first_user_without_access_control_is_no_silent_nothing(
@@ -300,3 +391,8 @@ def test_an_option_of_the_other_engine_is_refused(option: list[str], capsys: pyt
     assert capsys.readouterr().err == f"ogive: {option[0]}: only with --engine spark\n"
     assert main(["run", "no_such_app", *option, "--engine", "spark"]) == 1
     assert "no_such_app" in capsys.readouterr().err
+
+
+def test_a_spark_job_is_not_reloaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "no_such_app", "--reload", "--engine", "spark"]) == 1
+    assert capsys.readouterr().err.startswith("ogive: --reload: only with --engine local")

@@ -91,7 +91,12 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["group", "reset", "g", "T", "--to", "12"], "an offset needs --queue"),
         (["group", "reset", "g", "T", "--to", "earliest", "--queue", "0"], "with --queue it is an offset"),
         (["group", "reset", "g", "T", "--to", "12", "--broker", "b"], "add --queue"),
-        (["errors", "0x11"], "no response code"),
+        (["topic", "update", "T"], "nothing to change"),
+        (["topic", "update", "T", "--queues", "8", "--read-queues", "8"], "give it alone"),
+        (["group", "update", "g", "--dry-run"], "nothing to change"),
+        (["errors", "0x11"], "not a response code; `ogive errors` lists them"),
+        (["errors", "topic_not"], "not a response code: did you mean TOPIC_NOT_EXIST?"),
+        (["errors", "TOPC_NOT_EXIST"], "did you mean TOPIC_NOT_EXIST"),
     ],
 )
 def test_wrong_usage_is_one_sentence_before_anybody_is_asked(words: list[str], advice: str, capsys: pytest.CaptureFixture[str]) -> None:

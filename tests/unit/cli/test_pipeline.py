@@ -141,6 +141,20 @@ def test_an_archive_that_is_not_there_is_told_before_spark_starts(tmp_path: Path
     assert capsys.readouterr().err == f"ogive: the archive {tmp_path} has no topic FLIGHT, only FLIGHTS\n"
 
 
+async def test_an_archive_that_is_named_as_a_topic_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lake" / "topic=FLIGHTS").mkdir(parents=True)
+    async with FakeBroker({}) as broker:
+        for place in ("lake", "./lake"):
+            assert (
+                await asyncio.to_thread(main, ["pipeline", "replay", "--from", place, "--to", "T", "--state", "s", "-n", broker.address])
+                == 1
+            )
+            assert capsys.readouterr().err == f"ogive: {place} is no topic, but a folder with an archive: archive:{place} reads it\n"
+
+
 @pytest.mark.parametrize(
     ("command", "option", "topic"),
     [

@@ -34,6 +34,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "ogive_empty.py").write_text("x = 1\n")
     (tmp_path / "ogive_broken.py").write_text("def at_import():\n    raise KeyError('PASSWORD')\nat_import()\n")
     (tmp_path / "ogive_needs.py").write_text("import no_such_library\n")
+    (tmp_path / "ogive_needs_main.py").write_text(f"{SHOP}\nogive.run(bill, name_server='127.0.0.1:1')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     yield
@@ -96,3 +97,12 @@ def test_what_stops_the_command_before_it_begins_is_one_line(capsys: pytest.Capt
     assert said.out == ""
     assert said.err.startswith("ogive: ogive_shop:bil: ")
     assert said.err.count("\n") == 1
+
+
+def test_a_module_that_runs_its_listeners_itself_is_told_where_the_call_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the first program of the README does: the import would not end, and every listener would run twice after Ctrl-C."""
+    assert main(["run", "ogive_needs_main:bill", "-n", "127.0.0.1:1"]) == 1
+    err = capsys.readouterr().err
+    assert "no name server" not in err
+    assert "ogive_needs_main calls run() while it is imported" in err.splitlines()[-1]
+    assert 'put the call under `if __name__ == "__main__":`' in err.splitlines()[-1]

@@ -1,0 +1,110 @@
+"""``ogive run --reload``: runs the listeners in a separate process, which is restarted whenever a file of the application is saved.
+
+A new process, not a new import, so that no old module, thread or connection survives.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ogive.cli.output import counted
+from ogive.errors import InvalidOption
+
+POLL_S: Final = 0.5
+GRACE_S: Final = 10.0  # for closing connections and the interpreter, after the running calls were waited for
+MAX_FILES: Final = 10_000  # looked at every POLL_S
+_NOT_OURS: Final = frozenset({"__pycache__", "node_modules"})
+
+Snapshot = dict[str, tuple[int, int]]
+"""Each Python file's time of change (ns) and size."""
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """0 after SIGTERM or Ctrl-C."""
+    stop, loop, folder = asyncio.Event(), asyncio.get_running_loop(), Path.cwd()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    seen = await asyncio.to_thread(snapshot, folder)
+    _say(f"watching {counted(len(seen), 'Python file')} in {folder}; a save starts the listeners again, Ctrl-C ends this")
+    while True:
+        process = await asyncio.create_subprocess_exec(*command(options))
+        change = asyncio.ensure_future(changed(folder, seen))
+        ended = asyncio.ensure_future(process.wait())
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((change, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if ended.done() and not stop.is_set():  # such as a syntax error, which is on the screen
+            _say(f"the listeners ended with exit code {process.returncode}; waiting for the next save")
+            await asyncio.wait((change, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await _end(process, options.wait)
+        stopped.cancel()
+        if stop.is_set():
+            change.cancel()
+            return 0
+        seen, names = change.result()
+        _say(f"{', '.join(names)} changed, starting again")
+
+
+async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
+    """As SIGTERM ends ``ogive run``: wait for running calls and commit, before anything new starts."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    try:
+        async with asyncio.timeout(wait_s + GRACE_S):
+            await process.wait()
+    except TimeoutError:
+        _say("the listeners do not end, perhaps a call hangs: they are killed, and their messages come again")
+        process.kill()
+        await process.wait()
+
+
+def command(options: argparse.Namespace) -> list[str]:
+    """The same command without --reload. Bytecode is not written: it could not tell two saves of one second apart."""
+    words = [sys.executable, "-B", "-P", "-m", "ogive", "run", *options.targets, "--wait", str(options.wait), *["-v"] * options.verbose]
+    for name in ("name_server", "credentials", "cafile"):
+        if value := getattr(options, name):
+            words += [f"--{name.replace('_', '-')}", value]
+    return words
+
+
+async def changed(folder: Path, before: Snapshot) -> tuple[Snapshot, list[str]]:
+    """The files of *folder* when some of them are no longer as *before* and all have come to rest; and the names of those."""
+    now, last = before, before
+    while now == before or now != last:
+        await asyncio.sleep(POLL_S)
+        last, now = now, await asyncio.to_thread(snapshot, folder)
+    names = [name for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)]
+    return now, names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Raises InvalidOption for a folder that holds more than an application."""
+    found: Snapshot = {}
+    for path in _python_files(folder):
+        with contextlib.suppress(FileNotFoundError):  # editors replace files
+            status = os.stat(path)  # noqa: PTH116  thousands of times a minute
+            found[os.path.relpath(path, folder)] = (status.st_mtime_ns, status.st_size)
+        if len(found) > MAX_FILES:
+            raise InvalidOption(f"more than {MAX_FILES:,} Python files in {folder}: run --reload in the application's own folder")
+    return found
+
+
+def _python_files(folder: Path) -> Iterator[str]:
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if _is_ours(where, name)]
+        yield from (os.path.join(where, name) for name in names if name.endswith(".py"))  # noqa: PTH118
+
+
+def _is_ours(where: str, name: str) -> bool:
+    """Neither hidden, nor made by a tool, nor a virtual environment."""
+    return not name.startswith(".") and name not in _NOT_OURS and not Path(where, name, "pyvenv.cfg").exists()
+
+
+def _say(text: str) -> None:
+    print(f"ogive: {text}", file=sys.stderr, flush=True)

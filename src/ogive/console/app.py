@@ -1,0 +1,301 @@
+"""The pages: for each address, what to ask the cluster and which template shows it."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ogive import __version__
+from ogive.client.config import DEFAULT_NAME_SERVER
+from ogive.console import shown
+from ogive.console.asking import Asking, reason
+from ogive.console.body import body_of
+from ogive.console.cluster import Cluster
+from ogive.console.config import ConsoleConfig
+from ogive.console.groups import Groups
+from ogive.console.guard import Guard
+from ogive.console.messages import LIMIT, Messages
+from ogive.console.samples import Samples
+from ogive.console.topics import Topics
+from ogive.errors import (
+    ConsumerNotOnline,
+    GroupNotExist,
+    InvalidOption,
+    NoPermission,
+    NoRoute,
+    OgiveError,
+    QueryNotFound,
+    ResponseCode,
+    TopicNotExist,
+)
+from ogive.harmless import harmless_text
+from ogive.model import MessageExt, MessageQueue, PropertyName
+
+log = logging.getLogger(__name__)
+
+PAGE_S: Final = 10.0  # for all that a page asks
+ROWS: Final = 50  # of a page of a list
+MAX_QUERY: Final = 1024  # characters of a field of a form
+RECENT: Final = 20  # messages on a topic's page
+_STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_STATUS: Final[tuple[tuple[tuple[type[OgiveError], ...], int, str], ...]] = (
+    ((InvalidOption,), 400, "That cannot be looked up"),
+    ((NoRoute, TopicNotExist, GroupNotExist, QueryNotFound, ConsumerNotOnline), 404, "Not found"),
+    ((NoPermission,), 403, "Not permitted"),
+)
+
+View = Callable[[Request], Awaitable[dict[str, Any]]]
+
+
+def console_app(config: ConsoleConfig) -> ASGIApp:
+    """The console as an ASGI application with a lifespan."""
+    return Guard(_Pages(config).app(), name=config.name, credentials=config.credentials)
+
+
+class _Pages:
+    """A view is a coroutine that gathers what its template shows."""
+
+    def __init__(self, config: ConsoleConfig) -> None:
+        self._asking = Asking(config.client)
+        self._cluster = Cluster(self._asking)
+        self._topics = Topics(self._cluster)
+        self._groups = Groups(self._cluster, self._topics)
+        self._messages = Messages(self._cluster, self._topics)
+        self._samples = Samples()
+        self._name_server = config.client.name_server
+        self._static = {name: (files("ogive.console") / "static" / name).read_bytes() for name in _STATIC}
+        self._templates = Environment(
+            loader=PackageLoader("ogive.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self._templates.filters |= shown.FILTERS | {"visible": harmless_text}
+        self._templates.globals |= {
+            "path": shown.path,
+            "moment": shown.moment,
+            "command": self._command,
+            "version": __version__,
+            "static": {name: f"/static/{name}?{hashlib.sha256(text).hexdigest()[:12]}" for name, text in self._static.items()},
+        }
+
+    def app(self) -> Starlette:
+        views: dict[str, tuple[str, View]] = {
+            "/": ("overview", self._overview),
+            "/brokers/{name:path}": ("broker", self._broker),
+            "/topics": ("topics", self._topic_list),
+            "/topics/{name:path}": ("topic", self._topic),
+            "/groups": ("groups", self._group_list),
+            "/groups/{name:path}": ("group", self._group),
+            "/dead-letters/{name:path}": ("dead-letters", self._dead_letters),
+            "/messages": ("messages", self._lookup),
+            "/message": ("message", self._message),
+        }
+        routes = [Route(path, self._shown(template, view)) for path, (template, view) in views.items()]
+        return Starlette(
+            routes=[*routes, Route("/static/{name}", self._file)],
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._no_page},
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        await self._asking.start()
+        try:
+            yield
+        finally:
+            await self._asking.close()
+
+    def _shown(self, template: str, view: View) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            try:
+                if any(len(value) > MAX_QUERY for value in request.query_params.values()):
+                    raise InvalidOption(f"a field holds more than {MAX_QUERY:,} characters")
+                async with asyncio.timeout(PAGE_S):
+                    values = await view(request)
+                return self._page(template, values)
+            except OgiveError as exc:
+                return self._refused(exc)
+            except TimeoutError:
+                return self._error("The cluster does not answer", f"not everything came within {PAGE_S:.0f} s", 504)
+            except Exception as exc:  # whatever a page fails with, the other pages must work
+                log.exception("the page %s failed", request.url.path)
+                return self._error("The console has a fault", f"{type(exc).__name__}; its log says more", 500)
+
+        return endpoint
+
+    def _page(self, template: str, values: dict[str, Any], status: int = 200) -> Response:
+        text = self._templates.get_template(f"{template}.html").render(values, page=template, now=datetime.now(UTC))
+        return Response(text.encode("utf-8", "replace"), status, media_type="text/html")
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            raise HTTPException(404)
+        return Response(self._static[name], media_type=_STATIC[name], headers={"Cache-Control": "max-age=86400"})
+
+    def _command(self, *words: object) -> str:
+        """With the address of the cluster, where it is not the one that commands take anyway."""
+        there = () if self._name_server == DEFAULT_NAME_SERVER else ("-n", self._name_server)
+        return shown.command(*words, *there)
+
+    # --- what went wrong ---------------------------------------------------------------------------------------------
+
+    def _error(self, title: str, text: str, status: int) -> Response:
+        return self._page("error", {"title": title, "text": text}, status)
+
+    def _refused(self, error: OgiveError) -> Response:
+        status, title = next((row[1:] for row in _STATUS if isinstance(error, row[0])), (502, "The cluster does not answer"))
+        return self._error(title, reason(error), status)
+
+    async def _no_page(self, request: Request, error: Exception) -> Response:
+        return self._error("Not found", "the console has no such page", 404)
+
+    # --- views -------------------------------------------------------------------------------------------------------
+
+    async def _overview(self, request: Request) -> dict[str, Any]:
+        name_servers, brokers, topics, groups = await asyncio.gather(
+            self._cluster.name_servers(), self._cluster.brokers(), self._cluster.topics(), self._cluster.groups()
+        )
+        worst, known = await self._groups.worst()
+        rate_in, rate_out = sum(row.puts_per_s or 0.0 for row in brokers), sum(row.gets_per_s or 0.0 for row in brokers)
+        self._samples.add(("in",), rate_in)
+        self._samples.add(("out",), rate_out)
+        curves = [("messages in per second", self._samples.curves(("in",))), ("out", self._samples.curves(("out",)))]
+        return {
+            "name_servers": name_servers,
+            "brokers": brokers,
+            "rate_in": float(rate_in),
+            "rate_out": float(rate_out),
+            "clusters": sorted({row.cluster for row in brokers}),
+            "topic_count": sum(kind == "application" for kind in topics.values()),
+            "groups": groups,
+            "worst": worst,
+            "known": known,
+            "plot": shown.plot("Messages in and out per second, all brokers", curves),
+            "uptime": _uptime,
+        }
+
+    async def _broker(self, request: Request) -> dict[str, Any]:
+        name = request.path_params["name"]
+        rows = [row for row in await self._cluster.brokers() if row.name == name]
+        if not rows:
+            raise NoRoute(f'no name server knows a broker "{name}"')
+        return {"name": name, "rows": rows, "uptime": _uptime}
+
+    async def _topic_list(self, request: Request) -> dict[str, Any]:
+        wanted, system = request.query_params.get("q", "").strip(), bool(request.query_params.get("system"))
+        kinds = await self._cluster.topics()
+        names = [name for name, kind in kinds.items() if (system or kind == "application") and wanted.lower() in name.lower()]
+        chosen, pages = _page_of(request, names)
+        return {"rows": await self._topics.rows(chosen), "count": len(names), "pages": pages, "q": wanted, "system": system}
+
+    async def _topic(self, request: Request) -> dict[str, Any]:
+        name = request.path_params["name"]
+        topic = await self._topics.page(name)
+        self._samples.add(("stored", name), topic.row.stored)
+        curves = [("messages stored per second", self._samples.rates(("stored", name)))]
+        newest = await self._messages.newest(name, RECENT)
+        return {"topic": topic, "newest": newest, "plot": shown.plot(f"Messages stored per second in {name}", curves)}
+
+    async def _group_list(self, request: Request) -> dict[str, Any]:
+        wanted, system = request.query_params.get("q", "").strip(), bool(request.query_params.get("system"))
+        groups = await self._cluster.groups()
+        listed = sorted((*groups.names, *groups.system)) if system else groups.names
+        names = [name for name in listed if wanted.lower() in name.lower()]
+        chosen, pages = _page_of(request, names)
+        rows = await self._groups.rows(chosen)
+        return {"rows": rows, "count": len(names), "pages": pages, "q": wanted, "system": system, "troubles": groups.troubles}
+
+    async def _group(self, request: Request) -> dict[str, Any]:
+        name = request.path_params["name"]
+        group = await self._groups.page(name)
+        lag, consumed = ("lag", name), ("consumed", name)
+        if group.row.lag is not None:
+            self._samples.add(lag, group.row.lag)
+            self._samples.add(consumed, group.consumed)
+        rates = self._samples.rates(consumed)
+        return {
+            "group": group,
+            "moving": not group.members and any(value > 0 for piece in rates for _, value in piece),
+            "lag_plot": shown.plot(f"Lag of {name}", [("messages behind", self._samples.curves(lag))]),
+            "rate_plot": shown.plot(f"Messages consumed per second by {name}", [("messages consumed per second", rates)]),
+        }
+
+    async def _dead_letters(self, request: Request) -> dict[str, Any]:
+        name = request.path_params["name"]
+        if name not in (await self._cluster.groups()).known:
+            raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f'no broker knows a consumer group "{name}"')
+        return {"group": name, "found": await self._messages.dead_letters(name)}
+
+    async def _lookup(self, request: Request) -> dict[str, Any]:
+        given = {name: request.query_params.get(name, "").strip() for name in ("id", "topic", "key", "from", "to")}
+        values: dict[str, Any] = {"given": given, "found": None, "trouble": None, "limit": LIMIT}
+        if not given["topic"]:
+            return values
+        try:
+            if given["key"]:
+                values["found"] = await self._messages.with_key(given["topic"], given["key"])
+            elif given["from"] or given["to"]:
+                values["found"] = await self._messages.between(given["topic"], _moment(given["from"]), _moment(given["to"]))
+            else:
+                values["found"] = await self._messages.newest(given["topic"])
+        except OgiveError as exc:  # beside the form, in which it can be mended
+            values["trouble"] = reason(exc)
+        return values
+
+    async def _message(self, request: Request) -> dict[str, Any]:
+        message = await self._wanted(request)
+        queue, body = message.queue, body_of(message.body, request.query_params.get("as", ""))
+        place = {"topic": queue.topic, "broker": queue.broker_name, "queue": f"{queue.queue_id}", "offset": f"{message.queue_offset}"}
+        return {
+            "message": message,
+            "body": body,
+            "forms": [(form, shown.path("message", **place, **{"as": form})) for form in body.forms],
+            "life": await self._messages.life(message),
+            "origin": message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
+        }
+
+    async def _wanted(self, request: Request) -> MessageExt:
+        query = request.query_params
+        if query.get("id"):
+            return await self._messages.by_id(query["id"].strip(), query.get("topic") or None)
+        try:
+            queue = MessageQueue(query["topic"], query["broker"], int(query["queue"]))
+            return await self._messages.at(queue, int(query["offset"]))
+        except (KeyError, ValueError):
+            raise InvalidOption("a message is named by its id, or by topic, broker, queue and offset") from None
+
+
+def _uptime(figures: dict[str, str], now: datetime) -> float | None:
+    """Seconds, by what the broker says of its start."""
+    boot = figures.get("bootTimestamp", "")
+    return max(0.0, now.timestamp() - int(boot) / 1000) if boot.isdecimal() and len(boot) < 16 else None
+
+
+def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, int]]:
+    """The names on the requested page; an invalid number means the first page, one past the end the last."""
+    text = request.query_params.get("page", "")
+    last = max(1, -(-len(names) // ROWS))
+    page = min(max(1, int(text)), last) if text.isdecimal() and len(text) < 10 else 1
+    return names[(page - 1) * ROWS : page * ROWS], {"page": page, "last": last, "first_row": (page - 1) * ROWS + 1}
+
+
+def _moment(text: str) -> int | None:
+    """Milliseconds; a time without a zone is UTC, as all times of the console. Raises InvalidOption."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidOption(f"{text[:80]!r} is no time such as 2026-11-01T08:00") from None

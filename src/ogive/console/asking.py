@@ -1,0 +1,123 @@
+"""Asks the cluster for what pages show: with a time limit, a bounded number of calls at once, and answers cached for a moment."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from ogive.client.admin import Admin
+from ogive.client.config import ClientConfig
+from ogive.errors import BrokerError, NoNameServer, OgiveError, TransportError
+
+CALL_S: Final = 2.0
+KEEP_S: Final = 2.0  # an answer is given again for so long
+AVOID_S: Final = 5.0  # who did not answer is not asked again for so long
+AT_ONCE: Final = 32
+MAX_KEPT: Final = 4096
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+
+class Asking:
+    """Used on one event loop; ``start`` and ``close``."""
+
+    def __init__(self, config: ClientConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.admin = Admin(client=replace(config, request_timeout_s=CALL_S, connect_timeout_s=CALL_S))
+        self._clock = clock
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._kept: OrderedDict[Hashable, tuple[asyncio.Task[Any], float]] = OrderedDict()  # with the end of its time
+        self._away: dict[str, tuple[float, OgiveError]] = {}  # who did not answer, until when that counts, and why
+
+    async def start(self) -> None:
+        await self.admin.start()
+
+    async def close(self) -> None:
+        asked = [task for task, _ in self._kept.values()]
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await self.admin.close()
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return tuple(self.admin.client.name_servers.addresses)
+
+    async def name_server(self, rpc: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        """What any name server answers. Raises NoNameServer."""
+        async with self._room:
+            self._check("")
+            try:
+                return await self.admin.client.ask_name_server(rpc, *arguments)
+            except NoNameServer as exc:
+                self._avoid("", exc)
+                raise
+
+    async def server(self, address: str, rpc: Callable[..., Awaitable[T]], *arguments: object, judged: bool = True, **options: Any) -> T:
+        """What the broker or name server at *address* answers to a coroutine of ``api``. Raises OgiveError.
+
+        *judged* False: silence is not the server's, as when it asks a client for us.
+        """
+        async with self._room:
+            self._check(address)
+            try:
+                return await rpc(self.admin.client.pool, address, *arguments, timeout_s=CALL_S, **options)
+            except TransportError as exc:
+                if judged:
+                    self._avoid(address, exc)
+                raise
+
+    def _check(self, address: str) -> None:
+        until, error = self._away.get(address, (0.0, None))
+        if error is not None and self._clock() < until:
+            raise error.with_traceback(None)
+
+    def _avoid(self, address: str, error: OgiveError) -> None:
+        now = self._clock()
+        self._away = {known: row for known, row in self._away.items() if now < row[0]} | {address: (now + AVOID_S, error)}
+
+    async def once(self, key: Hashable, ask: Callable[[], Awaitable[T]], keep_s: float | None = None) -> T:
+        """The answer of *ask*, or what it answered for the same *key* a moment ago; pages that wait for it share one call."""
+        task, until = self._kept.get(key, (None, 0.0))
+        if task is None or (task.done() and self._clock() >= until):
+            task = asyncio.create_task(_awaited(ask))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it any more
+            self._kept[key] = (task, self._clock() + (KEEP_S if keep_s is None else keep_s))
+            self._kept.move_to_end(key)
+            self._forget()
+        answer: T = await asyncio.shield(task)  # a page whose reader went away must not take the answer from the others
+        return answer
+
+    def _forget(self) -> None:
+        while len(self._kept) > MAX_KEPT and next(iter(self._kept.values()))[0].done():
+            self._kept.popitem(last=False)
+
+
+async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
+    return await ask()
+
+
+async def settle(items: Iterable[K], ask: Callable[[K], Awaitable[R]]) -> tuple[dict[K, R], dict[K, OgiveError]]:
+    """What was answered for each item, and why the others have no answer: one that fails takes nothing from the rest."""
+    keys = list(items)
+    answers = await asyncio.gather(*map(ask, keys), return_exceptions=True)
+    told: dict[K, R] = {}
+    troubles: dict[K, OgiveError] = {}
+    for key, answer in zip(keys, answers, strict=True):
+        if isinstance(answer, OgiveError):
+            troubles[key] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            told[key] = answer
+    return told, troubles
+
+
+def reason(error: OgiveError) -> str:
+    """For a page that names the broker already."""
+    if not isinstance(error, BrokerError) or not error.remark:
+        return str(error)
+    return f"{error.remark} (code {error.code})" if error.address else error.remark

@@ -1,0 +1,109 @@
+"""The console in a thread and event loop of its own, so that a page does not wait for a broker in the same process, nor it for a page."""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import threading
+from typing import Final
+
+import uvicorn
+
+from ogive.console.app import console_app
+from ogive.console.config import ConsoleConfig
+from ogive.console.trust import trust_also
+from ogive.console.visit import MAX_VISITS, Visit
+from ogive.errors import ConnectError
+from ogive.transport.loop import new_event_loop
+
+log = logging.getLogger(__name__)
+
+MAX_PAGES: Final = 2 * MAX_VISITS  # under way: a page goes on for a while when its reader has left
+MAX_HEAD_BYTES: Final = 16 * 1024
+KEEP_ALIVE_S: Final = 15
+GRACE_S: Final = 2  # for pages under way at the end
+STOP_S: Final = 10.0
+
+
+class Console:
+    """``start`` and ``stop``, from any thread but its own."""
+
+    def __init__(self, config: ConsoleConfig) -> None:
+        self._config = config
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._tls: ssl.SSLContext | None = None
+        self.address = ""
+
+    @property
+    def url(self) -> str:
+        return f"{self._config.scheme}://{self.address}/"
+
+    def start(self) -> None:
+        """Raises ConnectError when the address is taken, InvalidOption for certificates that cannot be used. Asks the cluster nothing."""
+        config = self._config
+        self._tls = None if config.tls is None else config.tls.context()
+        settings = uvicorn.Config(
+            console_app(config),
+            http=Visit,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=MAX_PAGES,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        settings.load()
+        settings.ssl = self._tls
+        listening = _listen(config.host, config.port)
+        port = listening.getsockname()[1]
+        self.address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._run, args=(self._server, listening), name="console", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when no page is under way any more. Harmless when repeated."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.should_exit = True
+        self._thread.join(STOP_S)
+        if self._thread.is_alive():
+            log.warning("the console has not ended within %.0f s and is left behind", STOP_S)
+        self._server = self._thread = None
+
+    def reload_certificates(self) -> None:
+        """The files hold a new certificate, which the broker beside it shows, too. Raises InvalidOption, and then the old one stays."""
+        tls, trusting = self._config.tls, self._config.client.ssl
+        if tls is None or self._tls is None:
+            return
+        tls.context()
+        self._tls.load_cert_chain(tls.cert, tls.key)
+        if isinstance(trusting, ssl.SSLContext):
+            trust_also(trusting, tls.cert)
+
+    def _run(self, server: uvicorn.Server, listening: socket.socket) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner, listening:
+                runner.run(server.serve(sockets=[listening]))
+        except Exception:  # a fault of the console must not end the broker beside it
+            log.exception("the console has failed; what runs beside it goes on")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(MAX_VISITS)
+    except OSError as exc:
+        listening.close()
+        text = os.strerror(exc.errno).lower() if exc.errno else str(exc)
+        raise ConnectError(f"the console cannot listen on {host}:{port}: {text}", f"{host}:{port}") from None
+    return listening

@@ -1,0 +1,99 @@
+"""Formats figures, times, addresses and commands for pages."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+
+from ogive.charts import Line, Points, line_chart
+from ogive.console.samples import WINDOW_S
+
+_SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)  # minutes that a plot may show
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_NOTHING: Final = "–"
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return _NOTHING
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def share(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.0%}"
+
+
+def size(count: int) -> str:
+    for unit, bytes_ in (("MiB", 1024**2), ("KiB", 1024)):
+        if count >= bytes_:
+            return f"{count / bytes_:,.1f} {unit}"
+    return f"{count} B"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units: ``3 d 4 h``."""
+    if seconds is None:
+        return _NOTHING
+    left, words = int(seconds), list[str]()
+    for length, unit in _UNITS:
+        count, left = divmod(left, length)
+        if count or (unit == "s" and not words):
+            words.append(f"{count} {unit}")
+        if len(words) == 2:
+            break
+    return " ".join(words)
+
+
+def at(ms: int | None) -> Markup:
+    """A moment in UTC. Brokers send times that no calendar has."""
+    try:
+        moment = None if not ms else datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
+    except (OverflowError, OSError, ValueError):
+        return Markup("{} ms").format(ms)
+    if moment is None:
+        return Markup(_NOTHING)
+    text = moment.isoformat(" ", "milliseconds")
+    return Markup('<time datetime="{}Z">{}</time>').format(moment.isoformat(timespec="milliseconds"), text)
+
+
+def moment(ms: int) -> str:
+    """As a field of a form holds it, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+
+
+def path(*parts: str, **query: object) -> str:
+    """An address inside the console: any name is one part of it."""
+    place = "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    return f"{place}?{urlencode(given, errors='replace')}" if given else place
+
+
+def command(*words: object) -> str:
+    """A command line that a shell reads as these words."""
+    return shlex.join(["ogive", *map(str, words)])
+
+
+def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
+    """Curves of the last minutes, as many as there are samples of; '' while nothing was seen yet."""
+    seen = [place for _, pieces in curves for piece in pieces for place, _ in piece]
+    if not seen:
+        return Markup()
+    span = next((span for span in _SPANS if span >= -min(seen)), _SPANS[-1])
+    lines = [
+        Line(label, f"c{index}", [(max(0.0, span + place), value) for place, value in piece])
+        for index, (label, pieces) in enumerate(curves)
+        for piece in pieces
+    ]
+    drawn = line_chart(title, lines, width=560, height=210, end=span, columns=5 if span >= 5 else 4, place=lambda place: _ago(span - place))
+    return Markup(drawn)  # charts escape what they are given
+
+
+def _ago(minutes: float) -> str:
+    if minutes < 0.001:
+        return "now"
+    return f"−{minutes:g} min" if minutes >= 1 else f"−{minutes * 60:.0f} s"
+
+
+FILTERS: Final = {"number": number, "share": share, "size": size, "duration": duration, "at": at}

@@ -1,0 +1,69 @@
+"""A console to look at, and who looks: real HTTP, one request a connection."""
+
+import base64
+import http.client
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+
+from ogive.client.config import ClientConfig
+from ogive.console.config import ConsoleConfig
+from ogive.console.server import Console
+from ogive.wire.acl import Credentials
+
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def words(self) -> str:
+        """What a reader sees, with single spaces."""
+        reader = _Words()
+        reader.feed(self.text)
+        return " ".join("".join(reader.found).split())
+
+
+class _Words(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.found.append(f"{data} ")
+
+
+class Browser:
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        self.address = address
+        self._sent = {} if credentials is None else {"Authorization": basic(credentials.access_key, credentials.secret_key)}
+
+    def get(self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection(self.address, timeout=WAIT_S)
+        try:
+            connection.request(method, path, headers={**self._sent, **(headers or {})})
+            answer = connection.getresponse()
+            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode())
+        finally:
+            connection.close()
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@contextmanager
+def console_of(name_server: str, *, client: Mapping[str, Any] | None = None, **settings: Any) -> Iterator[Browser]:
+    """A console for the cluster; *settings* are ConsoleConfig's."""
+    console = Console(ConsoleConfig(client=ClientConfig(name_server=name_server, **(client or {})), port=0, **settings))
+    console.start()
+    try:
+        yield Browser(console.address, settings.get("credentials"))
+    finally:
+        console.stop()

@@ -1,0 +1,39 @@
+"""The way out that the command line adds to an error."""
+
+import argparse
+
+import pytest
+
+from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
+from ogive.cli.advice import way_out
+from ogive.errors import BrokerError, NoNameServer, NoPermission, NotANameServer, OgiveError, ResponseCode
+
+
+def refused(remark: str) -> BrokerError:
+    return NoPermission(ResponseCode.NO_PERMISSION, remark, "h:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "files", "advice"),
+    [
+        (NoNameServer("none"), {}, "Start one with `ogive up`, or name another with -n HOST:PORT; one with TLS needs --cafile FILE."),
+        (NoNameServer("none"), {"cafile": "ca.pem"}, "Check the address (-n HOST:PORT) and the authorities in ca.pem."),
+        (NotANameServer("a broker"), {}, "Name it with -n HOST:PORT."),
+        (refused(NO_CREDENTIALS), {}, "Give them with --credentials FILE."),
+        (refused(NOBODY_KNOWN), {"credentials": "me.yml"}, "Check both keys in me.yml."),
+        (refused("the topic[Orders] sending message is forbidden"), {}, ""),
+        (OgiveError("else"), {}, ""),
+    ],
+)
+def test_an_error_comes_with_the_options_that_can_mend_it(
+    error: OgiveError, files: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OGIVE_CREDENTIALS", "OGIVE_CAFILE"):
+        monkeypatch.delenv(name, raising=False)
+    options = argparse.Namespace(name_server="h:1", credentials=None, cafile=None)
+    vars(options).update(files)
+    assert way_out(error, options) == advice
+
+
+def test_a_command_that_goes_to_no_cluster_has_no_such_options() -> None:
+    assert way_out(NoNameServer("none"), argparse.Namespace()) == ""

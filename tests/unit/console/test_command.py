@@ -1,0 +1,107 @@
+"""``ogive console`` and the console's options of ``ogive up``."""
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ogive.cli.console import beside_broker, of_cluster
+from ogive.cli.main import main
+from ogive.cli.parser import build_parser
+from ogive.errors import InvalidOption
+from ogive.transport.tls import TlsConfig
+from ogive.wire.acl import Credentials
+
+ROOT = Credentials(access_key="root", secret_key="secret")
+
+
+def options(*words: str) -> argparse.Namespace:
+    return build_parser().parse_args(words)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    path = tmp_path / "root.yml"
+    path.write_text("accessKey: root\nsecretKey: secret\n")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def test_a_console_goes_to_the_cluster_that_commands_go_to(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = of_cluster(options("console"))
+    assert (plain.client.name_server, plain.host, plain.port, plain.credentials) == ("127.0.0.1:9876", "127.0.0.1", 8090, None)
+    assert main(["context", "add", "prod", "--name-server", "10.0.0.1:9876", "--credentials", root, "--use"]) == 0
+    prod = of_cluster(options("console", "--port", "0"))
+    assert (prod.client.name_server, prod.client.credentials) == ("10.0.0.1:9876", ROOT)
+    assert prod.credentials == ROOT  # who may ask the cluster may look
+    assert of_cluster(options("console", "-n", "10.0.0.2:9876")).credentials is None
+
+
+def test_browsers_can_be_asked_for_something_else(root: str, tmp_path: Path) -> None:
+    (tmp_path / "viewers.yml").write_text("accessKey: viewer\nsecretKey: other\n")
+    found = of_cluster(options("console", "--credentials", root, "--console-credentials", str(tmp_path / "viewers.yml")))
+    assert found.client.credentials == ROOT
+    assert found.credentials == Credentials(access_key="viewer", secret_key="other")
+
+
+def test_beside_a_broker_its_own_credentials_are_asked_for_where_it_asks(root: str) -> None:
+    internal = Credentials(access_key="*internal", secret_key="x")
+    beside = beside_broker(options("up", "--acl", "--credentials", root, "--console-port", "8090"), internal, None)
+    assert (beside.client.credentials, beside.credentials) == (internal, ROOT)
+    with pytest.raises(InvalidOption, match="--console-credentials FILE"):
+        beside_broker(options("up", "--acl", "--console-port", "8090"), internal, None)
+    assert beside_broker(options("up", "--console-port", "8090"), None, None).credentials is None
+
+
+def test_a_broker_that_wants_certificates_cannot_have_a_console_beside_it(tmp_path: Path) -> None:
+    tls = TlsConfig(cert=tmp_path / "c", key=tmp_path / "k", client_ca=tmp_path / "ca", client_auth="required")
+    with pytest.raises(InvalidOption, match="--tls-client-auth optional"):
+        beside_broker(options("up", "--console-port", "0"), None, tls)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["console", "--port", "70000"], "--port 70000: 0 to 65535 is needed"),
+        (["console", "--tls-cert", "x"], "HTTPS needs both --tls-cert and --tls-key"),
+        (["console", "--console-host", "0.0.0.0"], "are needed (--console-host IP, --console-credentials FILE)"),
+        (["up", "--console-port", "70000"], "--console-port 70000: 0 to 65535 is needed"),
+        (["up", "--console-port", "0", "--console-host", "0.0.0.0"], "are needed (--console-host IP, --console-credentials FILE)"),
+    ],
+)
+def test_what_cannot_work_is_said(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(tmp_path / "data")] if words[0] == "up" else []
+    assert main([*words, *data]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_without_the_extra_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for words in (["console"], ["up", "--console-port", "0", "--data", str(tmp_path / "data")]):
+        assert main(words) == 1
+        assert "pip install 'ogive[console]'" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_setting_of_the_file_has_the_same_name(tmp_path: Path) -> None:
+    from ogive.cli import config_file
+
+    (tmp_path / "ogive.toml").write_text('console-port = 8090\nconsole-name = "console.example"\n')
+    found = config_file.read(str(tmp_path / "ogive.toml"), options("up").config_of)
+    assert found == {"console_port": 8090, "console_name": "console.example"}
+
+
+@pytest.mark.parametrize("statement", ["import ogive", "import ogive.cli.up, ogive.cli.parser; ogive.cli.parser.build_parser()"])
+def test_who_does_not_ask_for_a_console_loads_nothing_of_it(statement: str) -> None:
+    loaded = "{'starlette', 'uvicorn', 'jinja2', 'ogive.console'} & set(sys.modules)"
+    command = [sys.executable, "-c", f"{statement}; import sys; print({loaded})"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,63 @@
+"""What plots are drawn from."""
+
+import pytest
+
+from ogive.console import samples as module
+from ogive.console.samples import GAP_S, STEP_S, WINDOW_S, Samples
+from ogive.console.shown import plot
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def filled(clock: Clock, *looks: tuple[float, float]) -> Samples:
+    """*looks*: seconds since the one before, value."""
+    samples = Samples(clock)
+    for seconds, value in looks:
+        clock.now += seconds
+        samples.add(("lag", "billing"), value)
+    return samples
+
+
+def test_samples_are_so_many_minutes_old() -> None:
+    samples = filled(Clock(), (0, 5), (30, 7))
+    assert samples.curves(("lag", "billing")) == [[(-0.5, 5), (0, 7)]]
+    assert samples.curves(("lag", "other")) == []
+
+
+def test_a_time_without_a_look_breaks_the_curve() -> None:
+    samples = filled(Clock(), (0, 5), (GAP_S + 1, 7), (10, 8))
+    assert [[value for _, value in piece] for piece in samples.curves(("lag", "billing"))] == [[5], [7, 8]]
+
+
+def test_looks_at_the_same_moment_are_one_sample_and_old_ones_go() -> None:
+    clock = Clock()
+    samples = filled(clock, *[(STEP_S / 4, float(i)) for i in range(8000)])
+    assert len(samples._series["lag", "billing"]) <= WINDOW_S / STEP_S + 1
+
+
+def test_a_rate_is_how_fast_a_total_grows() -> None:
+    samples = filled(Clock(), (0, 100), (10, 150), (10, 30), (GAP_S + 1, 1000))
+    assert [[value for _, value in piece] for piece in samples.rates(("lag", "billing"))] == [[5, 0]]
+
+
+def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 3)
+    samples = Samples(Clock())
+    for name in ("a", "b", "c", "a", "d"):
+        samples.add((name,), 1)
+    assert [name for (name,) in samples._series] == ["c", "a", "d"]
+
+
+def test_a_plot_reaches_as_far_back_as_its_samples() -> None:
+    assert plot("t", [("x", [])]) == ""
+    assert "−1 min" in plot("t", [("x", [[(-0.5, 1)]])])
+    assert "−10 min" in plot("t", [("x", [[(-9, 1), (0, 2)]])])
+
+
+def test_a_plot_escapes_what_it_names() -> None:
+    assert "<b>" not in plot("<b>", [("<b>", [[(0, 1)]])])
