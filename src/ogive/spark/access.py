@@ -1,4 +1,4 @@
-"""How a Spark job reaches a cluster: options of source and sink alike. Hashable, and pickled to executors; connections live in rpc.py."""
+"""How a Spark job reaches a cluster: options that source and sink share. Hashable, and pickled to executors; connections live in rpc.py."""
 
 import ssl
 from collections.abc import Callable, Mapping

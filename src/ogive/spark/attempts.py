@@ -64,14 +64,14 @@ class BatchLog:
         return begun <= {mine}
 
     def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
-        """*batch_id* is stored whole. Raises OgiveError where no broker can be told."""
+        """*batch_id* is stored completely. Raises OgiveError if that cannot be noted at any broker."""
         self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
         for topic in topics:
             self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
 
     def begin(self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL) -> Positions:
-        """Where the messages of the unfinished batch begin in *topic*. Where that is not known: from now on, or, if an attempt before this
-        one may have written, as far back as its messages can be."""
+        """Where the messages of the unfinished batch begin in *topic*. If that is unknown: now or, if an earlier attempt may have written,
+        as far back as its messages can be."""
         now = ends(self._cluster, topic, patience)  # first: what another task writes after it has noted its own must not count as before
         noted = self._cluster.committed(self.group, now)
         absent = {queue: end for queue, end in now.items() if queue not in noted}

@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as options say it: words, offsets, times. Pure."""
+"""The start and end of a read, as given by options: words, offsets, times. Pure."""
 
 import json
 import re

@@ -28,6 +28,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.damage import Readings, Stuck, no_way_on, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import ConsumeService, Group
+from ogive.client.consumer.lease import lease_time
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
@@ -63,7 +64,7 @@ class QueueTaken(OgiveError):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of one range; *begun* is where work on it began, behind what an earlier attempt had done."""
+    """The result for one range; *begun* is where work on it began, behind what an earlier attempt had done."""
 
     wanted: QueueRange
     begun: int
@@ -112,7 +113,7 @@ class Consuming:
             self._group,
             listeners[0],
             config,
-            returned=lambda process_queue, message: self._group.finish(process_queue, (message.queue_offset,)),
+            returned=self._group.finish_message,
             redeliver=self._reject,
         )
 
@@ -149,7 +150,7 @@ class Consuming:
 
     async def _consume(self, wanted: QueueRange) -> Done:
         queue = wanted.queue
-        await self._insist(f"the route of {queue.topic}", lambda: self._instance.route(queue.topic))
+        await self._insist(f"the route of {queue.topic}", lambda: self._instance.routes.find(queue.topic))
         leased_until = await self._lock(wanted) if self._orderly else float("inf")
         begun = min(max(wanted.start, await self._committed(wanted)), wanted.end)
         if begun > wanted.start:
@@ -253,14 +254,14 @@ class Consuming:
     def _reject(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         """What this installation cannot inflate would fail here for ever."""
         log.error("%s/%d cannot be inflated and goes to the dead letters", message.queue, message.queue_offset)
-        self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL)
+        self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL, "it cannot be inflated")
 
     def _check(self, process_queue: ProcessQueue) -> None:
-        if process_queue.dropped or self._loop.time() >= process_queue.leased_until:
+        if process_queue.dropped or lease_time(self._loop.time()) >= process_queue.leased_until:
             raise QueueTaken(f"the lock of {process_queue.queue} was lost")
 
     async def _committed(self, wanted: QueueRange) -> int:
-        """Where the group stands; 0 where it has no offset. What lies behind the end of the queue is of a queue that is gone."""
+        """The group's offset, or 0. One behind the end of the queue belongs to a queue that is gone."""
 
         async def ask() -> int:
             try:
@@ -276,11 +277,11 @@ class Consuming:
     # --- locks -------------------------------------------------------------------------------------------------------
 
     async def _lock(self, wanted: QueueRange) -> float:
-        """Until when we hold the queue, on the loop's clock."""
-        deadline = self._loop.time() + LEASE_WAIT_S
+        """The ``lease_time`` until which we hold the queue."""
+        deadline = lease_time(self._loop.time()) + LEASE_WAIT_S
         waited = False
         while True:
-            asked_at = self._loop.time()
+            asked_at = lease_time(self._loop.time())
             granted, _ = await self._insist(f"the lock of {wanted.queue}", lambda: self._calls.lock([wanted.queue]))
             if wanted.queue in granted:
                 return asked_at + self._config.lock_lease_s
@@ -294,7 +295,7 @@ class Consuming:
     async def _renew(self, process_queue: ProcessQueue) -> None:
         while True:
             await asyncio.sleep(self._config.lock_renew_s / 4)
-            asked_at = self._loop.time()
+            asked_at = lease_time(self._loop.time())
             try:
                 granted, refused = await self._calls.lock([process_queue.queue])
             except OgiveError as exc:

@@ -9,6 +9,8 @@ Behaviour
 - Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`, `properties` or a tag filter asks.
 - Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten into it first; what that loses of them
   (hosts, flags) is then taken from the records one by one, if a column asks for it.
+- A body that cannot be inflated because its sender wrote it like that is null, and the log names it: one message must not stop whoever
+  reads its topic. Where the checksum says that it is damaged, reading fails.
 
 Differs from Java
 - The body's checksum is not verified again: the broker does so before it serves a record after a crash, TCP does so on the way.
@@ -16,6 +18,7 @@ Differs from Java
 """
 
 import functools
+import logging
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +34,9 @@ from ogive.model import MessageQueue, PropertyName
 from ogive.sql92 import Expression
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import decompress
-from ogive.wire.message import MAGIC_V1, RECORD_V4, StoredMessage, decode_host, decode_stored, offset_message_id
+from ogive.wire.message import MAGIC_V1, RECORD_V4, StoredMessage, body_crc, decode_host, decode_stored, offset_message_id
+
+log = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
@@ -43,7 +48,7 @@ _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 _INNER_BATCH: Final = 0xC0  # protocol 03, section 6
 _NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _INNER_BATCH
 
-# where the two 32-bit halves of a 64-bit field stand in the fixed part, in words
+# where the two 32-bit halves of a 64-bit field are in the fixed part, in words
 _BODY_CRC_AT: Final = 2
 _FLAG_AT: Final = 4
 _QUEUE_OFFSET_AT: Final = 5
@@ -87,12 +92,12 @@ class RecordDecoder:
     def batches(self, records: bytes, queue: MessageQueue) -> Iterator[pa.RecordBatch]:
         """The messages in *records*: stored messages of *queue*, back to back. One batch, unless compressed bodies become too long for it.
 
-        Raises ProtocolError for damaged records, and for bodies in a compression that cannot be read.
+        Raises ProtocolError for damaged records, CompressionUnavailable for bodies in a compression whose library is not installed.
         """
         for plain, positions, odd in _in_plain_form(records):
             yield self._batch(plain, positions, odd, queue)
 
-    def _batch(self, records: bytes, positions: "array[int]", odd: Sequence[StoredMessage] | None, queue: MessageQueue) -> pa.RecordBatch:
+    def _batch(self, records: bytes, positions: "array[int]", odd: "Sequence[_Odd] | None", queue: MessageQueue) -> pa.RecordBatch:
         parts = _cut(pa.binary(), pa.py_buffer(records), positions)
         words = _words(_every(parts, 0, _PARTS))
         count = len(positions) // _PARTS
@@ -135,19 +140,27 @@ def queue_offsets(records: bytes) -> "array[int]":
     return array("q", (int.from_bytes(records[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8]) for at in positions[:-1:_PARTS]))
 
 
-def _in_plain_form(records: bytes) -> "Iterator[tuple[bytes, array[int], list[StoredMessage] | None]]":
+@dataclass(frozen=True, slots=True)
+class _Odd:
+    """A record that was rewritten, as it was; *body*: what can be read of it, None for one that cannot be inflated."""
+
+    record: StoredMessage
+    body: bytes | None
+
+
+def _in_plain_form(records: bytes) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
     """The records, the positions in them, and, where they had to be rewritten, the records as they were."""
     positions = _positions(records)
     if positions is not None:
         yield records, positions, None
         return
-    odd = _stored(records)
-    while odd:
-        plain, count = _rewrite(odd)
+    left = _stored(records)
+    while left:
+        plain, odd = _rewrite(left)
         positions = _positions(plain)
         assert positions is not None  # _rewrite() writes no other form
-        yield plain, positions, odd[:count]
-        odd = odd[count:]
+        yield plain, positions, odd
+        left = left[len(odd) :]
 
 
 def _positions(records: bytes) -> "array[int] | None":
@@ -224,17 +237,19 @@ def _stored(records: bytes) -> list[StoredMessage]:
     return found
 
 
-def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, int]:
-    """The first of these messages in the plain form: inflated, without topic, hosts and flags; and how many that are.
+def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
+    """The first of these messages in the plain form: inflated, without topic, hosts and flags; and which those are.
 
     Up to MAX_BATCH_BYTES, and one more.
     """
     parts: list[bytes] = []
-    count = size = 0
+    odd: list[_Odd] = []
+    size = 0
     for record in records:
         if size > MAX_BATCH_BYTES:
             break
-        body = decompress(record.body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else record.body
+        readable = _inflated(record) if record.sys_flag & SysFlag.COMPRESSED else record.body
+        body = readable or b""
         fixed = RECORD_V4.pack(
             _FIXED_BYTES + len(body) + 3 + len(record.properties),
             MAGIC_V1,
@@ -253,9 +268,20 @@ def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, int]:
             len(body),
         )
         parts += (fixed, body, b"\0", len(record.properties).to_bytes(2), record.properties)
-        count += 1
+        odd.append(_Odd(record, readable))
         size += len(body) + len(record.properties)
-    return b"".join(parts), count
+    return b"".join(parts), odd
+
+
+def _inflated(record: StoredMessage) -> bytes | None:
+    """None for a body that its sender wrote unreadably. Raises ProtocolError for a damaged one, and CompressionUnavailable."""
+    try:
+        return decompress(record.body, record.sys_flag)
+    except ProtocolError as exc:
+        if body_crc(record.body) != record.body_crc:
+            raise
+        log.error("%s/%d/%d cannot be read, its body is null: %s", record.topic, record.queue_id, record.queue_offset, exc)
+        return None
 
 
 # --- Arrow -----------------------------------------------------------------------------------------------------------
@@ -286,7 +312,7 @@ def _words(fixed_parts: Any) -> "array[int]":
 
 
 def _int64(words: "array[int]", at: int) -> Any:
-    """The 64-bit field whose two words stand at *at* in every record."""
+    """The 64-bit field whose two words are at *at* in every record."""
     halves = array("I", bytes(8 * (len(words) // _FIXED_WORDS)))
     halves[0::2] = words[at + 1 :: _FIXED_WORDS]
     halves[1::2] = words[at::_FIXED_WORDS]
@@ -301,16 +327,20 @@ def _int32(words: "array[int]", at: int) -> Any:
     return _view(pa.int32(), words[at::_FIXED_WORDS])
 
 
-def _lost_in_plain_form(words: "array[int]", odd: Sequence[StoredMessage] | None) -> dict[str, Callable[[], Any]]:
+def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> dict[str, Callable[[], Any]]:
     """The columns that the rewritten records of *odd* do not have."""
     if odd is not None:
-        return {
-            "sysFlag": lambda: pa.array([record.sys_flag for record in odd], pa.int32()),
-            "bodyCRC": lambda: _view(pa.int32(), array("I", (record.body_crc & 0xFFFFFFFF for record in odd))),
-            "bornHost": lambda: pa.array([decode_host(record.born_host) for record in odd], pa.string()),
-            "storeHost": lambda: pa.array([decode_host(record.store_host) for record in odd], pa.string()),
-            "offsetMsgId": lambda: pa.array([offset_message_id(record.store_host, record.commitlog_offset) for record in odd], pa.string()),
+        records = [one.record for one in odd]
+        made: dict[str, Callable[[], Any]] = {
+            "sysFlag": lambda: pa.array([record.sys_flag for record in records], pa.int32()),
+            "bodyCRC": lambda: _view(pa.int32(), array("I", (record.body_crc & 0xFFFFFFFF for record in records))),
+            "bornHost": lambda: pa.array([decode_host(record.born_host) for record in records], pa.string()),
+            "storeHost": lambda: pa.array([decode_host(record.store_host) for record in records], pa.string()),
+            "offsetMsgId": lambda: pa.array([offset_message_id(one.store_host, one.commitlog_offset) for one in records], pa.string()),
         }
+        if any(one.body is None for one in odd):
+            made["body"] = lambda: pa.array([one.body for one in odd], pa.binary())
+        return made
     return {
         "sysFlag": lambda: _int32(words, _SYS_FLAG_AT),
         "bodyCRC": lambda: _int32(words, _BODY_CRC_AT),
@@ -393,7 +423,7 @@ class _Properties:
             yield dict(zip(names[start:end], values[start:end], strict=True))
 
     def values_of(self, name: str) -> Any:
-        """One property of every row, null where there is none."""
+        """One property of every row; null if missing."""
         found = pc.indices_nonzero(pc.equal(self.names, _PROPERTY_NAMES[name]))
         rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(found)
         every_row = _numbers(len(self.row_ends) - 1)
@@ -428,7 +458,7 @@ def _cut_properties(raw: Any) -> _Properties | None:
     names, values = _every(texts, 0, 4), _every(texts, 2, 4)
     if not _is_utf8(data) or _any_empty(names) or _any_empty(values):
         return None
-    # the last separator of a row stands right before its end; rows without properties end where the one before did
+    # the last separator of a row is right before its end; rows without properties end where the one before did
     last = pc.index_in(pc.subtract(_text_ends(raw), _ONE), value_set=_view(pa.int32(), at[1::2]))
     return _Properties(names, values, pc.fill_null(pc.add(last, _ONE), _ZERO))
 

@@ -1,7 +1,7 @@
-"""The process that plans a stream ends with its driver.
+"""Ends the process that plans a stream when its driver is gone.
 
-Spark runs a stream's Python source in a process of its own, and a driver that is killed tells it nothing. One that waits for a broker just
-then would go on waiting for as long as its patience lasts.
+Spark runs a stream's Python source in a separate process, which is not told when the driver is killed. Without this, one that is waiting
+for a broker would stay until its time is over.
 """
 
 import os
@@ -26,4 +26,4 @@ def end_with_driver() -> bool:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(CHECK_S)
-    os._exit(1)  # nobody is left who would hear of an exception
+    os._exit(1)  # there is nobody left to see an exception

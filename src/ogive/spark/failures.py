@@ -1,4 +1,4 @@
-"""What failed, out of the text that Spark makes of it."""
+"""Finds the cause in the text that Spark makes of an error."""
 
 import contextlib
 import re

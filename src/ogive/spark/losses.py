@@ -1,4 +1,4 @@
-"""What reading finds gone, as errors that say what is lost and the way out."""
+"""Errors about lost messages: what is lost, and what can be done."""
 
 from ogive.errors import DataLoss
 from ogive.model import MessageQueue

@@ -46,9 +46,9 @@ class _Query:
 
 
 class QueryMetrics(StreamingQueryListener):
-    """``with QueryMetrics(spark, port=9404):`` or ``start()`` and ``close()``. Port 0 takes a free one; ``address`` says which.
+    """Serves the metrics of all queries of *spark*: ``with QueryMetrics(spark, port=9404):``. Port 0 takes a free one, see *address*.
 
-    Raises ConnectError where it cannot listen there.
+    Raises ConnectError if it cannot listen there.
     """
 
     def __init__(self, spark: SparkSession, *, host: str = "127.0.0.1", port: int = 9404) -> None:
@@ -64,14 +64,17 @@ class QueryMetrics(StreamingQueryListener):
 
     @property
     def address(self) -> str:
+        """``host:port``"""
         return f"{self._server.server_address[0]!s}:{self._server.server_address[1]}"
 
     def start(self) -> Self:
+        """Start serving."""
         self._thread.start()
         self._spark.streams.addListener(self)
         return self
 
     def close(self) -> None:
+        """Stop serving. To be called once."""
         self._spark.streams.removeListener(self)
         self._server.shutdown()
         self._server.server_close()
@@ -144,7 +147,7 @@ class QueryMetrics(StreamingQueryListener):
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """A scrape every few seconds is no news."""
+                """Do not log scrapes."""
 
         return Handler
 

@@ -62,7 +62,7 @@ def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:
 
 
 def _queues_of(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-    """An offset stands in the progress as an object, as its text, or as null."""
+    """In the progress an offset is an object, its text, or null."""
     value = json.loads(offset) if isinstance(offset, str) else offset
     queues: Mapping[str, Any] = value.get("q", {}) if isinstance(value, dict) else {}
     return queues

@@ -1,4 +1,4 @@
-"""What `.option(...)` may say, checked before anything is read or sent. Names are those of Spark's Kafka source where it has them."""
+"""The options of source and sink, checked before anything is read or sent. Names are those of Spark's Kafka source where it has them."""
 
 import difflib
 import json

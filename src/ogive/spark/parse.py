@@ -1,4 +1,4 @@
-"""JSON bodies as columns: a schema from a dataclass, and what becomes of bodies that do not fit it."""
+"""JSON bodies as columns: a schema from a dataclass, and how to treat bodies that do not fit it."""
 
 import dataclasses
 import types
@@ -76,11 +76,11 @@ def _type(owner: type, name: str, hint: Any) -> DataType:
 
 
 def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnError = "dead-letter") -> tuple[DataFrame, DataFrame]:
-    """(good, bad): *messages* with a struct column ``value`` from their body, and those whose body does not fit.
+    """Parse bodies into a struct column ``value``. Returns (good, bad): the messages whose body fits *schema*, and the others.
 
-    A body fits if it is a JSON object whose fields have their types and whose fields without None are there. With "dead-letter" *bad* has
-    the columns of the sink (body, keys, tags, properties with the reason and the place), ready to be written to a topic; with "null" good
-    has all rows, the bad ones with value null; with "fail" a bad row ends the query.
+    A body fits if it is a JSON object whose fields have the right types, and none is missing that may not be None. With "dead-letter" *bad*
+    has the columns of the sink (body, keys, tags, properties with reason and origin), ready to be written to a topic. With "null" *good*
+    has all rows, the bad ones with a null value. With "fail" a bad row ends the query.
     """
     wanted = json_schema(schema) if isinstance(schema, type) else schema
     loose = StructType([*(StructField(field.name, field.dataType) for field in wanted), StructField(_BROKEN, StringType())])
@@ -109,7 +109,7 @@ def _present(messages: DataFrame) -> list[str]:
 
 
 def _letters(bad: DataFrame) -> DataFrame:
-    """As rows for the sink; the properties say why and from where."""
+    """Bad messages as rows for the sink; their properties have the reason and the origin."""
     marks = [f.lit("reason"), f.col("_reason")]
     for name in _present(bad):
         marks += [f.lit(f"from_{name}"), f.col(name).cast("string")]
@@ -122,5 +122,5 @@ def _letters(bad: DataFrame) -> DataFrame:
 
 
 def _names(bad: DataFrame) -> list[str]:
-    """What a letter that failed once more would have twice."""
+    """The names of our properties, which a letter that failed before has already."""
     return ["reason", *(f"from_{name}" for name in _present(bad))]

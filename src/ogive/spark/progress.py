@@ -30,7 +30,7 @@ FLUSH_S: Final = 2.0
 
 
 class Progress:
-    """Positions of one consumer group on their way to the brokers. Used by one thread."""
+    """Stores the positions of one consumer group at the brokers. Used by one thread."""
 
     def __init__(self, cluster: Cluster, group: str, interval_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
@@ -43,14 +43,14 @@ class Progress:
         self._running: Future[None] | None = None
 
     def advance(self, positions: Positions) -> None:
-        """Store *positions*, now or when the store that is on its way has ended."""
+        """Store *positions*, now or after the one being stored."""
         if positions != self._stored:
             self._stored = self._waiting = positions
         self._go_on()
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until what was to be stored is stored."""
-        for _ in range(2):  # the one on its way, then the one that waits
+        for _ in range(2):  # the one being stored, then the one that waits
             if self._running is not None:
                 concurrent.futures.wait((self._running,), timeout_s)
             self._go_on(at_once=True)

@@ -14,7 +14,7 @@ ROWS_PER_PARTITION: Final = 20_000
 ANSWER_BYTES: Final = 2 * 1024 * 1024
 """The most that one pull asks for. Twice that brings no more rows a second, half of it costs 0.4 us a row of 1 KiB to decode."""
 
-_AIM_BYTES: Final = ANSWER_BYTES * 3 // 4  # messages differ: an answer that is cut off costs a second pull, and nobody works meanwhile
+_AIM_BYTES: Final = ANSWER_BYTES * 3 // 4  # sizes differ: an answer that is cut short costs a second pull, during which nothing is decoded
 _FIRST_STEP: Final = 256
 _LARGEST_STEP: Final = 4096
 _SMALLEST_STEP: Final = 8

@@ -1,4 +1,4 @@
-"""Small helpers around `format("rocketmq")`."""
+"""Helpers around `format("rocketmq")`."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("rocketmq")` known to *spark*, and *spark* to the calling thread.
+    """Register `format("rocketmq")` with *spark*, and make *spark* active in the calling thread.
 
     Only needed where a session does not find installed packages by itself, and in a thread other than the one that made the session, before
     it starts a stream into a topic.
@@ -24,7 +24,7 @@ def register(spark: "SparkSession") -> None:
 def read(
     topic: str, *, name_server: str = DEFAULT_NAME_SERVER, spark: "SparkSession | None" = None, schema: str | None = None, **options: object
 ) -> "DataFrame":
-    """What *topic* holds now. A DataFrame reads what was there at its first action: each call makes a fresh one.
+    """The messages of *topic* as a DataFrame. It reads what is there at its first action; call again for newer messages.
 
     *options* are those of the source by their names, such as ``tags="paid"`` or ``startingOffsets="latest"``; *schema* names the columns.
     """

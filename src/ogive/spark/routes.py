@@ -1,4 +1,4 @@
-"""Where the topics of a cluster are, and how calls go on while a broker or name server is away."""
+"""The routes of topics, and repeating calls while a broker or name server is away."""
 
 import asyncio
 import logging
@@ -111,7 +111,7 @@ class Routes:
         return route
 
     def expire(self, topic: str) -> None:
-        """Ask for the route of *topic* again at its next use; what is known of it stays for when nobody answers."""
+        """Fetch the route of *topic* again at its next use; the known one stays in case nobody answers."""
         known = self._known.get(topic)
         if known is not None:
             self._known[topic] = (known[0], -ROUTE_AGE_S)
@@ -120,7 +120,7 @@ class Routes:
         """Of several name servers all are asked before a topic counts as missing: one that restarts learns of its brokers again in 30 s."""
 
         async def ask(address: str) -> TopicRouteData | Set[str]:
-            """The route; where there is none, the names of the brokers that are known there."""
+            """The route, or if there is none, the names of the known brokers."""
             try:
                 return await api.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
             except TopicNotExist:
@@ -180,5 +180,5 @@ class Routes:
 
 
 def reading_address(addresses: Mapping[int, str]) -> str:
-    """The master's address; the first slave's while there is none: reading goes on."""
+    """The master's address, or the first slave's while there is no master."""
     return addresses.get(MASTER_ID) or addresses[min(addresses)]

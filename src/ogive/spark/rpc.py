@@ -25,7 +25,7 @@ from ogive.spark.options import Selection
 from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
 from ogive.spark.routes import CALL_TIMEOUT_S, PASSING, ROUTE_AGE_S, USUAL, BrokerAway, Patience, Routes, reading_address
 from ogive.spark.selecting import assigned, matching
-from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
+from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 PULL_TIMEOUT_S: Final = 20.0
 
-IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024  # asked for and not decoded yet, as far as the length of messages is known
+IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024  # requested and not decoded yet, estimated by the size of messages
 MAX_IN_FLIGHT: Final = 24  # chunks. Of ANSWER_BYTES each they are under the 64 MiB unread at which our broker ends a connection
 _LEAST_IN_FLIGHT: Final = 2
 
@@ -93,7 +93,7 @@ class Cluster:
         return self._portal.call(self._selected(selection, patience))
 
     def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """The first offset that was stored at that time or later, for each queue; its end where there is none."""
+        """For each queue, the first offset stored at that time or later, or else its end."""
         return self._portal.call(self._each(times_ms, lambda queue, address: self._search(address, queue, times_ms[queue])))
 
     def end_of(self, queue: MessageQueue) -> int:
@@ -116,7 +116,7 @@ class Cluster:
         return {queue: size for queue, size in found.items() if size is not None}
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where *group* stands, for the queues in which it has an offset."""
+        """The offsets of *group*, for the queues in which it has any."""
         return self._portal.call(self._committed(group, tuple(queues)))
 
     def start_commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
@@ -130,7 +130,10 @@ class Cluster:
         return self._portal.call(self._marks(group, topic))
 
     def mark(self, group: str, topic: str, number: int) -> None:
-        """Have every broker keep *number* so. *topic* is made where it is missing. Raises OgiveError where no broker can be told."""
+        """Store *number* in this way at every broker. Creates *topic* if it is missing. Raises OgiveError if no broker takes it.
+
+        The topic is read-only: a broker of ours takes an offset beyond the end of a queue only where no message will come.
+        """
         self._portal.call(self._mark(group, topic, number))
 
     async def _masters(self) -> dict[str, str]:
@@ -158,12 +161,18 @@ class Cluster:
 
     async def _mark(self, group: str, topic: str, number: int) -> None:
         async def tell(name: str, address: str) -> None:
+            queue = MessageQueue(topic, name, 0)
             try:
-                await api.update_consumer_offset(self.pool, address, group, MessageQueue(topic, name, 0), number, timeout_s=CALL_TIMEOUT_S)
+                await api.update_consumer_offset(self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S)
+                kept = await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
+                if kept == number:
+                    return
             except (GroupNotExist, TopicNotExist):
-                await api.create_topic(self.pool, address, TopicConfig(name=topic, read_queues=1, write_queues=1))
-                await api.create_group(self.pool, address, SubscriptionGroupConfig(name=group))
-                await api.update_consumer_offset(self.pool, address, group, MessageQueue(topic, name, 0), number, timeout_s=CALL_TIMEOUT_S)
+                pass
+            # Nobody has made it yet; or it can be written to, as that of an earlier release can, and the number is answered but not taken.
+            await api.create_topic(self.pool, address, TopicConfig(name=topic, read_queues=1, write_queues=1, perm=PERM_READ))
+            await api.create_group(self.pool, address, SubscriptionGroupConfig(name=group))
+            await api.update_consumer_offset(self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S)
 
         async def tell_all() -> None:
             masters = await self._masters()
@@ -179,7 +188,7 @@ class Cluster:
     # --- where to write ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The name servers have answered before, perhaps another process: from now on every call waits while nobody is there."""
+        """The name servers have answered before, perhaps in another process: from now on every call waits while they are unreachable."""
         self._routes.settle()
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -311,11 +320,11 @@ class Cluster:
         fail_on_data_loss: bool = True,
         patience: Patience = USUAL,
     ) -> Iterator[tuple[QueueRange, bytes]]:
-        """The stored messages of *ranges*, an answer at a time: range by range, each in offset order, nothing outside of the ranges.
+        """The stored messages of *ranges*, one answer at a time: range by range, each in offset order, nothing outside of the ranges.
 
-        Each answer comes with the offsets that it covers. Many pulls are on their way at once, IN_FLIGHT_BYTES and MAX_IN_FLIGHT bound
-        them. Raises DataLoss where messages of a range are gone, or logs it and goes on; that an answer is without holes is for the caller
-        to check, who decodes it.
+        Each answer comes with the offsets that it covers. Many pulls are in flight at once, bounded by IN_FLIGHT_BYTES and MAX_IN_FLIGHT.
+        If messages of a range are gone, raises DataLoss, or logs it and continues. The caller, who decodes the answers, checks that they
+        have no gaps.
         """
         chunks = Chunks(ranges)
 

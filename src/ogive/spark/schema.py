@@ -1,4 +1,4 @@
-"""The columns of a message as Spark shows them."""
+"""The columns of a message in Spark."""
 
 import difflib
 from typing import Any, Final
@@ -63,7 +63,7 @@ def only(schema: StructType, *names: str) -> StructType:
 
 
 def check_source_schema(schema: StructType) -> None:
-    """Raises InvalidOption unless *schema*, which the user gave, is made of columns that the source has."""
+    """Raises InvalidOption unless the user's *schema* consists of columns that the source has."""
     columns = {column.name: column.dataType for column in [*MESSAGE_COLUMNS, *METADATA_COLUMNS]}
     _check_once(schema)
     for column in schema:
@@ -102,7 +102,7 @@ _SINK_COLUMNS: Final = {
 
 
 def check_sink_schema(schema: StructType, *, topic_given: bool) -> None:
-    """Raises InvalidOption unless the rows to write have a body, a topic from somewhere, and no column that would be lost."""
+    """Raises InvalidOption unless the rows to write have a body, a topic from a column or option, and no unknown column."""
     _check_once(schema)
     for column in schema:
         kinds = _SINK_COLUMNS.get(column.name)
@@ -120,10 +120,10 @@ def check_sink_schema(schema: StructType, *, topic_given: bool) -> None:
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Equal but for nullability."""
+    """Whether they are equal except for nullability."""
     return one.simpleString() == other.simpleString()
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The exact Arrow schema that Spark demands of the batches of a reader of *schema*."""
+    """The Arrow schema that Spark requires of the batches of a reader of *schema*."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,4 +1,4 @@
-"""Which topics and queues an option's words mean, of those that there are. Pure."""
+"""Selects topics and queues by the words of an option. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -24,7 +24,7 @@ from ogive.spark.rows import Row, queue_of
 from ogive.spark.rpc import Cluster
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
-from ogive.wire.message import MAX_BATCH_MESSAGES, BatchItem, encode_batch, java_hash, parse_offset_message_id
+from ogive.wire.message import MAX_BATCH_MESSAGES, encode_batch, java_hash, parse_offset_message_id
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,8 @@ class Sending:
         groups: dict[tuple[str, MessageQueue | None, bool], list[Row]] = {}
         for row in rows:
             topic = row.topic
-            groups.setdefault((topic, self._pinned(row, queues[topic]), row.alone), []).append(row)
+            pinned = None if row.sharding_key is None and row.queue is None else self._pinned(row, queues[topic])
+            groups.setdefault((topic, pinned, row.alone), []).append(row)
         requests: list[Coroutine[None, None, list[Half]]] = []
         for (topic, queue, alone), group in groups.items():
             one_by_one = alone or self._immunity_s is not None
@@ -164,7 +165,7 @@ class Sending:
         if len(rows) == 1:
             await self._send_one(queue, address, rows[0], rows[0].properties.decode())
         else:
-            body = encode_batch(BatchItem(0, row.body, row.properties) for row in rows)
+            body = encode_batch([(0, row.body, row.properties) for row in rows])
             header = self._header(queue, _BATCH_PROPERTIES, batch=True)
             pool = self._cluster.pool
             await api.send_message(pool, address, header, body, broker_name=queue.broker_name, batch=True, timeout_s=CALL_TIMEOUT_S)

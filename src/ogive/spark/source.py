@@ -1,6 +1,10 @@
-"""The data source behind `format("rocketmq")`."""
+"""The data source behind `format("rocketmq")`.
+
+Each stream starts a process for its source and waits for it, so reading does not import what only writing needs.
+"""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
@@ -9,7 +13,9 @@ from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
 from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
-from ogive.spark.sink import BatchSink, StreamSink
+
+if TYPE_CHECKING:
+    from ogive.spark.sink import BatchSink, StreamSink
 
 
 def schema(options: Mapping[str, str]) -> StructType:
@@ -28,13 +34,17 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamRead
     return StreamReader(SourceOptions.parse(options), columns)
 
 
-def batch_sink(options: Mapping[str, str], columns: StructType, *, overwrite: bool) -> BatchSink:
+def batch_sink(options: Mapping[str, str], columns: StructType, *, overwrite: bool) -> "BatchSink":
+    from ogive.spark.sink import BatchSink
+
     if overwrite:
         raise InvalidOption('a topic cannot be overwritten; use mode("append")')
     return BatchSink(_sink_options(options, columns))
 
 
-def stream_sink(options: Mapping[str, str], columns: StructType) -> StreamSink:
+def stream_sink(options: Mapping[str, str], columns: StructType) -> "StreamSink":
+    from ogive.spark.sink import StreamSink
+
     return StreamSink(_sink_options(options, columns))
 
 

@@ -1,4 +1,4 @@
-"""A clean end on request."""
+"""Stops a query cleanly on request."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 
 class Stopped(Exception):
-    """A stop was asked for: raised to leave a batch before anything of it is written."""
+    """Raised on a stop request, to leave a batch before any of it is written."""
 
 
 class Stop:

@@ -129,7 +129,7 @@ async def test_what_is_damaged_on_a_slave_fails_the_task_when_no_master_comes_ba
             await broker.received(RequestCode.PULL_MESSAGE)
             broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
             async with asyncio.timeout(WAIT_S):
-                while client.find_address("broker-a") is not None:
+                while client.routes.find_address("broker-a") is not None:
                     await asyncio.sleep(0.005)
             broker.release(RequestCode.PULL_MESSAGE)
             with pytest.raises(OgiveError, match="does not match its checksum"):

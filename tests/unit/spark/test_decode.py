@@ -112,9 +112,16 @@ def test_compressed_bodies_are_inflated(line: dict[str, Any]) -> None:
     assert decode(stored(0) + record)[1]["body"] == bytes.fromhex(line["body"])
 
 
-def test_a_body_that_cannot_be_inflated_is_not_shown_as_if_it_were_plain() -> None:
+def test_a_body_that_its_sender_made_unreadable_is_null_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is it shown as if it were plain."""
+    assert [row["body"] for row in decode(stored(0) + stored(1, b"no zlib", sys_flag=0x301) + stored(2, b""))] == [b"body", None, b""]
+    assert "Orders/3/1 cannot be read, its body is null: body is no zlib stream" in caplog.text
+
+
+def test_a_damaged_compressed_body_is_an_error() -> None:
+    record = stored(1, b"no zlib", sys_flag=0x301)
     with pytest.raises(ProtocolError, match="no zlib stream"):
-        decode(stored(0) + stored(1, b"no zlib", sys_flag=0x301))
+        decode(stored(0) + record.replace(b"no zlib", b"on zlib"))
 
 
 # --- against wire.message --------------------------------------------------------------------------------------------

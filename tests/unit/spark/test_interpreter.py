@@ -1,8 +1,10 @@
 """The interpreter of Spark's Python processes: the driver's own, with nothing before its packages that is compiled each time."""
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,6 +59,32 @@ def test_the_process_that_made_it_takes_it_away_and_no_forked_child() -> None:
     made, was_there = done.stdout.split()
     assert was_there == "True"
     assert not Path(made).parent.exists()
+
+
+KILLED = """
+import os, signal
+from ogive.spark.interpreter import find_python
+find_python(local=True)
+print(os.environ["PYSPARK_PYTHON"], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_goes_with_the_next_one_and_what_a_living_one_has_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    left = Path(killed.stdout.strip())
+    assert left.exists()
+    find_python(local=True)
+    ours = Path(os.environ.pop("PYSPARK_PYTHON"))
+    assert not left.parent.exists()
+    done = subprocess.run([sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split()[1] == "True"
+    assert [ours] == list(tmp_path.glob("*/python"))
 
 
 def test_an_interpreter_that_the_user_names_is_used() -> None:

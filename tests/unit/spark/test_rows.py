@@ -14,18 +14,19 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
 from ogive.errors import InvalidOption, SendFailed
-from ogive.model import Message, MessageQueue
-from ogive.spark.rows import Row, form, key_of_text, numbered_keys, queue_of
+from ogive.model import MAX_BODY_BYTES, Message, MessageQueue
+from ogive.spark.rows import HEAD_DIGITS, Keys, Row, form, key_of_text, queue_of
 from ogive.spark.schema import check_sink_schema
 from ogive.wire.message import decode_properties
 
-KEYS = numbered_keys("query", 7, 3)
+PLACES = Keys("query", 7, 3, of_content=False)
+CONTENT = Keys("query", 7, 3, of_content=True)
 
 
-def formed(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Row]:
+def formed(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None, keys: Keys = PLACES) -> list[Row]:
     names = list(rows[0])
     columns = [pa.array([row[name] for row in rows], (types or {}).get(name)) for name in names]
-    return list(form(pa.RecordBatch.from_arrays(columns, names), topic, 100, 3, KEYS))
+    return form(pa.RecordBatch.from_arrays(columns, names), topic, 100, 3, keys)
 
 
 def messages(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None) -> list[Message]:
@@ -77,7 +78,8 @@ def test_the_quick_way_gives_the_same_rows(values: list[tuple[str | None, str | 
 
     def outcome(rows: list[dict[str, Any]]) -> Any:
         try:
-            return formed(rows, types={"body": pa.string(), "tags": pa.string(), "keys": pa.string(), "shardingKey": pa.string()})
+            types = {"body": pa.string(), "tags": pa.string(), "keys": pa.string(), "shardingKey": pa.string()}
+            return formed(rows, types=types, keys=CONTENT)
         except SendFailed as exc:
             return str(exc)
 
@@ -97,10 +99,33 @@ def test_reserved_properties_are_left_out() -> None:
     assert message.properties == {"shop": "a"}
 
 
+def test_a_value_may_hold_the_separator_behind_the_name() -> None:
+    """As a message may that came out of a topic: who reads the stored form ends the name at the first one, Apache's clients too."""
+    row = {"body": "b", "tags": "t\x01u", "keys": "k\x01l", "shardingKey": "s\x01", "properties": [("shop", "\x01a\x01b")]}
+    (formed_row,) = formed([row], types={"properties": pa.map_(pa.string(), pa.string())})
+    read = decode_properties(formed_row.properties)
+    assert read == {"UNIQ_KEY": formed_row.key, "TAGS": "t\x01u", "KEYS": "k\x01l", "__SHARDINGKEY": "s\x01", "shop": "\x01a\x01b"}
+    assert formed_row.sharding_key == "s\x01"
+
+
+@pytest.mark.parametrize("more", [{}, {"shardingKey": None}])
+def test_nothing_but_spaces_separates_keys(more: dict[str, None]) -> None:
+    """Whichever way the row is made."""
+    (row,) = formed([{"body": "b", "keys": " a\tb  c ", **more}], types={"shardingKey": pa.string()})
+    assert decode_properties(row.properties)["KEYS"] == "a\tb c"
+    (row,) = formed([{"body": "b", "keys": "a\tb", **more}], types={"shardingKey": pa.string()})
+    assert decode_properties(row.properties)["KEYS"] == "a\tb"
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
         ({"body": None}, "its body is null"),
+        ({"body": "b", "tags": "t\x02"}, "control character 2"),
+        ({"body": "b", "properties": [("a\x01b", "c")]}, "control character 1"),
+        ({"body": "b", "properties": [("", "c")]}, "is empty"),
+        ({"body": "b", "properties": [("c", "x" * 32767)]}, "over the limit"),
+        ({"body": b"b" * (MAX_BODY_BYTES + 1)}, "over the limit"),
         ({"body": "b", "tags": ""}, "tag is empty"),
         ({"body": "b", "keys": ["a b"]}, "holds a space"),
         ({"body": "b", "keys": ["a", None]}, "null"),
@@ -113,9 +138,9 @@ def test_reserved_properties_are_left_out() -> None:
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], why: str) -> None:
-    fine = dict.fromkeys(row) | {"body": "fine"}
+    fine = dict.fromkeys(row) | {"body": b"fine" if isinstance(row["body"], bytes) else "fine"}
     with pytest.raises(SendFailed, match=f"row 101 of partition 3 cannot be sent: .*{why}"):
-        messages([fine, row])
+        formed([fine, row], types={"properties": pa.map_(pa.string(), pa.string())})
 
 
 def test_a_missing_topic_is_named() -> None:
@@ -126,15 +151,39 @@ def test_a_missing_topic_is_named() -> None:
 # --- unique keys -----------------------------------------------------------------------------------------------------
 
 
-def test_a_row_has_the_same_key_in_every_attempt() -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"])], ["body"])
-    keys = [[row.key for row in form(batch, "Orders", 100, 3, numbered_keys("query", 7, 3))] for _ in range(2)]
-    assert keys[0] == keys[1]
-    assert len(set(keys[0])) == 2
-    assert all(len(key) == 32 and key.isalnum() and key.upper() == key for key in keys[0])
-    assert b"UNIQ_KEY\x01" + keys[0][0].encode() in next(form(batch, "Orders", 100, 3, numbered_keys("query", 7, 3))).properties
-    elsewhere = [numbered_keys("query", 7, 4)(100), numbered_keys("query", 8, 3)(100), numbered_keys("other", 7, 3)(100)]
-    assert len({*elsewhere, keys[0][0]}) == 4
+@pytest.mark.parametrize("of_content", [False, True])
+def test_a_row_has_the_same_key_in_every_attempt(of_content: bool) -> None:
+    rows: list[dict[str, Any]] = [{"body": "a"}, {"body": "b"}]
+
+    def unique(*origin: object) -> list[str]:
+        return [row.key for row in formed(rows, keys=Keys(*origin, of_content=of_content))]
+
+    keys = unique("query", 7, 3)
+    assert keys == unique("query", 7, 3)
+    assert all(len(key) == 32 and key.isalnum() and key.upper() == key for key in keys)
+    assert len({*keys, *unique("query", 7, 4), *unique("query", 8, 3), *unique("other", 7, 3)}) == 8
+    (row, _) = formed(rows, keys=Keys("query", 7, 3, of_content=of_content))
+    assert row.properties.startswith(b"UNIQ_KEY\x01" + keys[0].encode() + b"\x02")
+
+
+def test_a_key_of_content_tells_all_of_it() -> None:
+    """And where a row stands only in its last digits."""
+    given: list[dict[str, Any]] = [
+        {"body": "b"},
+        {"body": "TAGS\x01t\x02b"},
+        {"body": "b", "tags": "t"},
+        {"body": "b", "keys": "t"},
+        {"body": "b", "topic": "Elsewhere"},
+        {"body": "b", "shardingKey": "t"},
+        {"body": "b", "queueId": 0},
+        {"body": "b", "queueId": 1},
+        {"body": "b", "queueId": 1, "brokerName": "broker-a"},
+        {"body": "b", "properties": [("n", "1")]},
+    ]
+    types = {"properties": pa.map_(pa.string(), pa.string())}
+    rows = [formed([{"topic": "Orders", **row}], topic=None, types=types, keys=CONTENT)[0] for row in given]
+    assert len({row.key[:HEAD_DIGITS] for row in rows}) == len(given)
+    assert {row.key[HEAD_DIGITS:] for row in rows} == {f"{100:012X}"}
 
 
 def test_what_a_user_calls_unique_makes_the_key() -> None:
@@ -144,7 +193,7 @@ def test_what_a_user_calls_unique_makes_the_key() -> None:
         {"body": "d", "uniqueKey": None},
     ]
     keys = [row.key for row in formed(rows)]
-    assert keys == [key_of_text("order 1"), key_of_text("order 1"), KEYS(102)]
+    assert keys == [key_of_text("order 1"), key_of_text("order 1"), formed([{"body": "d"}] * 3)[2].key]
 
 
 # --- where and when --------------------------------------------------------------------------------------------------

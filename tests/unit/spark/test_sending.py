@@ -16,7 +16,7 @@ from ogive.errors import ConnectionLost, MessageIllegal, OgiveError, ResponseCod
 from ogive.model import MessageQueue, SendResult, SendStatus
 from ogive.spark import sending, sink
 from ogive.spark.options import SinkOptions
-from ogive.spark.rows import Row, form, numbered_keys
+from ogive.spark.rows import Keys, Row, form
 from ogive.spark.rpc import Cluster
 from ogive.spark.sending import Half, Sending, end_transactions
 from ogive.spark.sink import BatchSink
@@ -84,7 +84,7 @@ class Brokers:
 def rows(count: int, first: int = 0, **columns: Any) -> list[Row]:
     names = ["body", *columns]
     arrays = [pa.array([str(first + i) for i in range(count)]), *(pa.array([value] * count) for value in columns.values())]
-    return list(form(pa.RecordBatch.from_arrays(arrays, names), "Orders", first, 0, numbered_keys("q", 0, 0)))
+    return form(pa.RecordBatch.from_arrays(arrays, names), "Orders", first, 0, Keys("q", 0, 0, of_content=False))
 
 
 @pytest.fixture

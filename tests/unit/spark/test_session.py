@@ -38,6 +38,12 @@ def test_who_only_looks_for_a_java_does_not_load_spark() -> None:
     assert run("import ogive.spark.java, sys; print([name for name in sys.modules if name == 'pyspark'])") == "[]"
 
 
+def test_who_plans_a_read_loads_neither_what_decodes_nor_what_writes() -> None:
+    """A stream's source has a process of its own, and the stream waits for it."""
+    late = {"ogive.spark.decode", "ogive.spark.sink", "pyarrow.compute"}
+    assert run(f"import ogive.spark.source, sys; print({late} & set(sys.modules))") == "set()"
+
+
 def test_the_package_offers_the_source() -> None:
     from pyspark.sql.datasource import DataSource
 

@@ -62,7 +62,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     async def update_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, offset: int, **____: object) -> None:
         told.append((queue.topic, offset))
 
-    use_cluster(monkeypatch, get_cluster_info, get_route, topic_stats, update_consumer_offset)
+    async def query_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, **____: object) -> int | None:
+        return dict(told).get(queue.topic)
+
+    use_cluster(monkeypatch, get_cluster_info, get_route, topic_stats, query_consumer_offset, update_consumer_offset)
     return told
 
 
@@ -107,7 +110,9 @@ def test_a_topic_is_new_only_to_the_first_run_of_a_query(
         raise TopicNotExist(17, "no route")
 
     async def query_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, **____: object) -> int | None:
-        return zlib.crc32(begun_by.encode()) if begun_by is not None and queue.topic == RUN_TOPIC else None
+        if begun_by is not None and queue.topic == RUN_TOPIC:
+            return zlib.crc32(begun_by.encode())
+        return dict(noted).get(queue.topic)
 
     async def update_consumer_offset(_: object, __: str, ___: str, queue: MessageQueue, offset: int, **____: object) -> None:
         noted.append((queue.topic, offset))
