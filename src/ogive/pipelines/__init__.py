@@ -1,6 +1,6 @@
 """Ready pipelines: each is one short module of ordinary PySpark, to run as ``ogive pipeline NAME`` or to copy and change.
 
-Each takes a Spark session and keyword arguments, says what it does through *say*, ends cleanly when *stop* is asked, and returns a Summary.
+Each takes a Spark session and keyword arguments, reports progress through *say*, ends cleanly on *stop*, and returns a Summary.
 """
 
 from ogive.pipelines.archive import archive

@@ -30,7 +30,7 @@ STORED: Final = (
 SCHEMA: Final = f"{STORED}, topic STRING, date STRING, hour STRING, part STRING"
 """For reading: without it Spark would take the topic "2013" for a number."""
 
-MANY_FILES: Final = 16  # so many and an hour is compacted although it goes on
+MANY_FILES: Final = 16  # so many parts, and an hour is compacted before its end
 
 
 def archive(
@@ -76,10 +76,10 @@ def archive(
         def report(rows: int, progress: Mapping[str, Any]) -> None:
             say(f"{rows:,} messages archived{lag(progress)}")
 
-        rows = watch(spark, query, stop, report)
+        rows, _ = watch(spark, query, stop, report)
         summary.read += rows
         summary.written += rows
-        if stop.asked:  # a batch may be open: only a stream that ended by itself has whole parts everywhere
+        if stop.asked:  # a batch may be open: only after a stream that ended by itself all parts are complete
             summary.stopped = every_s is None
             break
         _note(to, last_batch(checkpoint))
@@ -88,7 +88,8 @@ def archive(
         if every_s is None or stop.wait(every_s):
             break
     files = sum(1 for _ in to.rglob("*.parquet"))
-    summary.notes.append(f"{files:,} files, {summary.figures.get('compacted_hours', 0):,} hours compacted")
+    hours = summary.figures.get("compacted_hours", 0)
+    summary.notes.append(f"{files:,} file{'' if files == 1 else 's'}, {hours:,} hour{'' if hours == 1 else 's'} compacted")
     return summary
 
 

@@ -1,4 +1,4 @@
-"""Files that somebody else wrote, and small ones of ours, so that they outlive a power cut: Spark itself syncs nothing."""
+"""Syncs files to disk, Spark's and our own, so that they survive a power cut: Spark itself syncs nothing."""
 
 import json
 import os

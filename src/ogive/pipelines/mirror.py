@@ -16,6 +16,7 @@ import ogive
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import PropertyName
 from ogive.pipelines.running import OPEN, Say, Security, lag, positions, waiting, watch
+from ogive.pipelines.sendable import REASONS, why_not
 from ogive.pipelines.summary import Summary
 from ogive.spark.options import access_of
 from ogive.spark.session import activate
@@ -27,7 +28,7 @@ def mirror(
     security: Security = OPEN, target_security: Security = OPEN, group: str | None = None, follow: bool = False, idempotent: bool = False,
     max_rows: int = 100_000, allow_loss: bool = False, dry_run: bool = False,
 ) -> Summary:  # fmt: skip
-    """Copy from the name server *source* to *target*; with *follow* until stopped. *prefix* stands before the topics' names there.
+    """Copy from the name server *source* to *target*; with *follow* until stopped. *prefix* is put before the topics' names there.
 
     *group* shows the progress and the lag at the source. A topic that the target has not is made with as many queues.
     """
@@ -51,7 +52,9 @@ def mirror(
         **({"consumerGroup": group} if group else {}),
     )
 
-    copies = stream.load().select(
+    read = stream.load().withColumn("why", why_not())
+    counted = read.observe("skipped", *(f.count_if(f.col("why") == why).alias(why) for why in REASONS))
+    copies = counted.where("why IS NULL").select(
         f.concat(f.lit(prefix), "topic").alias("topic"),
         "body",
         "keys",
@@ -72,9 +75,10 @@ def mirror(
     query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(f"{rows:,} messages copied, {progress['processedRowsPerSecond']:,.0f} a second{lag(progress)}")
+        say(f"{rows:,} messages read, {progress['processedRowsPerSecond']:,.0f} a second{lag(progress)}")
 
-    summary.read = summary.written = watch(spark, query, stop, report, at_once=idempotent)
+    summary.read, summary.skipped = watch(spark, query, stop, report, at_once=idempotent)
+    summary.written = summary.read - summary.skipped.total()
     summary.stopped = stop.asked and not follow
     behind = sum(waiting(source, security, topics, positions(state)).values())
     summary.figures["lag"] = behind

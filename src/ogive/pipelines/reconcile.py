@@ -43,6 +43,11 @@ def archived(place: str) -> tuple[str, str]:
     return folder, topic
 
 
+def is_archive(place: str) -> bool:
+    """Whether a folder of that name holds an archive: ``archive:`` is easily forgotten."""
+    return next(Path(place).glob("topic=*"), None) is not None
+
+
 def reconcile(
     spark: SparkSession, *, left: str, right: str, name_server: str, say: Say, key: str = "keys", where: str = "true", body: str = "body",
     security: Security = OPEN, other_security: Security = OPEN, out: Path | None = None, dry_run: bool = False,

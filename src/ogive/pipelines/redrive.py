@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from ogive.errors import NoRoute
 from ogive.model import PropertyName, dlq_topic, validate_group
 from ogive.pipelines.running import OPEN, Say, Security, reach
+from ogive.pipelines.sendable import why_not
 from ogive.pipelines.summary import Summary
 from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
@@ -45,13 +46,14 @@ def redrive(
         "why",
         f.when(~f.col("wanted"), "not chosen")
         .when(f.col("sent"), "sent by an earlier run")
-        .when(f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)"),
+        .when(f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)")
+        .otherwise(why_not()),
     )
     chosen = (
         plan.where(f.col("why").isNull())
         .withColumn("number", f.row_number().over(Window.orderBy("storeTimestamp", *PLACE)))
         .select("number", "origin", "body", "keys", "tags", "properties", *PLACE)
-        .localCheckpoint()  # not persist(): Spark computes that anew when the ledger, which is in its plan, grows
+        .localCheckpoint()  # not persist(): Spark would recompute it when the ledger, which is in its plan, grows
     )
     for row in plan.groupBy("why").count().collect():
         summary.read += row["count"]

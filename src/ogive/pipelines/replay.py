@@ -19,6 +19,7 @@ from ogive.errors import InvalidOption
 from ogive.model import PropertyName
 from ogive.pipelines.reconcile import ARCHIVE, messages
 from ogive.pipelines.running import OPEN, Say, Security
+from ogive.pipelines.sendable import REASONS, why_not
 from ogive.pipelines.summary import Summary
 from ogive.spark.stopping import Stop
 
@@ -46,10 +47,16 @@ def replay(
     rows = rows.withColumn("slot", f.expr("unix_seconds(storeTimestamp) div 3600"))  # no local time: it has an hour twice in autumn
     if not source.startswith(ARCHIVE):
         rows = rows.persist(StorageLevel.DISK_ONLY)  # read once, not for every hour
-    hours = rows.groupBy("slot").count().orderBy("slot").collect()
-    summary.read = sum(row["count"] for row in hours)
+    counts = [f.count_if(f.col("why") == why).alias(why) for why in REASONS]
+    counts += [f.count("*").alias("read"), f.count_if(f.col("why").isNull()).alias("count")]
+    hours = rows.withColumn("why", why_not()).groupBy("slot").agg(*counts).orderBy("slot").collect()
+    to_send = sum(row["count"] for row in hours)
+    summary.read = sum(row["read"] for row in hours)
+    summary.skipped.update({why: sum(row[why] for row in hours) for why in REASONS})
+    sendable = rows.where(why_not().isNull())
     if dry_run:
-        summary.written = summary.read
+        summary.written = to_send
+        summary.skipped += Counter()  # drops the reasons with no message
         summary.notes = [f"{since_epoch(row['slot']):{HOUR}}: {row['count']:,} messages" for row in hours]
         return summary
     begun = time.monotonic()
@@ -62,7 +69,7 @@ def replay(
         if name != done["hour"]:
             done |= {"hour": name, "queues": {}}
         stored = f.col("storeTimestamp")  # not the slot: of an archive, Spark passes over files of other times
-        ready = numbered(rows.where((stored >= f.lit(start)) & (stored < f.lit(start + timedelta(hours=1)))), done["queues"]).persist()
+        ready = numbered(sendable.where((stored >= f.lit(start)) & (stored < f.lit(start + timedelta(hours=1)))), done["queues"]).persist()
         count = ready.count()
         summary.skipped["sent by an earlier run"] += row["count"] - count
         size = min(CHUNK, rate or CHUNK)
@@ -75,7 +82,7 @@ def replay(
             done["queues"] |= {"\n".join(map(str, (end[column] for column in QUEUE))): end["last"] + 1 for end in ends}
             _save(state, done)
             summary.written += min(size, count - first + 1)
-            say(f"{summary.written:,} of {summary.read:,} messages sent, at {name}")
+            say(f"{summary.written:,} of {to_send:,} messages sent, at {name}")
             if rate is not None:
                 stop.wait(max(0.0, begun + summary.written / rate - time.monotonic()))
         ready.unpersist()

@@ -4,6 +4,7 @@ A clean stop ends the batch that is being written and begins no other, so that t
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -48,13 +49,16 @@ def run(job: Job, *, master: str, memory: str, say: Say) -> Summary:
 
 def watch(
     spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callable[[int, Mapping[str, Any]], None], *, at_once: bool = False
-) -> int:
-    """Wait until *query* ends or *stop* is asked; the rows that its batches read. *report* gets rows so far and Spark's latest progress.
+) -> tuple[int, Counter[str]]:
+    """Wait until *query* ends or *stop* is asked; the rows that its batches read, and what they observed of them, each number by its name.
+
+    *report* gets rows so far and Spark's latest progress.
 
     The query's batch function must call ``stop.check()`` before it writes; *at_once* is for sinks that a half-written batch does not harm.
     Raises what the query failed with.
     """
     batches: dict[int, int] = {}
+    observed: dict[int, Counter[str]] = {}
     ended = False
     while not ended:
         try:
@@ -67,6 +71,7 @@ def watch(
         news = {one["batchId"]: one["numInputRows"] for one in progress if one["numInputRows"]}
         if news.items() - batches.items():
             batches |= news
+            observed |= {one["batchId"]: _observed(one) for one in progress if one["numInputRows"]}
             report(sum(batches.values()), progress[-1])
         if stop.asked and not ended:
             spark.sparkContext.setLogLevel("OFF")  # Spark would log our Stopped as a failure, with three screens of stack
@@ -75,7 +80,11 @@ def watch(
                 ended = True
     if stop.asked:
         spark.sparkContext.setLogLevel("ERROR")
-    return sum(batches.values())
+    return sum(batches.values()), sum(observed.values(), Counter())
+
+
+def _observed(progress: Mapping[str, Any]) -> Counter[str]:
+    return Counter({name: count for row in progress["observedMetrics"].values() for name, count in row.asDict().items()})
 
 
 def lag(progress: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a pipeline did."""
+"""The summary that a pipeline returns."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Summary:
     skipped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     dry_run: bool = False
-    stopped: bool = False  # before its end, on request: the next run goes on from here
+    stopped: bool = False  # stopped on request: the next run continues from here
     figures: dict[str, Any] = field(default_factory=dict)  # what only this pipeline tells
 
     def as_json(self) -> dict[str, Any]:
