@@ -47,8 +47,8 @@ PLANTED: Final = (
     ),
     Mutation(
         "record checksum covers the body only", "store/record.py",
-        "        and tail == crc_property(_crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF)\n",
-        "        and _crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF == body_crc\n",
+        "        and tail == crc_property(crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF)\n",
+        "        and crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF == body_crc\n",
         ONE_BIT,
     ),
     Mutation(
@@ -60,7 +60,8 @@ PLANTED: Final = (
         "unit/transport/test_connection.py::test_answers_are_matched_by_opaque_not_by_order",
     ),
     Mutation(
-        "queue lock not checked before consume", "client/consumer/orderly.py", " and time.monotonic() < process_queue.leased_until", "",
+        "queue lock not checked before consume", "client/consumer/orderly.py",
+        " and lease_time(time.monotonic()) < process_queue.leased_until", "",
         "never/test_stuck.py::test_case_16_an_orderly_queue_recovers_after_its_lock_was_refused[error]",
     ),
     Mutation(

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ogive.store import JsonTable, MessageStore, NewMessage, PutResult, StoreConfig
-from ogive.store.writer import InlineWriter
 from tests.chaos.recorder import MemoryFs, RecorderFs
-from tests.stores import HOST, Clock, read_queue, run_now, small
+from tests.stores import HOST, Clock, InlineWriter, read_queue, run_now, small
 
 ROOT = Path("/store")
 TOPICS = ("A", "B", "SCHEDULE_TOPIC_XXXX")

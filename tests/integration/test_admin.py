@@ -33,7 +33,7 @@ async def producer(broker: RunningBroker, admin: aio.Admin, topic: str) -> Async
 
 async def fill(producer: aio.Producer, topic: str, count: int) -> list[MessageQueue]:
     """*count* messages in each queue, with the numbers as bodies."""
-    queues = list(await producer.client.publish_queues(topic))
+    queues = list(await producer.client.routes.publish_queues(topic))
     for queue in queues:
         for i in range(count):
             await producer.send(topic, b"%d" % i, queue=queue, keys=f"k{queue.queue_id}-{i}", timeout_s=WAIT_S)
@@ -79,7 +79,7 @@ async def test_brokers_show_their_version_and_figures(
             await asyncio.sleep(0.1)
             (row,) = await admin.brokers()
     assert (row.name, row.broker_id, row.trouble) == ("broker-a", 0, None)
-    assert row.version == {"ogive": "5.3.3", "apache": ".".join(map(str, release))}[flavour]
+    assert row.version == {"ogive": f"ogive {ogive.__version__}", "apache": ".".join(map(str, release))}[flavour]
     assert (row.puts_today or 0) >= 2
     assert row.disk_used is not None
     assert 0 <= row.disk_used <= 1
@@ -234,7 +234,7 @@ async def test_dead_letters_are_shown_and_given_to_their_group_again(
     eaten: asyncio.Queue[MessageExt] = asyncio.Queue()
 
     @ogive.listener(topic, group=group, start="earliest")
-    async def eat(message: MessageExt) -> object:
+    async def eat(message: MessageExt) -> ogive.ConsumeResult:
         if not healed.is_set():
             return ogive.DEAD_LETTER
         eaten.put_nowait(message)

@@ -52,7 +52,25 @@ def test_up_refuses_a_port_in_use(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = ogive("up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", str(port))
     assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}".encode() in done.stderr
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use, perhaps by a broker that runs already".encode() in done.stderr
+
+
+def test_up_says_on_a_terminal_where_messages_are_kept(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "ogive", "up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", "0"]
+    with subprocess.Popen(command, stdout=end, stderr=subprocess.PIPE) as process:
+        try:
+            os.close(end)
+            with os.fdopen(os.dup(terminal), "rb", buffering=0) as shown:
+                text = b""
+                while text.count(b"\n") < 2:
+                    text += shown.read(1024)
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(60), process.communicate()[1]) == (0, b"")
+        finally:
+            process.kill()
+            os.close(terminal)
+    assert text.decode().splitlines()[1] == f"messages are kept in {tmp_path}; Ctrl-C stops the broker"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine")
@@ -147,6 +165,26 @@ def test_a_delayed_message_is_said_to_come_later_and_a_level_that_is_not_there_i
         assert b"--delay-level -1: 1 is the first level" in ogive("send", "Orders", "--body", "x", "--delay-level", "-1", *server).stderr
 
 
+def test_a_message_can_be_sent_for_some_seconds_later(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    said = ogive("send", "InASecond", "--body", "x", "--delay", "1.5", *server)
+    assert said.stdout.startswith(b"InASecond on broker-a in 1.5 s id "), said.stderr
+    place = json.loads(ogive("send", "InASecond", "--body", "y", "--delay", "1", "--json", *server).stdout)
+    del place["id"]
+    assert place == {"status": "SEND_OK", "topic": "InASecond", "broker": "broker-a", "delay_s": 1.0}
+    came = [
+        json.loads(line) for line in ogive("tail", "InASecond", "--from", "earliest", "--count", "2", "--json", *server).stdout.splitlines()
+    ]
+    assert sorted(one["body"] for one in came) == ["x", "y"]
+    refused = ogive("send", "InASecond", "--body", "x", "--delay", "-1", *server)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"delay_s" in refused.stderr
+    assert (
+        b"not allowed with argument --delay-level"
+        in ogive("send", "T", "--body", "x", "--delay-level", "1", "--delay", "1", *server).stderr
+    )
+
+
 def test_send_says_that_it_waits_for_the_terminal(running: Broker) -> None:
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "ogive", "send", "Orders", "-n", running.name_server]
@@ -154,8 +192,59 @@ def test_send_says_that_it_waits_for_the_terminal(running: Broker) -> None:
     done = subprocess.run(command, stdin=end, capture_output=True, timeout=60, check=False)
     os.close(terminal)
     os.close(end)
-    assert done.stderr == b"ogive: reading the body from the terminal; Ctrl-D ends it\n"
+    assert done.stderr == b"ogive: reading the body from the terminal; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing more\n"
     assert done.stdout.startswith(b"Orders/broker-a/")
+
+
+@pytest.mark.parametrize("option", [(), ("--lines",)])
+def test_one_ctrl_c_ends_a_send_that_waits_for_the_terminal(option: tuple[str, ...], running: Broker) -> None:
+    """The loop's own handler would only cancel a task that waits in a read."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "ogive", "send", "Unsent", *option, "-n", running.name_server]
+    with subprocess.Popen(command, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            assert b"Ctrl-C" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            os.close(terminal)
+            os.close(end)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_an_empty_message_is_sent_only_where_it_is_asked_for(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    refused = ogive("send", "Empty", *server)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert refused.stderr == b"ogive: standard input is empty, nothing was sent; --body '' sends an empty message\n"
+    no_lines = ogive("send", "Empty", "--lines", *server)
+    assert (no_lines.returncode, no_lines.stdout, no_lines.stderr) == (0, b"", b"")
+    assert ogive("send", "Empty", "--body", "", *server).returncode == 0
+    assert json.loads(ogive("tail", "Empty", "--from", "earliest", "--count", "1", "--json", *server).stdout)["body"] == ""
+
+
+def test_a_body_that_is_no_text_is_sent_as_it_was_typed(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    assert ogive("send", "Typed", "--body", os.fsdecode(b"\xff"), *server).returncode == 0
+    assert json.loads(ogive("tail", "Typed", "--from", "earliest", "--count", "1", "--json", *server).stdout)["body_hex"] == "ff"
+
+
+@pytest.mark.parametrize("words", [("produce", "--topic", "Cut"), ("consume", "--topic", "Cut")])
+def test_a_bench_that_is_interrupted_shows_its_total(words: tuple[str, ...], running: Broker) -> None:
+    ogive("send", "Cut", "--body", "x", "-n", running.name_server)
+    command = [sys.executable, "-m", "ogive", "bench", *words, "--for", "10m", "-n", running.name_server]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith(b"1 s: ")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, b"")
+    assert out.splitlines()[-1].startswith(b"total: ")
 
 
 def test_a_binary_body_is_shown_as_hex(running: Broker) -> None:
@@ -233,6 +322,80 @@ def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
     assert ogive("group", "delete", "movers", "--offsets", "--yes", *server).returncode == 0
     gone = ogive("group", "show", "movers", *server)
     assert (gone.returncode, gone.stderr.count(b"\n")) == (1, 1)
+
+
+def test_a_topic_is_changed_and_what_that_costs_is_said(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Grown", "--queues", "1", *server)
+    again = ogive("topic", "create", "Grown", "--queues", "4", *server)
+    assert again.returncode == 1
+    assert b"topic Grown exists already, with 1 queue and permission rw on broker-a: `ogive topic update` changes it" in again.stderr
+    assert ogive("topic", "create", "Grown", "--queues", "1", *server).returncode == 0
+
+    planned = ogive("topic", "update", "Grown", "--queues", "4", "--dry-run", "--json", *server)
+    assert [json.loads(line) for line in planned.stdout.splitlines()] == [
+        {"broker": "broker-a", "setting": "read_queues", "before": 1, "after": 4, "dry_run": True},
+        {"broker": "broker-a", "setting": "write_queues", "before": 1, "after": 4, "dry_run": True},
+    ]
+    grown = ogive("topic", "update", "Grown", "--queues", "4", "--message-type", "NORMAL", *server)
+    assert grown.returncode == 0
+    assert b"BROKER    SETTING       BEFORE  AFTER\nbroker-a  read queues   1       4\n" in grown.stdout
+    assert b"broker-a  message type  none    NORMAL\n" in grown.stdout
+    assert b"note: with another number of queues a sharding key may go to another queue" in grown.stderr
+    with ogive_client.Admin(running.name_server) as admin:
+        (at,) = admin.topic("Grown").brokers
+        assert (at.read_queues, at.write_queues, admin.topic("Grown").message_type) == (4, 4, "NORMAL")
+    assert ogive("topic", "update", "Grown", "--queues", "4", *server).stdout == b"topic Grown is like that already\n"
+    assert b"nobody would get" in ogive("topic", "update", "Grown", "--write-queues", "5", *server).stderr
+
+
+def test_queues_with_unread_messages_are_given_up_only_when_that_is_meant(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Shrunk", "--queues", "2", *server)
+    with ogive_client.Producer(running.name_server) as producer:
+        producer.send("Shrunk", b"unread", queue=ogive_client.MessageQueue("Shrunk", "broker-a", 1))
+    planned = ogive("topic", "update", "Shrunk", "--queues", "1", "--dry-run", *server)
+    assert planned.returncode == 0
+    assert b"note: 1 message in the queues from 1 on, consumed by nobody yet: they would not be consumed any more" in planned.stderr
+    ogive("group", "create", "slow", *server)
+    ogive("group", "reset", "slow", "Shrunk", "--to", "earliest", *server)
+    refused = ogive("topic", "update", "Shrunk", "--queues", "1", *server)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"messages in the queues from 1 on are not consumed yet (1 by slow): they will not be consumed any more." in refused.stderr
+    assert b"add --yes" in refused.stderr
+    with ogive_client.Admin(running.name_server) as admin:
+        assert [row.read_queues for row in admin.topic("Shrunk").brokers] == [2]
+        less = ogive("topic", "update", "Shrunk", "--write-queues", "1", *server)
+        assert b"`ogive topic update Shrunk --read-queues 1`" in less.stderr
+        assert ogive("topic", "update", "Shrunk", "--read-queues", "1", "--yes", *server).returncode == 0
+        assert [(row.read_queues, row.write_queues) for row in admin.topic("Shrunk").brokers] == [(1, 1)]
+
+
+def test_a_group_is_changed_and_shows_its_settings(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("group", "create", "settled", "--max-retries", "4", *server)
+    again = ogive("group", "create", "settled", *server)
+    assert again.returncode == 1
+    assert b"group settled is there already, with max retries 4 on broker-a: `ogive group update` changes it" in again.stderr
+    assert ogive("group", "create", "settled", "--max-retries", "4", *server).stdout == b"group settled has 4 retries\n"
+    planned = ogive("group", "update", "settled", "--max-retries", "5", "--dry-run", *server)
+    assert b"broker-a  max retries  4       5\n" in planned.stdout
+    assert b"nothing was changed" in planned.stderr
+    changed = ogive("group", "update", "settled", "--max-retries", "5", "--no-broadcast", "--disable", "--json", *server)
+    assert [json.loads(line)["after"] for line in changed.stdout.splitlines()] == [5, False, False]
+    shown = ogive("group", "show", "settled", *server).stdout.decode()
+    assert "group settled on broker-a, disabled: its members get nothing\n" in shown
+    assert (
+        b"with broadcast off on broker-a, enabled off on broker-a"
+        in ogive("group", "create", "settled", "--max-retries", "5", *server).stderr
+    )
+    assert "retry limit   5, then the dead letters" in shown
+    assert "broadcasting  not allowed\n" in shown
+    assert "orderly       no" in shown
+    assert json.loads(ogive("group", "show", "settled", "--json", *server).stdout)["orderly"] is False
+    assert ogive("group", "update", "settled", "--enable", *server).returncode == 0
+    assert ogive("group", "update", "settled", "--enable", *server).stdout == b"group settled is like that already\n"
+    assert b"Similar groups: settled" in ogive("group", "update", "setled", "--enable", *server).stderr
 
 
 def test_a_topic_and_its_messages_are_shown_and_deleted(running: Broker) -> None:

@@ -19,7 +19,7 @@ async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker,
         return True
 
     @ogive.listener(topic, group=group, start="earliest", max_retries=1)
-    async def take(message: ogive.MessageExt) -> object:
+    async def take(message: ogive.MessageExt) -> ogive.ConsumeResult:
         seen.append((message.topic, message.body, message.reconsume_times))
         more.set()
         if message.body == b"poison":

@@ -6,7 +6,7 @@ import pytest
 
 import ogive
 from ogive.cli.main import main
-from tests.peers import RunningBroker
+from tests.peers import Flavour, RunningBroker
 from tests.topics import wait_until_shown
 
 
@@ -14,10 +14,13 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_brokers_are_listed_and_shown(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brokers_are_listed_and_shown(
+    broker: RunningBroker, flavour: Flavour, release: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["broker", "list", "-n", broker.name_server, "--json"]) == 0
     (row,) = rows(capsys)
     assert (row["broker"], row["address"], row["trouble"]) == ("broker-a", broker.address, None)
+    assert row["version"] == (f"ogive {ogive.__version__}" if flavour == "ogive" else ".".join(map(str, release)))
     assert main(["broker", "list", "-n", broker.name_server]) == 0
     assert broker.address in capsys.readouterr().out
     assert main(["broker", "show", broker.address, "-n", broker.name_server, "--json"]) == 0

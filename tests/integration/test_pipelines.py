@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+import zlib
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,12 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ogive
 from ogive.errors import InvalidOption, NoRoute
-from ogive.model import dlq_topic
+from ogive.model import MAX_BODY_BYTES, dlq_topic
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.pipelines.archive import SCHEMA, compact, recover
 from ogive.pipelines.running import last_batch, positions
+from ogive.pipelines.sendable import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE
+from ogive.wire.codes import SysFlag
+from ogive.wire.message import MAX_PROPERTIES_BYTES
 from tests.peers import RunningBroker, our_broker
-from tests.topics import wait_until_shown
+from tests.topics import Wire, wait_until_shown
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -333,6 +337,51 @@ def safe_count(spark: SparkSession, broker: RunningBroker, topic: str) -> int:
 def test_a_group_without_dead_letters_is_told_so(spark: SparkSession, broker: RunningBroker, group: str, tmp_path: Path) -> None:
     summary = redrive(spark, name_server=broker.name_server, group=group, state=tmp_path, stop=Stop(), say=lambda _: None)
     assert summary.notes == [f"group {group} has no dead letters"]
+
+
+# --- what nobody can read, or send again -----------------------------------------------------------------------------
+
+
+def test_messages_that_cannot_be_sent_again_are_passed_over_and_counted(
+    spark: SparkSession, broker: RunningBroker, wire: Wire, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Marked as compressed by their sender, and not; inflated larger than a message may be; without room for another unique key.
+    A value with the separator that stands behind names is none of them: it comes through as Apache's clients read it."""
+    letters, zlibbed = dlq_topic(group), SysFlag.COMPRESSED | SysFlag.ZLIB
+    for name in (topic, letters):
+        origin: dict[str, Any] = {"RETRY_TOPIC": f"{topic}_again"}
+        wire.create(name)
+        wire.send(name, 0, [b"before", b"before"], **origin, TAGS="t", n="\x01{i}\x01")
+        wire.send(name, 0, [b"no zlib"], sys_flag=zlibbed, **origin)
+        wire.send(name, 0, [zlib.compress(bytes(MAX_BODY_BYTES + 1))], sys_flag=zlibbed, **origin)
+        wire.send(name, 0, [b"full", b"full"], **origin, n="x" * (MAX_PROPERTIES_BYTES - 100))
+        wire.send(name, 0, [b"behind"], **origin, TAGS="t\x01u", KEYS="k\x01l", n="3")
+    skipped = {UNREADABLE: 1, TOO_LARGE: 1, TOO_MANY_PROPERTIES: 2}
+    copies = [
+        (b"before", "t", None, "\x010\x01"),
+        (b"before", "t", None, "\x011\x01"),
+        (b"behind", "t\x01u", "k\x01l", "3"),
+    ]
+
+    def copied(name: str) -> list[tuple[Any, ...]]:
+        rows = table(spark, broker, name).collect()
+        return sorted((bytes(row.body), row.tags, row["keys"], row.properties["n"]) for row in rows)
+
+    common: dict[str, Any] = {"stop": Stop(), "say": lambda _: None}
+    clusters: dict[str, Any] = {"source": broker.name_server, "target": broker.name_server, "topics": [topic]}
+    ways = {
+        "mirror-": mirror(spark, **clusters, **common, state=tmp_path / "mirror", prefix="mirror-"),
+        "once-": mirror(spark, **clusters, **common, state=tmp_path / "once", prefix="once-", idempotent=True),
+        "replay-": replay(
+            spark, source=topic, name_server=broker.name_server, target=broker.name_server, to=f"replay-{topic}", state=tmp_path, **common
+        ),
+    }
+    for prefix, summary in ways.items():
+        assert (prefix, summary.read, summary.written, dict(summary.skipped)) == (prefix, 7, 3, skipped)
+        assert copied(prefix + topic) == copies
+    redriven = redrive(spark, name_server=broker.name_server, group=group, state=tmp_path, dry_run=False, **common)
+    assert (redriven.read, redriven.written, dict(redriven.skipped)) == (7, 3, skipped)
+    assert copied(f"{topic}_again") == copies
 
 
 # --- mirror and reconcile --------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.peers import Flavour, RunningBroker
 
 async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
     """Every message of a queue, in order."""
-    address = client.broker_address(queue.broker_name)
+    address = client.routes.broker_address(queue.broker_name)
     end = await api.max_offset(client.pool, address, queue)
     messages: list[MessageExt] = []
     while len(messages) < end:
@@ -47,8 +47,8 @@ async def read_all(client: ClientInstance, topic: str, count: int) -> dict[Messa
     async with asyncio.timeout(60):
         while True:
             try:
-                await client.refresh_route(topic)
-                stored = {queue: await read(client, queue) for queue in await client.subscribe_queues(topic)}
+                await client.routes.refresh(topic)
+                stored = {queue: await read(client, queue) for queue in await client.routes.subscribe_queues(topic)}
                 if sum(map(len, stored.values())) >= count:
                     return stored
             except NoRoute:

@@ -20,7 +20,7 @@ QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 async def send(producer: aio.Producer, topic: str, numbers: range, *, tags: int = 1) -> None:
     """Bodies are the numbers, dealt out to the queues."""
-    queues = await producer.client.publish_queues(topic)
+    queues = await producer.client.routes.publish_queues(topic)
     messages: dict[MessageQueue, list[ogive.Message]] = defaultdict(list)
     for i in numbers:
         messages[queues[i % len(queues)]].append(ogive.Message(topic, b"%d" % i, tag=f"t{i % tags}"))
@@ -31,7 +31,7 @@ async def send(producer: aio.Producer, topic: str, numbers: range, *, tags: int 
 
 async def shown(producer: aio.Producer, queue: MessageQueue, end: int) -> None:
     """Apache's broker acknowledges before it dispatches."""
-    address = producer.client.broker_address(queue.broker_name)
+    address = producer.client.routes.broker_address(queue.broker_name)
     async with asyncio.timeout(WAIT_S):
         while await api.max_offset(producer.client.pool, address, queue) < end:
             await asyncio.sleep(0.01)

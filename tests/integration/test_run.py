@@ -61,3 +61,48 @@ def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted
             process.wait()
         assert (out, err, process.returncode) == (b"ended slow\n", b"", 0)
         assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(1, 0)]
+
+
+def complaint(process: subprocess.Popen[bytes], word: str) -> str:
+    """The next line of standard error with *word* in it."""
+    assert process.stderr is not None
+    while True:
+        ready, _, _ = select.select([process.stderr], [], [], 60)
+        assert ready, f"nothing was said of {word}"
+        said = process.stderr.readline().decode()
+        assert said, f"it ended without a word of {word}"
+        if word in said:
+            return said.strip()
+
+
+def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counted(tmp_path: Path) -> None:
+    """And one that cannot be imported is shown, and the next save awaited."""
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+        admin.create_topic("Work", queues=1)
+        process = start(tmp_path, broker.name_server, "shop_app:work", "--reload")
+        app = tmp_path / "shop_app.py"
+        try:
+            assert complaint(process, "watching") == (
+                f"ogive: watching 1 Python file in {tmp_path}; a save starts the listeners again, Ctrl-C ends this"
+            )
+            assert line(process) == "work: Work for group workers"
+            producer.send("Work", b"one")
+            assert line(process) == "begun one"
+            app.write_text(APP.replace('"ended"', '"DONE!"'))
+            assert [line(process), line(process)] == ["ended one", "work: Work for group workers"]
+            producer.send("Work", b"two")
+            assert [line(process), line(process)] == ["begun two", "DONE! two"]
+
+            app.write_text("def broken(:\n")
+            assert complaint(process, "SyntaxError") != ""
+            assert complaint(process, "waiting") == "ogive: the listeners ended with exit code 1; waiting for the next save"
+            producer.send("Work", b"three")
+            app.write_text(APP)
+            assert complaint(process, "changed") == "ogive: shop_app.py changed, starting again"
+            assert [line(process) for _ in range(3)] == ["work: Work for group workers", "begun three", "ended three"]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.communicate()
+        assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(3, 0)]

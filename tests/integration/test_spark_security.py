@@ -235,7 +235,7 @@ def test_no_process_of_a_pipeline_shows_a_secret(guarded: Guarded, other: Guarde
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said, start_new_session=True)
         try:
             deadline = time.monotonic() + 120
-            while b"messages copied" not in (tmp_path / "said").read_bytes():
+            while b"messages read" not in (tmp_path / "said").read_bytes():
                 assert process.poll() is None, (tmp_path / "said").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.2)

@@ -35,7 +35,7 @@ async def test_a_listener_gets_what_its_sql_is_true_of(broker: RunningBroker, to
     done = asyncio.Event()
 
     @ogive.listener(topic, group=group, sql=SQL, start="earliest")
-    async def take(message: ogive.MessageExt) -> object:
+    async def take(message: ogive.MessageExt) -> ogive.ConsumeResult:
         if message.reconsume_times == 0 and message.body == b"1":
             return ogive.LATER  # a retry comes back whatever the filter says of the retry topic
         seen.append(message.body)

@@ -16,8 +16,8 @@ ASKED_S = 60.0  # Apache's first round may come late
 
 
 async def visible(client: ClientInstance, topic: str) -> Counter[bytes]:
-    await client.refresh_route(topic)
-    stored = [await read(client, queue) for queue in await client.subscribe_queues(topic)]
+    await client.routes.refresh(topic)
+    stored = [await read(client, queue) for queue in await client.routes.subscribe_queues(topic)]
     return Counter(message.body for rows in stored for message in rows)
 
 

@@ -248,7 +248,7 @@ class Apache:
             "storePathCommitLog": str(self.data / "commitlog"),
             **self.settings,
         }
-        return self._spawn("org.apache.rocketmq.broker.BrokerStartup", "broker", settings, self.jvm, self._is_routed)
+        return self._spawn("org.apache.rocketmq.broker.BrokerStartup", "broker", settings, self.jvm, self._is_ready)
 
     def _spawn(
         self, main: str, name: str, settings: Mapping[str, str], jvm: Sequence[str], ready: Callable[[], bool]
@@ -272,17 +272,26 @@ class Apache:
     def _says_it_started(self, name: str) -> bool:
         return b"boot success" in (self.directory / f"{name}.out").read_bytes()
 
-    def _is_routed(self) -> bool:
-        return self._says_it_started("broker") and has_route(self.name_server, "TBW102", self.address)
+    def _is_ready(self) -> bool:
+        return self._says_it_started("broker") and has_route(self.name_server, "TBW102", self.address) and self._has_figures()
+
+    def _has_figures(self) -> bool:
+        """In its first second their broker has sampled no rates, and requests for its figures (28) fail. Source: StoreStatsService.java."""
+        return b"NoSuchElementException" not in _ask(self.address, 28, {})
 
 
 def has_route(name_server: str, topic: str, broker: str) -> bool:
     """Ask *name_server* for the route of *topic* (request code 105); true when *broker* is in the answer."""
-    header = json.dumps({"code": 105, "language": "JAVA", "version": 0, "opaque": 1, "flag": 0, "extFields": {"topic": topic}}).encode()
-    host, _, port = name_server.rpartition(":")
+    return f'"{broker}"'.encode() in _ask(name_server, 105, {"topic": topic})
+
+
+def _ask(server: str, code: int, fields: Mapping[str, str]) -> bytes:
+    """The frame that *server* answers, without its length."""
+    header = json.dumps({"code": code, "language": "JAVA", "version": 0, "opaque": 1, "flag": 0, "extFields": fields}).encode()
+    host, _, port = server.rpartition(":")
     with socket.create_connection((host, int(port)), 5) as connection, connection.makefile("rb") as answer:
         connection.sendall((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
-        return f'"{broker}"'.encode() in answer.read(int.from_bytes(answer.read(4), "big"))
+        return answer.read(int.from_bytes(answer.read(4), "big"))
 
 
 def admin(

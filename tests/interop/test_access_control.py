@@ -41,6 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     credentials = folder / "root.yml"
     credentials.write_text("accessKey: {}\nsecretKey: {}\n".format(*ROOT))
+    credentials.chmod(0o600)
     with Broker(data=folder / "store", options=("--acl", "--credentials", str(credentials))) as broker:
         yield Guarded(broker, credentials)
 

@@ -47,7 +47,7 @@ async def test_our_members_and_javas_share_the_queues(apache_broker: apache.Apac
             ):
                 while len(members := await client_ids(admin, group)) < 3:
                     await asyncio.sleep(0.1)
-                queues = await producer.client.subscribe_queues(topic)
+                queues = await producer.client.routes.subscribe_queues(topic)
                 expected = {q.queue_id for me in (first, second) for q in config.strategy(queues, members, me.client_id)}
                 places = {("ogive" if i in expected else "java", i) for i in range(16)}
                 for round_ in itertools.count():

@@ -250,7 +250,7 @@ class Prepared:
         consuming = aio.PushConsumer(listener, name_server=server, config=ogive.ConsumerConfig(persist_period_s=0.2))
         producing = aio.Producer(server, group=PRODUCERS, config=ogive.ProducerConfig(trace=True))
         async with consuming as consumer, producing as producer:
-            queues = await producer.client.publish_queues(TOPIC)
+            queues = await producer.client.routes.publish_queues(TOPIC)
             sent = [await producer.send(TOPIC, b"%d" % i, tag="A", keys=f"k{i}", queue=queues[i % 4]) for i in range(MESSAGES)]
             await self._until_consumed()
             offset_id = next(message.offset_id for message in self.seen if message.id == sent[3].id)

@@ -53,7 +53,7 @@ async def consuming(apache_broker: apache.Apache, topic: str, group: str) -> Asy
         await admin.create_topic(topic, queues=4)
     running = Consuming(server, topic, group)
     async with running.producer, running.consumer:
-        queues = await running.producer.client.publish_queues(topic)
+        queues = await running.producer.client.routes.publish_queues(topic)
         for i in range(20):
             await running.producer.send(topic, b"%d" % i, queue=queues[i % 4], keys=f"k{i}")
         await running.until_seen(20)

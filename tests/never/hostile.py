@@ -335,6 +335,9 @@ def more_behaviours() -> Iterator[Behaviour]:
 
 _EVIL_RECORD = encode_stored(evil())
 
+_INFLATES_TO_8_MIB: Final = encode_stored(
+    StoredMessage(TOPIC, zlib.compress(bytes(8 * 1024 * 1024), 9), sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
+)
 QUESTIONS: Final[dict[str, RemotingCommand]] = {
     "asks for a code that nobody knows": RemotingCommand(987_654, {}, b"x"),
     "asks for a negative code": RemotingCommand(-1),
@@ -372,6 +375,14 @@ QUESTIONS: Final[dict[str, RemotingCommand]] = {
         RequestCode.CHECK_TRANSACTION_STATE,
         {"tranStateTableOffset": "1", "commitLogOffset": "1", "msgId": "x", "transactionId": "x"},
         _EVIL_RECORD,
+    ),
+    "checks a transaction with forty bombs": RemotingCommand(
+        RequestCode.CHECK_TRANSACTION_STATE,
+        {"tranStateTableOffset": "1", "commitLogOffset": "1", "msgId": "x", "transactionId": "x"},
+        _INFLATES_TO_8_MIB * 40,
+    ),
+    "has a listener called with forty bombs": RemotingCommand(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": GROUP, "clientId": "x", "brokerName": "broker-a"}, _INFLATES_TO_8_MIB * 40
     ),
     "checks a transaction that is noise": RemotingCommand(
         RequestCode.CHECK_TRANSACTION_STATE, {"tranStateTableOffset": "1", "commitLogOffset": "1"}, b"\xff" * 50

@@ -50,7 +50,7 @@ MUTATIONS: Final = (
         "test_loss.py::test_case_1_a_failed_offset_query_never_becomes_no_offset[error-concurrent-start]",
     ),
     never(
-        "1", "client/api.py", "except QueryNotFound:\n        return None", "except BrokerError:\n        return None",
+        "1", "client/api/offsets.py", "except QueryNotFound:\n        return None", "except BrokerError:\n        return None",
         "test_loss.py::test_case_1_a_failed_offset_query_never_becomes_no_offset[error-orderly-rebalance]",
     ),
     never(
@@ -74,11 +74,13 @@ MUTATIONS: Final = (
         "test_loss.py::test_case_6_a_failing_batch_sends_back_exactly_the_failed_messages_once",
     ),
     never(
-        "7", "client/consumer/outcome.py", "    return Failure(), False\n", "    return None, True\n",
+        "7", "client/consumer/outcome.py",
+        "    return Failure(why=f\"its listener returned {answer!r:.200}, which is no result\"), False\n", "    return None, True\n",
         "test_failures.py::test_case_7_what_is_no_clear_success_comes_again[True-plain]",
     ),
     never(
-        "7", "client/consumer/outcome.py", "    return Failure()\n", "    return None  # type: ignore[return-value]\n",
+        "7", "client/consumer/outcome.py",
+        "    return Failure(why=f\"{error!r:.200}\")\n", "    return None  # type: ignore[return-value]\n",
         "test_failures.py::test_case_7_what_is_no_clear_success_comes_again[raise-async]",
     ),
     never(
@@ -121,7 +123,7 @@ MUTATIONS: Final = (
         "test_stuck.py::test_case_15_locks_are_given_back_after_the_last_progress",
     ),
     never(
-        "16", ORDERLY, " and time.monotonic() < process_queue.leased_until", "",
+        "16", ORDERLY, " and lease_time(time.monotonic()) < process_queue.leased_until", "",
         "test_stuck.py::test_case_16_an_orderly_queue_recovers_after_its_lock_was_refused[error]",
     ),
     Mutation(
@@ -181,11 +183,11 @@ MUTATIONS: Final = (
         "test_resources.py::test_case_25_a_send_ends_within_its_own_time_and_not_within_somebody_elses[asyncio-name server]",
     ),
     never(
-        "25", "client/publish.py", "outgoing.tries <= self.config.retries", "outgoing.tries < self.config.retries",
+        "25", "client/sending/failures.py", "else outgoing.tries <= retries", "else outgoing.tries < retries",
         "test_resources.py::test_case_25_as_many_tries_as_were_set[4]",
     ),
     never(
-        "25", INSTANCE, "checks = self._checks.get(group)", "checks = next(iter(self._checks.values()), None)",
+        "25", "client/broker_requests.py", "checks = self._checks.get(group)", "checks = next(iter(self._checks.values()), None)",
         "test_resources.py::test_case_25_a_check_reaches_the_producer_of_its_group_among_several_on_a_client",
     ),
     never(
@@ -202,8 +204,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "T17", "errors.py",
-        "on its way: it may or may not have been carried out.\"\"\"\n\n    outcome_unknown = True",
-        "on its way: it may or may not have been carried out.\"\"\"\n\n    outcome_unknown = False",
+        "in flight: it may or may not have been carried out.\"\"\"\n\n    outcome_unknown = True",
+        "in flight: it may or may not have been carried out.\"\"\"\n\n    outcome_unknown = False",
         "rel/test_network_faults.py::test_faults_of_the_network_mix_up_lose_and_invent_nothing[60]",
     ),
     Mutation(
@@ -228,7 +230,7 @@ MUTATIONS: Final = (
         "test_damaged.py::test_damage_on_the_way_passes_nothing_over",
     ),
     never(
-        "damaged", "client/api.py", "exc.next_offset = raw.next_offset", "exc.next_offset = exc.queue_offset + 1",
+        "damaged", "client/api/pulling.py", "exc.next_offset = raw.next_offset", "exc.next_offset = exc.queue_offset + 1",
         "test_damaged.py::test_a_damaged_place_is_not_believed[within the answer]",
     ),
     never(
@@ -237,10 +239,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "hostile", "wire/bodies/routes.py", "        if count > MAX_BROKERS:", "        if False:",
-        "unit/client/test_instance.py::test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays",
+        "unit/client/test_route_table.py::test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays",
     ),
     never(
-        "hostile", "client/api.py", "    if answer.next_begin_offset < 0:", "    if False:",
+        "hostile", "client/api/pulling.py", "    if answer.next_begin_offset < 0:", "    if False:",
         "test_hostile_servers.py::test_a_client_survives[a broker sends the group to a negative place]",
     ),
 )  # fmt: skip

@@ -149,7 +149,7 @@ async def test_a_slave_s_damage_passes_nothing_over(scene: Scene, caplog: pytest
     async with ClientInstance(config) as client, aio.PushConsumer(scene.listener(), config=QUICK, client=client):
         await until(lambda: scene.pulls() == [0], "a pull at the master")
         scene.broker.on(ROUTE, ok(body=TopicRouteData(queues=rows, brokers=brokers).encode(standard=True)))
-        await until(lambda: client.find_address(scene.broker.name) is None, "a route without a master")
+        await until(lambda: client.routes.find_address(scene.broker.name) is None, "a route without a master")
         scene.broker.release(PULL)
         await until(lambda: scene.pulls().count(BAD) >= 3 * READINGS, "many readings")
         assert scene.received == BAD

@@ -96,7 +96,7 @@ async def test_poison_goes_to_the_dead_letters_once_and_good_messages_past_it(
 ) -> None:
     """T22. With kills of member and broker in turn some dead letters come again, and are counted only.
 
-    A broker that was killed delivers up to 5 s of delayed messages again: of each message several tries at once, each with its own way on.
+    A broker that was killed delivers a second of delayed messages again: of each message several tries at once, each with its own way on.
     """
     seed = 22
     chance = random.Random(seed)

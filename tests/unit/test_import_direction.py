@@ -12,6 +12,9 @@ SRC = Path(__file__).parents[2] / "src"
 # A module may import its own part and parts with a smaller number; neighbours with the same number may not import each other.
 STEP = {
     "errors": 0,
+    "version": 0,
+    "charts": 1,
+    "harmless": 1,
     "model": 1,
     "sql92": 2,
     "wire": 2,
@@ -21,6 +24,7 @@ STEP = {
     "client": 5,
     "broker": 5,
     "namesrv": 5,
+    "console": 6,
     "spark": 6,
     "testing": 6,
     "demo": 7,
@@ -40,8 +44,11 @@ FORBIDDEN_IMPORTS = {
 # Parsing and printing an address is pure, so a part that may not use sockets may use these of the module.
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
 EXTRAS = {  # packages outside the standard library, and the parts that may import them
+    "isal": {"wire"},
+    "jinja2": {"console"},
     "lz4": {"wire"},
     "msgspec": {"client"},  # where a user's own class is one of its structs
+    "markupsafe": {"console"},  # comes with jinja2
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "py4j": {"spark"},
@@ -49,11 +56,13 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "pyspark": {"spark", "demo", "pipelines"},
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
+    "starlette": {"console"},
     "typing_extensions": {"client"},  # for type checkers only
+    "uvicorn": {"console"},
     "uvloop": {"transport"},
     "zstandard": {"wire"},
 }
-FACING_THE_NETWORK = {"access", "broker", "namesrv", "sql92", "store", "transport", "wire"}
+FACING_THE_NETWORK = {"access", "broker", "console", "namesrv", "sql92", "store", "transport", "wire"}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
 DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen"}
 MAY_PRINT = {"cli", "demo"}
