@@ -12,7 +12,7 @@ TESTS ?= tests --ignore=tests/interop
 # Apache's older releases, and the client's part of the integration suite, which runs on them too
 OLDER ?= 4.9.7 5.3.3
 client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
-	admin commands consumer namespace operating producer pull request_reply run sql timed trace transaction))
+	admin commands console consumer namespace operating producer pull request_reply run sql timed trace transaction))
 
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"

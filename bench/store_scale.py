@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ogive.store import MessageStore, NewMessage, StoreConfig
-from ogive.store.writer import InlineWriter
+from tests.stores import InlineWriter
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 BATCH = 500

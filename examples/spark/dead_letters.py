@@ -8,14 +8,12 @@ from pyspark.sql import SparkSession
 
 import ogive
 import ogive.spark
-from ogive.errors import NoRoute
-from ogive.model import dlq_topic
 
 TOPIC, GROUP = "Cancellations", "refunds"
 
 
 @ogive.listener(TOPIC, group=GROUP, start="earliest")
-def refund(message: ogive.MessageExt) -> object:
+def refund(message: ogive.MessageExt) -> ogive.ConsumeResult:
     return None if message.json().get("tail") else ogive.DEAD_LETTER
 
 
@@ -25,9 +23,9 @@ def main(spark: SparkSession, name_server: str) -> None:
             body = {"origin": ("EWR", "JFK")[number % 2], "tail": f"N{number}" if number % 4 else None}
             producer.send(TOPIC, json.dumps(body).encode(), keys=str(number), tag=body["origin"])
     with ogive.PushConsumer(refund, name_server=name_server), ogive.Admin(name_server) as admin:
-        while not arrived(admin, 5):
+        while len(admin.dead_letters(GROUP)) < 5:
             time.sleep(0.1)
-    letters = ogive.spark.read(dlq_topic(GROUP), name_server=name_server, spark=spark)
+    letters = ogive.spark.read(f"%DLQ%{GROUP}", name_server=name_server, spark=spark)
     letters.createOrReplaceTempView("letters")
     found = spark.sql("""
         SELECT properties['RETRY_TOPIC'] AS topic, tags AS origin, count(*) AS letters,
@@ -35,13 +33,6 @@ def main(spark: SparkSession, name_server: str) -> None:
         FROM letters WHERE get_json_object(CAST(body AS STRING), '$.tail') IS NULL GROUP BY ALL ORDER BY letters DESC""")
     for row in found.collect():
         print(f"{row.topic} from {row.origin}: {row.letters} without a tail number ({row.flights})")
-
-
-def arrived(admin: ogive.Admin, count: int) -> bool:
-    try:
-        return sum(row.max_offset for row in admin.offsets(dlq_topic(GROUP))) >= count
-    except NoRoute:
-        return False
 
 
 if __name__ == "__main__":

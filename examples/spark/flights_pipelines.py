@@ -13,7 +13,6 @@ import ogive.spark
 from ogive.demo.dataset import Dataset
 from ogive.demo.flights import EventStream
 from ogive.errors import NoRoute
-from ogive.model import dlq_topic
 from ogive.pipelines import Stop, Summary, archive, mirror, reconcile, redrive, replay, trace_report
 
 EVENTS = 2_000
@@ -22,7 +21,7 @@ GROUP = "cancellations"
 
 
 @ogive.listener("FLIGHTS", group=GROUP, tags="cancelled", start="earliest")
-def rebook(message: ogive.MessageExt) -> object:
+def rebook(message: ogive.MessageExt) -> ogive.ConsumeResult:
     """The desk is closed."""
     return ogive.DEAD_LETTER
 
@@ -39,7 +38,7 @@ def fly(name_server: str) -> None:
             one.result()
         cancelled = sum(event.kind == "cancelled" for event in events)
         with ogive.PushConsumer(rebook, name_server=name_server, config=consuming):
-            while count(admin, dlq_topic(GROUP)) < cancelled:
+            while count(admin, f"%DLQ%{GROUP}") < cancelled:
                 time.sleep(0.1)
 
 
