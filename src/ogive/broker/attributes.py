@@ -1,13 +1,16 @@
-"""Topic attributes: which exist, how commands change them, and which messages message.type admits.
+"""Attributes of topics and groups: which exist, how commands change them, and which messages message.type admits.
 
-Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java, TopicMessageType.java, DefaultTopicMessageTypeValidator.java, 5.5.
+Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java, SubscriptionGroupAttributes.java, TopicMessageType.java,
+DefaultTopicMessageTypeValidator.java, 5.5.
 
 Differs from Java
 - The broker itself enforces message.type; in Java only the proxy does. A topic without the attribute takes everything.
 - FIFO also takes messages without a sharding key: Apache's remoting clients choose the queue by themselves and mark nothing.
 - Queue types and clean-up policies that this store does not have are refused.
+- The attributes of groups are kept and shown: they are for POP and lite topics, which do not exist here.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final, get_args
 
@@ -24,6 +27,19 @@ _KNOWN: Final = {
     "cleanup.policy": ("DELETE",),
 }
 _FIXED: Final = ("queue.type", "cleanup.policy")
+_SWITCH: Final = ("true", "false")
+_COUNT: Final = 1 << 63
+_OF_GROUPS: Final[Mapping[str, range | tuple[str, ...] | None]] = {
+    "priority.factor": range(101),
+    "lite.bind.topic": None,
+    "lite.sub.model": ("Shared", "Exclusive"),
+    "lite.sub.reset.offset.exclusive": _SWITCH,
+    "lite.sub.reset.offset.unsubscribe": _SWITCH,
+    "lite.sub.client.quota": range(-1, _COUNT),
+    "lite.sub.client.max.event.cnt": range(10, _COUNT),
+    "lite.sub.wildcard": None,
+}
+"""With the values that each may have; None: any text."""
 _DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
@@ -56,6 +72,39 @@ def _check(current: Mapping[str, str] | None, sign: str, name: str, value: str) 
         raise InvalidOption(f"attribute {name}={value[:80]}: this broker has {', '.join(_KNOWN[name])}")
     if current is not None and name in _FIXED and (sign == "-" or current.get(name, _KNOWN[name][0]) != value):
         raise InvalidOption(f"attribute {name} is decided when a topic is made")
+
+
+def change_group_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """*current* (None for a new group) after ``{"+name": value, "-name": anything}``. Raises InvalidOption."""
+    attributes = dict(current or {})
+    seen: set[str] = set()
+    for change, value in changes.items():
+        sign, name = change[:1], change[1:]
+        if sign not in ("+", "-") or not name:
+            raise InvalidOption(f"attribute change {change[:80]!r} is neither +name nor -name")
+        if name in seen:
+            raise InvalidOption(f"attribute {name[:80]} is changed twice")
+        seen.add(name)
+        if name not in _OF_GROUPS:
+            raise InvalidOption(f"attribute {name[:80]!r} is not known: there are {', '.join(_OF_GROUPS)}")
+        if sign == "+":
+            _check_of_group(name, value)
+            attributes[name] = value
+        elif attributes.pop(name, None) is None:
+            raise InvalidOption(f"attribute {name} cannot be taken away: the group does not have it")
+    return attributes
+
+
+def _check_of_group(name: str, value: str) -> None:
+    allowed = _OF_GROUPS[name]
+    if isinstance(allowed, range):
+        fits, expected = re.fullmatch(r"[+-]?[0-9]{1,19}", value) and int(value) in allowed, f"a number from {allowed[0]} to {allowed[-1]}"
+    elif allowed is not None:
+        fits, expected = (value.lower() if allowed is _SWITCH else value) in allowed, " or ".join(allowed)
+    else:
+        return
+    if not fits:
+        raise InvalidOption(f"attribute {name}={value[:80]}: {expected} is expected")
 
 
 def check_message_type(topic: str, expected: str, properties: bytes) -> None:

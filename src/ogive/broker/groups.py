@@ -1,6 +1,9 @@
-"""The consumer groups of one broker. Source: SubscriptionGroupManager.java, 5.3.
+"""The consumer groups of one broker. Source: SubscriptionGroupManager.java, 5.5.
 
-Differs from Java: retry policies, group attributes and fixed subscriptions of 5.x are ignored.
+Retry policy, attributes, system flag and fixed subscriptions are kept and shown. Nothing here acts on them; in Java they are for the
+proxy, POP and lite topics.
+
+Differs from Java: settings that Java could not read again from the file are refused.
 """
 
 import itertools
@@ -13,7 +16,7 @@ from ogive.broker.saving import Render
 from ogive.errors import InvalidOption
 from ogive.model import TOOLS_GROUP, TRANSACTION_GROUP, validate_group
 from ogive.store.tables import JsonTable
-from ogive.wire.bodies import SubscriptionGroupConfig
+from ogive.wire.bodies import SubscriptionGroupConfig, dumps
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,8 @@ BUILT_IN: Final = (
     TRANSACTION_GROUP,
 )
 MAX_RETRY_QUEUES: Final = 1024
+MAX_KEPT_BYTES: Final = 16_384
+"""Of one group's settings that the broker only keeps."""
 
 
 class GroupTable(ConfigTable[SubscriptionGroupConfig]):
@@ -52,12 +57,20 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return self._put(SubscriptionGroupConfig(name=validate_group(name)))
 
     def check(self, config: SubscriptionGroupConfig) -> None:
-        """Raises InvalidOption for a bad name or impossible numbers."""
+        """Raises InvalidOption for a bad name or impossible settings."""
         validate_group(config.name)
-        if not 1 <= config.retry_queues <= MAX_RETRY_QUEUES:
-            raise InvalidOption(f"group {config.name}: {config.retry_queues} retry queues, 1 to {MAX_RETRY_QUEUES} are possible")
+        if not 0 <= config.retry_queues <= MAX_RETRY_QUEUES:
+            raise InvalidOption(f"group {config.name}: {config.retry_queues} retry queues, 0 to {MAX_RETRY_QUEUES} are possible")
         if config.retry_max_times < -1:
             raise InvalidOption(f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible")
+        for name, number in (
+            ("retryMaxTimes", config.retry_max_times),
+            ("groupSysFlag", config.sys_flag),
+            ("consumeTimeoutMinute", config.consume_timeout_minutes),
+        ):
+            if not -0x80000000 <= number <= 0x7FFFFFFF:
+                raise InvalidOption(f"group {config.name}: {name} {number} is outside 32 bits")
+        _check_kept(config)
 
     def delete(self, name: str) -> bool:
         """Whether there was such a group. Raises InvalidOption for a built-in one."""
@@ -79,3 +92,32 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             "forbiddenTable": dict(forbidden),
             "subscriptionGroupTable": {group.name: group.to_json() for group in groups},
         }
+
+
+def _check_kept(config: SubscriptionGroupConfig) -> None:
+    """Raises InvalidOption for what the broker only keeps, and Apache's could not read."""
+    policy, subscriptions = config.retry_policy, config.subscriptions or ()
+    if (policy.get("type") or "CUSTOMIZED") not in ("CUSTOMIZED", "EXPONENTIAL"):
+        raise InvalidOption(f"group {config.name}: the type of groupRetryPolicy is CUSTOMIZED or EXPONENTIAL")
+    exponential, customized = policy.get("exponentialRetryPolicy") or {}, policy.get("customizedRetryPolicy") or {}
+    if not isinstance(exponential, dict) or not all(_is_number(exponential.get(name, 0)) for name in ("initial", "max", "multiplier")):
+        raise InvalidOption(f"group {config.name}: exponentialRetryPolicy holds the numbers initial, max and multiplier")
+    if not isinstance(customized, dict) or not _are_numbers(customized.get("next", [])):
+        raise InvalidOption(f"group {config.name}: customizedRetryPolicy holds a list of numbers, next")
+    for subscription in subscriptions:
+        texts = [subscription.get(name) or "" for name in ("topic", "expressionType", "expression")]
+        if not all(isinstance(text, str) for text in texts) or not _is_number(subscription.get("version", 0)):
+            raise InvalidOption(f"group {config.name}: subscriptionDataSet holds the texts topic, expressionType, expression, and a number")
+    size = len(dumps([dict(config.attributes), dict(policy), *map(dict, subscriptions)]))
+    if size > MAX_KEPT_BYTES:
+        raise InvalidOption(
+            f"group {config.name}: {size} bytes of attributes, retry policy and subscriptions, {MAX_KEPT_BYTES} are possible"
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))

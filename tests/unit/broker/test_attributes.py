@@ -1,8 +1,8 @@
-"""Attributes of topics as Apache checks them, and what message.type lets through, over a socket."""
+"""Attributes of topics and groups as Apache checks them, and what message.type lets through, over a socket."""
 
 import pytest
 
-from ogive.broker.attributes import change_attributes, message_type
+from ogive.broker.attributes import change_attributes, change_group_attributes, message_type
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient, unique_key
@@ -33,6 +33,46 @@ def test_attributes_are_added_changed_and_taken_away() -> None:
 def test_impossible_changes_are_refused(current: dict[str, str] | None, text: str, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         change_attributes(current, text)
+
+
+def test_attributes_of_groups_are_added_changed_and_taken_away() -> None:
+    known = {"priority.factor": "30", "of.a.later.release": "x"}
+    assert change_group_attributes(None, {}) == {}
+    assert change_group_attributes(None, {"+lite.sub.client.quota": "-1", "+lite.sub.wildcard": ""}) == {
+        "lite.sub.client.quota": "-1",
+        "lite.sub.wildcard": "",
+    }
+    assert change_group_attributes(known, {"+priority.factor": "100", "+lite.sub.model": "Exclusive"}) == {
+        "priority.factor": "100",
+        "of.a.later.release": "x",
+        "lite.sub.model": "Exclusive",
+    }
+    assert change_group_attributes(known, {"-priority.factor": "whatever"}) == {"of.a.later.release": "x"}
+    assert change_group_attributes(None, {"+lite.sub.reset.offset.exclusive": "True"}) == {"lite.sub.reset.offset.exclusive": "True"}
+
+
+@pytest.mark.parametrize(
+    ("current", "changes", "message"),
+    [
+        (None, {"priority.factor": "5"}, "neither"),
+        ({"priority.factor": "30"}, {"priority.factor": "5"}, "neither"),
+        (None, {"+": "5"}, "neither"),
+        (None, {"": "5"}, "neither"),
+        (None, {"+colour": "red"}, "'colour' is not known: there are priority.factor"),
+        (None, {"-priority.factor": ""}, "does not have it"),
+        ({}, {"-priority.factor": ""}, "does not have it"),
+        ({"of.a.later.release": "x"}, {"-of.a.later.release": ""}, "not known"),
+        ({"priority.factor": "30"}, {"+priority.factor": "5", "-priority.factor": ""}, "twice"),
+        (None, {"+priority.factor": "101"}, "a number from 0 to 100 is expected"),
+        (None, {"+priority.factor": "ten"}, "a number from 0 to 100 is expected"),
+        (None, {"+lite.sub.client.max.event.cnt": "9" * 30}, "a number from 10"),
+        (None, {"+lite.sub.model": "shared"}, "Shared or Exclusive is expected"),
+        (None, {"+lite.sub.reset.offset.unsubscribe": "yes"}, "true or false is expected"),
+    ],
+)
+def test_impossible_changes_of_groups_are_refused(current: dict[str, str] | None, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        change_group_attributes(current, changes)
 
 
 PROPERTIES = {

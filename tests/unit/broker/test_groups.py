@@ -34,10 +34,34 @@ def test_no_group_is_made_where_that_is_off(tmp_path: Path) -> None:
     assert table.find_or_create("TOOLS_CONSUMER") is not None
 
 
-@pytest.mark.parametrize("change", [{"name": ""}, {"name": "G" * 121}, {"name": "a/b"}, {"retry_queues": 0}, {"retry_max_times": -2}])
+@pytest.mark.parametrize(
+    "change", [{"name": ""}, {"name": "G" * 121}, {"name": "a/b"}, {"retry_queues": -1}, {"retry_queues": 1025}, {"retry_max_times": -2}]
+)
 def test_a_group_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     with pytest.raises(InvalidOption):
         a_table(tmp_path).create_or_update(replace(SubscriptionGroupConfig(name="G"), **change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"groupRetryPolicy": {"type": "NEVER"}}, "CUSTOMIZED or EXPONENTIAL"),
+        ({"groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": "soon"}}}, "exponentialRetryPolicy"),
+        ({"groupRetryPolicy": {"exponentialRetryPolicy": 5}}, "exponentialRetryPolicy"),
+        ({"groupRetryPolicy": {"customizedRetryPolicy": {"next": 5}}}, "customizedRetryPolicy"),
+        ({"groupRetryPolicy": {"customizedRetryPolicy": {"next": [1, "2"]}}}, "customizedRetryPolicy"),
+        ({"subscriptionDataSet": [{"topic": 5}]}, "subscriptionDataSet"),
+        ({"subscriptionDataSet": [{"topic": "T", "version": "new"}]}, "subscriptionDataSet"),
+        ({"subscriptionDataSet": [{"topic": "T" * 20_000}]}, "16384"),
+        ({"groupSysFlag": 1 << 31}, "groupSysFlag"),
+        ({"retryMaxTimes": 1 << 31}, "retryMaxTimes"),
+        ({"consumeTimeoutMinute": -1 - (1 << 31)}, "consumeTimeoutMinute"),
+    ],
+)
+def test_what_apache_s_broker_could_not_read_again_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    """One such group in the file, and Apache's broker starts with none of it."""
+    with pytest.raises(InvalidOption, match=said):
+        a_table(tmp_path).create_or_update(SubscriptionGroupConfig.from_json({"groupName": "G"} | change))
 
 
 async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(tmp_path: Path) -> None:
@@ -90,3 +114,34 @@ async def test_a_file_of_apache_s_broker_is_read_and_what_is_forbidden_in_it_is_
     assert "../G" not in table
     await table.saved()
     assert json.loads(path.read_text())["forbiddenTable"] == {"G": {"T": 4}}
+
+
+FULL = {
+    "attributes": {"priority.factor": "30", "of.a.later.release": "x"},
+    "brokerId": 0,
+    "consumeBroadcastEnable": False,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": True,
+    "consumeTimeoutMinute": 20,
+    "groupName": "G",
+    "groupRetryPolicy": {"exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}, "type": "EXPONENTIAL"},
+    "groupSysFlag": 3,
+    "notifyConsumerIdsChangedEnable": False,
+    "retryMaxTimes": 5,
+    "retryQueueNums": 2,
+    "subscriptionDataSet": [{"expression": "a", "expressionType": "TAG", "topic": "T", "version": 7}],
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+"""A group with everything that Apache's 5.5.0 can write of one."""
+
+
+async def test_every_setting_of_apache_s_group_comes_back_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    path.write_text(json.dumps({"dataVersion": {"counter": 4, "timestamp": 1}, "subscriptionGroupTable": {"G": FULL}}))
+    table = a_table(tmp_path)
+    table.find_or_create("another")
+    await table.saved()
+    assert json.loads(path.read_text())["subscriptionGroupTable"]["G"] == FULL
+    assert a_table(tmp_path).get("G") == table.get("G")

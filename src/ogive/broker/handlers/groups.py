@@ -1,10 +1,11 @@
 """Consumer groups: 200 and 225 create or change, 207 delete, 201 and 352 show.
 
-Source: AdminBrokerProcessor.java, 5.3.
+Source: AdminBrokerProcessor.java, 5.5.
 
 Behaviour
 - A created, changed or deleted group is on stable storage before the answer leaves.
 - 207 removes the group's offsets where asked to (cleanOffset, removeOffset in 4.9); its retry and dead-letter topics stay.
+- The attributes of a request are changes, "+name" or "-name": those that it does not name stay.
 - 201 answers by pages where the request asks for them (5.4 and later).
 
 Differs from Java
@@ -13,6 +14,9 @@ Differs from Java
 - Deleting what is not there succeeds without a change of the table's version.
 """
 
+from dataclasses import replace
+
+from ogive.broker.attributes import change_group_attributes
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
@@ -30,19 +34,26 @@ from ogive.wire.headers import (
 
 
 async def create(ctx: Context, connection: Connection, header: CreateGroupRequest, body: bytes) -> RemotingCommand:
-    ctx.groups.create_or_update(SubscriptionGroupConfig.from_json(loads_object(body)))
+    wanted = SubscriptionGroupConfig.from_json(loads_object(body))
+    ctx.groups.create_or_update(_after(ctx.groups.get(wanted.name), wanted))
     await ctx.groups.saved()
     return success()
 
 
 async def create_all(ctx: Context, connection: Connection, header: CreateGroupListRequest, body: bytes) -> RemotingCommand:
-    configs = group_configs_loads(body)
-    for config in configs:
-        ctx.groups.check(config)
-    for config in configs:
+    configs: dict[str, SubscriptionGroupConfig] = {}
+    for wanted in group_configs_loads(body):
+        configs[wanted.name] = _after(configs.get(wanted.name) or ctx.groups.get(wanted.name), wanted)
+        ctx.groups.check(configs[wanted.name])
+    for config in configs.values():
         ctx.groups.create_or_update(config)
     await ctx.groups.saved()
     return success()
+
+
+def _after(current: SubscriptionGroupConfig | None, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """*wanted*, with the attributes that its changes make of the *current* ones. Raises InvalidOption."""
+    return replace(wanted, attributes=change_group_attributes(current.attributes if current else None, wanted.attributes))
 
 
 async def delete(ctx: Context, connection: Connection, header: DeleteGroupRequest, body: bytes) -> RemotingCommand:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from ogive.wire.bodies.fields import PERM_READ, PERM_WRITE, as_object, get_field
+from ogive.wire.bodies.fields import PERM_READ, PERM_WRITE, as_object, get_field, get_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,15 @@ class TopicConfig:
         )
 
 
+DEFAULT_RETRY_POLICY: Final[Mapping[str, Any]] = {"type": "CUSTOMIZED"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig:
-    """A consumer group at one broker. Source: SubscriptionGroupConfig.java."""
+    """A consumer group at one broker. Source: SubscriptionGroupConfig.java, 5.5.
+
+    *attributes* of a request are changes: "+name" with the value, or "-name". *retry_policy* and *subscriptions* are as they came.
+    """
 
     name: str
     consume_enable: bool = True
@@ -83,10 +89,14 @@ class SubscriptionGroupConfig:
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed: bool = True
     consume_timeout_minutes: int = 15
+    sys_flag: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    retry_policy: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_RETRY_POLICY)
+    subscriptions: tuple[Mapping[str, Any], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "attributes": {},
+        out: dict[str, Any] = {
+            "attributes": dict(self.attributes),
             "brokerId": self.broker_id,
             "consumeBroadcastEnable": self.consume_broadcast_enable,
             "consumeEnable": self.consume_enable,
@@ -94,17 +104,22 @@ class SubscriptionGroupConfig:
             "consumeMessageOrderly": self.consume_message_orderly,
             "consumeTimeoutMinute": self.consume_timeout_minutes,
             "groupName": self.name,
-            "groupRetryPolicy": {"type": "CUSTOMIZED"},
-            "groupSysFlag": 0,
+            "groupRetryPolicy": dict(self.retry_policy),
+            "groupSysFlag": self.sys_flag,
             "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed,
             "retryMaxTimes": self.retry_max_times,
             "retryQueueNums": self.retry_queues,
             "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
         }
+        if self.subscriptions is not None:
+            out["subscriptionDataSet"] = [dict(subscription) for subscription in self.subscriptions]
+        return out
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "group configuration")
+        attributes = as_object(obj.get("attributes") or {}, "group attributes")
+        subscriptions = get_list(obj, "subscriptionDataSet", lambda item: as_object(item, "subscription of a group"))
         return cls(
             name=get_field(obj, "groupName", str, ""),
             consume_enable=get_field(obj, "consumeEnable", bool, True),
@@ -117,4 +132,8 @@ class SubscriptionGroupConfig:
             which_broker_when_consume_slowly=get_field(obj, "whichBrokerWhenConsumeSlowly", int, 1),
             notify_consumer_ids_changed=get_field(obj, "notifyConsumerIdsChangedEnable", bool, True),
             consume_timeout_minutes=get_field(obj, "consumeTimeoutMinute", int, 15),
+            sys_flag=get_field(obj, "groupSysFlag", int, 0),
+            attributes={str(k): "" if v is None else str(v) for k, v in attributes.items()},
+            retry_policy=as_object(obj.get("groupRetryPolicy") or DEFAULT_RETRY_POLICY, "retry policy"),
+            subscriptions=None if obj.get("subscriptionDataSet") is None else tuple(subscriptions),
         )

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,49 @@ async def test_a_group_is_made_changed_and_shown_and_is_on_disk_before_the_answe
         assert stored["subscriptionGroupTable"]["G"] == config.to_json()
         shown = await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
         assert SubscriptionGroupConfig.from_json(loads_object(shown.body)) == config
+
+
+async def test_attributes_and_retry_policy_of_a_group_are_kept_and_shown(server: Broker, client: RawClient) -> None:
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 60_000, "multiplier": 3}}
+    subscriptions = [{"topic": "T", "expressionType": "TAG", "expression": "*", "version": 1}]
+
+    async def change(attributes: dict[str, str]) -> dict[str, Any]:
+        """The group after the change."""
+        settings = {"groupName": "G", "groupRetryPolicy": policy, "groupSysFlag": 1, "subscriptionDataSet": subscriptions}
+        await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(settings | {"attributes": attributes}))
+        shown = loads_object((await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")).body)
+        assert [shown[name] for name in settings] == list(settings.values())
+        listed = loads_object((await client.ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
+        assert listed["subscriptionGroupTable"]["G"] == shown
+        return shown["attributes"]  # type: ignore[no-any-return]
+
+    assert await change({"+priority.factor": "5", "+lite.sub.model": "Shared"}) == {"priority.factor": "5", "lite.sub.model": "Shared"}
+    assert await change({"+priority.factor": "7", "-lite.sub.model": ""}) == {"priority.factor": "7"}
+    assert await change({}) == {"priority.factor": "7"}
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        dumps(
+            {"groupConfigList": [{"groupName": "G", "attributes": {change: "9"}} for change in ("+priority.factor", "+lite.bind.topic")]}
+        ),
+    )
+    config = server.context.groups.get("G")
+    assert config is not None
+    assert config.attributes == {"priority.factor": "9", "lite.bind.topic": "9"}
+
+
+async def test_an_attribute_that_is_not_known_is_refused_by_its_name(server: Broker, client: RawClient) -> None:
+    await create(client, SubscriptionGroupConfig(name="G"))
+    for name in ("G", "H"):
+        body = {"groupName": name, "retryMaxTimes": 1, "attributes": {"+colour": "red"}}
+        for code, content in (
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": [{"groupName": "I"}, body]}),
+        ):
+            answer = await client.call(code, dumps(content))
+            assert (answer.code, "'colour' is not known" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+    assert "H" not in server.context.groups
+    assert "I" not in server.context.groups
+    assert server.context.groups.get("G") == SubscriptionGroupConfig(name="G")
 
 
 async def test_showing_a_group_that_is_not_there_does_not_make_it(client: RawClient) -> None:

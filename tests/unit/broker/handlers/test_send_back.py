@@ -7,6 +7,7 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt
+from ogive.wire.bodies import dumps
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
@@ -21,6 +22,7 @@ async def server(start_broker: StartBroker) -> Broker:
 
 @pytest.fixture
 async def client(server: Broker) -> AsyncIterator[RawClient]:
+    """Of a member of group G."""
     async with await RawClient.open(server.address) as client:
         await client.heartbeat("c1", "G", "T")
         yield client
@@ -82,13 +84,49 @@ async def test_after_the_last_retry_comes_the_dead_letter_topic(client: RawClien
     assert (dead.body, dead.id, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"order", "AB", 2, "T")
 
 
+async def set_group(client: RawClient, **settings: int) -> None:
+    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps({"groupName": "G"} | settings))
+
+
 async def test_the_group_says_how_many_retries_there_are_when_the_client_does_not(server: Broker, client: RawClient) -> None:
-    config = server.context.groups.get("G")
-    assert config is not None
-    assert config.retry_max_times == 16
+    await set_group(client, retryMaxTimes=2)
     message = await a_message(client)
+    for tries in range(2):
+        await give_back(client, message)
+        message = await arrived(client, "%RETRY%G", tries)
+    await give_back(client, message)
+    dead = await arrived(client, "%DLQ%G")
+    assert (dead.body, dead.id, dead.reconsume_times) == (b"order", "AB", 3)
+    assert server.context.store.max_offset("%RETRY%G", 0) == 2
+
+
+async def test_a_client_that_names_a_limit_is_asked_before_the_group(client: RawClient) -> None:
+    await set_group(client, retryMaxTimes=0)
+    await give_back(client, await a_message(client), limit=1)
+    assert (await arrived(client, "%RETRY%G")).body == b"order"
+
+
+async def test_retries_go_to_all_retry_queues_of_the_group(server: Broker) -> None:
+    async with await RawClient.open(server.address) as client:
+        await set_group(client, retryQueueNums=3)
+        await client.heartbeat("c1", "G", "T")
+        await client.send("T")
+        message = messages(await client.pull("G", "T", 0))[0]
+        assert server.context.topics.all()["%RETRY%G"].write_queues == 3
+        for _ in range(40):
+            await give_back(client, message)
+        for queue in range(3):
+            assert messages(await client.pull("G", "%RETRY%G", 0, queue=queue, suspend_ms=15_000))
+
+
+async def test_a_group_without_retry_queues_gives_its_messages_up(server: Broker, client: RawClient) -> None:
+    await set_group(client, retryQueueNums=0)
+    message = await a_message(client)
+    end = server.context.store.stats().commitlog_end
+    await give_back(client, message)
     await give_back(client, message, level=-1)
-    assert (await arrived(client, "%DLQ%G")).body == b"order"
+    assert server.context.store.stats().commitlog_end == end
+    assert "%DLQ%G" not in server.context.topics
 
 
 @pytest.mark.parametrize("level", [1, 18, 99])
