@@ -56,8 +56,11 @@ class Portal:
                 except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever awaits its task gets the exception, too
                     log.exception("code on ogive's loop tried to end the program: that ends only its task")
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* on the loop and wait for its result. An interrupt (Ctrl-C) cancels it."""
+    def call(self, work: Coroutine[Any, Any, T], take_back: Callable[[T], None] | None = None) -> T:
+        """Run *work* on the loop and wait for its result. An interrupt (Ctrl-C) cancels it.
+
+        *take_back* is called on the loop with a result that an interrupt kept from the caller.
+        """
         try:
             self.check()
         except IllegalStateError:
@@ -65,7 +68,7 @@ class Portal:
             raise
         if self._inbox:  # what was posted before comes first, and the thread that should wake the loop for it may be delayed
             self.loop.call_soon_threadsafe(self._drain)
-        running = _Running(work)
+        running = _Running(work, take_back)
         try:
             self.loop.call_soon_threadsafe(running.start)
             return running.outcome.result()
@@ -229,9 +232,10 @@ class _Running(Generic[T]):
     waits for that lock for ever, with all that lives on it.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], take_back: Callable[[T], None] | None) -> None:
         self.outcome: Outcome[T] = Outcome()
         self._work: Coroutine[Any, Any, T] | None = work
+        self._take_back = take_back
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
@@ -241,12 +245,15 @@ class _Running(Generic[T]):
             self._task.add_done_callback(self._done)
 
     def cancel(self) -> None:
-        """Nobody waits any more. Harmless for one that has ended."""
+        """Nobody waits any more."""
         work, self._work = self._work, None
         if work is not None:
             work.close()
-        elif self._task is not None:
-            self._task.cancel()
+        task = self._task
+        if task is None or task.cancel() or self._take_back is None:
+            return
+        if not task.cancelled() and task.exception() is None:
+            self._take_back(task.result())
 
     def _done(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():

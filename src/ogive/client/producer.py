@@ -74,6 +74,7 @@ class Producer(Generic[B]):
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
         self._publisher: Publisher | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._requester: Requester | None = None
         self._tracer: Tracer | None = None
 
@@ -93,11 +94,15 @@ class Producer(Generic[B]):
     async def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then disconnect. Requests that wait for a reply fail.
 
-        Closing again does nothing.
+        Closing again waits for the first close, and does nothing more.
         """
         publisher, self._publisher = self._publisher, None
-        if publisher is None:
-            return
+        if publisher is not None:
+            self._closing = asyncio.create_task(self._close(publisher), name="close producer")
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self, publisher: Publisher) -> None:
         if self._meeting is not None:
             self._meeting.cancel()
         if self._requester is not None:

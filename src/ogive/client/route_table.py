@@ -138,8 +138,12 @@ class RouteTable:
 
     async def publish_queues(self, topic: str, *, timeout_s: float | None = None) -> tuple[MessageQueue, ...]:
         """Queues to send to. Raises NoRoute, also where the topic lives but nothing may be written."""
-        route = await self.find(topic, timeout_s=timeout_s)
+        known = self._routes.get(topic)
+        route = known or await self.refresh(topic, timeout_s=timeout_s)
         queues = publish_queues(topic, route)
+        if not queues and known is not None:  # its master may be back
+            route = await self.refresh(topic, timeout_s=timeout_s)
+            queues = publish_queues(topic, route)
         if not queues and not any(row.perm & PERM_WRITE for row in route.queues):
             raise NotWritable(f'topic "{topic}" may not be written to: no broker that holds it permits that (`ogive topic show {topic}`)')
         if not queues:

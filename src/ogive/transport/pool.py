@@ -79,7 +79,13 @@ class ConnectionPool:
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._connect(address), name=f"connect {address}")
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it any more
-        return await asyncio.shield(opening)  # one caller's cancellation must not take the others' connection
+        try:
+            return await asyncio.shield(opening)  # one caller's cancellation must not take the others' connection
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and (task is None or not task.cancelling()):  # the pool was closed, which nobody asked of the caller
+                raise ConnectError(f"no connection to {address}: the client was closed meanwhile", address) from None
+            raise
 
     async def call(self, address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Connect if need be and ask, within one budget. Raises TransportError."""

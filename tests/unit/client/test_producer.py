@@ -799,6 +799,24 @@ async def test_a_shared_client_outlives_its_producers() -> None:
         assert client.routes.on_change == listening
 
 
+async def test_a_second_close_waits_for_the_first() -> None:
+    """A signal handler may close while the block ends: whoever is second must not end the program under the first."""
+    async with FakeBroker({"Orders": 1}) as broker:
+        producer = Producer(broker.address)
+        await producer.start()
+        broker.hold(SEND)
+        sent = await producer.submit("Orders", b"pay")
+        closes = [asyncio.create_task(producer.close()) for _ in range(2)]
+        await broker.until(lambda: len(broker.of(SEND)) == 1)
+        done, _ = await asyncio.wait(closes, timeout=0.05)
+        assert not done
+        broker.release(SEND)
+        await asyncio.gather(*closes)
+        assert sent.done()
+        assert (await sent).status is SendStatus.SEND_OK
+        await producer.close()
+
+
 async def test_a_closed_producer_leaves_nothing_behind_on_a_shared_client() -> None:
     """Its broker is away, and stays away."""
     async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:

@@ -151,6 +151,23 @@ async def test_new_queues_are_found_without_a_restart() -> None:
         assert len(await client.routes.subscribe_queues("Orders")) == 2
 
 
+async def test_a_route_without_a_master_is_asked_for_again_by_who_wants_to_send() -> None:
+    """Not with the next round of all routes, half a minute later."""
+
+    def without_master(request: RemotingCommand) -> RemotingCommand:
+        rows = [{"brokerName": "broker-a", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}]
+        brokers = [{"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerAddrs": {"1": "127.0.0.1:1"}}]
+        return ok(body=json.dumps({"queueDatas": rows, "brokerDatas": brokers, "filterServerTable": {}}).encode())
+
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        broker.on(ROUTE, without_master)
+        with pytest.raises(NoRoute, match="no broker that may be written to"):
+            await client.routes.publish_queues("Orders")
+        assert len(broker.of(ROUTE)) == 1
+        broker.on(ROUTE, None)
+        assert len(await client.routes.publish_queues("Orders")) == 1
+
+
 async def test_a_topic_that_vanishes_keeps_its_last_route() -> None:
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         await client.routes.find("Orders")

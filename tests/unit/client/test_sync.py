@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import dis
 import gc
 import inspect
 import logging
@@ -40,7 +41,8 @@ PAIRS = [
     (ogive.PushConsumer, aio.PushConsumer),
     (ogive.PullConsumer, aio.PullConsumer),
 ]
-ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for"}  # reaches into the loop
+ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for", "take_back"}  # reaches into the loop
+RETURN = dis.opmap["RETURN_VALUE"]
 ONLY_BLOCKING = {"close_at_exit"}
 OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: each of its own world
 
@@ -619,8 +621,13 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
     """At each instruction in turn that the waiting thread carries out, in ogive's code and below it."""
     loop = portals.Portal()
 
-    async def work() -> None:
+    async def work() -> int:
         await asyncio.sleep(0.001)
+        results.append(len(results))
+        return results[-1]
+
+    results: list[int] = []
+    kept: list[int] = []
 
     def interrupted_at(moment: int) -> bool:
         left = moment
@@ -630,7 +637,7 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
             if frame.f_code.co_filename.endswith("_weakrefset.py"):  # called by the interpreter, which tells its errors and goes on
                 return None
             frame.f_trace_opcodes = True
-            left -= event == "opcode"
+            left -= event == "opcode" and frame.f_code.co_code[frame.f_lasti] != RETURN  # where the interpreter looks for no signals
             if left == 0:
                 left = -1
                 raise KeyboardInterrupt
@@ -639,7 +646,7 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
         working = work()
         sys.settrace(trace)
         try:
-            loop.call(working)
+            kept.append(loop.call(working, kept.append))
         except KeyboardInterrupt:
             return True
         finally:
@@ -652,8 +659,10 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
             alive = threading.Event()
             loop.loop.call_soon_threadsafe(alive.set)
             assert alive.wait(WAIT_S), f"after an interrupt at instruction {moment}"
+            assert kept == results, f"a result is lost by an interrupt at instruction {moment}"
             moment += 1
         assert moment > 50
+        assert len(results) > 1
     finally:
         loop.stop()
 

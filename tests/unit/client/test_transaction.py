@@ -155,16 +155,19 @@ async def test_a_half_message_that_a_busy_broker_refused_is_sent_again(broker: F
 
 
 @pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT])
-async def test_a_half_message_that_is_not_held_safely_is_rolled_back(
-    broker: FakeBroker, producer: aio.Producer, code: ResponseCode
-) -> None:
+@pytest.mark.parametrize("retried", [False, True])
+async def test_a_half_message_that_is_not_held_safely_is_rolled_back(broker: FakeBroker, code: ResponseCode, retried: bool) -> None:
+    """Also where other messages are tried again: a second half message would be committed by the check, beside the first."""
     answer = h.SendMessageResponse(msg_id="7F00000100002A9F0000000000000007", queue_id=0, queue_offset=3)
     broker.script(SEND, RemotingCommand(code, encode_header(answer)))
     entered = False
-    with pytest.raises(SendFailed, match=f"is rolled back: the broker does not hold it safely .{code.name}"):
-        async with producer.transaction("Orders", b"x"):
-            entered = True
+    config = ProducerConfig(send_timeout_s=2.0, retry_when_not_stored_ok=retried)
+    async with aio.Producer(broker.address, group="shop", config=config) as producer:
+        with pytest.raises(SendFailed, match=f"is rolled back: the broker does not hold it safely .{code.name}"):
+            async with producer.transaction("Orders", b"x"):
+                entered = True
     assert not entered
+    assert len(broker.of(SEND)) == 1
     [end] = [end_of(request) for request in broker.of(END)]
     assert (end.commit_or_rollback, end.commit_log_offset, end.tran_state_table_offset) == (Decision.ROLLBACK, 7, 3)
 

@@ -122,26 +122,43 @@ class RemoteOffsetStore(Offsets):
     async def commit(self, offsets: Mapping[MessageQueue, int], *, again: bool = False) -> None:
         """Set offsets, also back, as the application says, and tell the brokers. Raises the first failure after every broker was asked.
 
-        Without *again* those that were acknowledged before are not sent.
+        Without *again* those that were acknowledged before are not sent. One that fails is forgotten: the application may go back, and
+        then nothing may send it later.
         """
-        for queue, offset in offsets.items():
-            self.move(queue, offset)
-        for failure in await asyncio.gather(*(self._tell(queue, again) for queue in offsets), return_exceptions=True):
+        for failure in await asyncio.gather(*(self._commit(*row, again) for row in offsets.items()), return_exceptions=True):
             if failure is not None:
                 raise failure
 
+    async def _commit(self, queue: MessageQueue, offset: int, again: bool) -> None:
+        async with self._turns[queue]:
+            before = self._offsets.get(queue)
+            self.move(queue, offset)
+            try:
+                await self._tell(queue, again)
+            except BaseException:
+                if self._offsets.get(queue) == offset:
+                    self._restore(queue, before)
+                raise
+
+    def _restore(self, queue: MessageQueue, offset: int | None) -> None:
+        if offset is None:
+            del self._offsets[queue]
+        else:
+            self.move(queue, offset)
+
     async def _persist(self, queue: MessageQueue, again: bool) -> None:
         try:
-            await self._tell(queue, again)
+            async with self._turns[queue]:
+                await self._tell(queue, again)
         except OgiveError as exc:
             log.warning("offset %s of %s was not persisted: %s", self._offsets.get(queue), queue, exc)
 
     async def _tell(self, queue: MessageQueue, again: bool) -> None:
-        async with self._turns[queue]:
-            offset = self._offsets.get(queue)
-            if offset is not None and (again or offset != self._acknowledged.get(queue)):
-                await self._update(queue, offset)
-                self._acknowledged[queue] = offset
+        """In the queue's turn."""
+        offset = self._offsets.get(queue)
+        if offset is not None and (again or offset != self._acknowledged.get(queue)):
+            await self._update(queue, offset)
+            self._acknowledged[queue] = offset
 
     async def _update(self, queue: MessageQueue, offset: int) -> None:
         topic = (queue.topic, queue.broker_name)

@@ -16,7 +16,7 @@ class Prefetch:
 
     def __init__(self) -> None:
         self._ready: dict[ProcessQueue, deque[MessageExt]] = {}  # the queue that has waited longest comes first
-        self._in_hand: dict[ProcessQueue, list[int]] = {}  # offsets
+        self._in_hand: dict[ProcessQueue, list[MessageExt]] = {}
 
     def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         self._ready.setdefault(process_queue, deque()).extend(messages)
@@ -31,14 +31,21 @@ class Prefetch:
             batch = [ready.popleft() for _ in range(min(len(ready), max_messages - len(taken)))]
             if ready:
                 self._ready[process_queue] = ready  # behind the others now
-            self._in_hand[process_queue] = [message.queue_offset for message in batch]
+            self._in_hand[process_queue] = batch
             taken += batch
         return taken
 
     def settle(self) -> Iterator[tuple[ProcessQueue, list[int]]]:
-        """What was handed out, of queues that still count; from now on it is not in hand any more."""
+        """The offsets of what was handed out, of queues that still count; from now on it is not in hand any more."""
         in_hand, self._in_hand = self._in_hand, {}
-        return ((process_queue, offsets) for process_queue, offsets in in_hand.items() if not process_queue.dropped)
+        return ((one, [message.queue_offset for message in batch]) for one, batch in in_hand.items() if not one.dropped)
+
+    def take_back(self) -> None:
+        """What was handed out last did not arrive: it is handed out again."""
+        in_hand, self._in_hand = self._in_hand, {}
+        for process_queue, batch in in_hand.items():
+            if not process_queue.dropped:
+                self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
 
     def drop_in_hand(self) -> None:
         """What was handed out last will never be finished."""

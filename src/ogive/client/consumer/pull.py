@@ -135,6 +135,11 @@ class PullConsumer:
         messages = await member.poll(timeout_s, max_messages)
         return list(map(self._namespace.strip_message, messages)) if self._namespace else messages
 
+    def take_back(self, _: object) -> None:
+        """What the last poll returned did not reach the application, so the next one returns it. For the blocking facade."""
+        if self._member is not None:
+            self._member.take_back()
+
     async def batches(self, *, max_messages: int = 1000) -> AsyncIterator[list[MessageExt]]:
         """What ``poll`` returns, without empty lists, until the consumer is closed."""
         while self._closing is None:

@@ -185,6 +185,11 @@ class PullMember:
                 break
         return []
 
+    def take_back(self) -> None:
+        """The messages of the last poll did not reach the application: the next one returns them."""
+        self._prefetch.take_back()
+        self._news.set()
+
     def _count_in_hand(self) -> None:
         for process_queue, offsets in self._prefetch.settle():
             self._group.finish(process_queue, offsets)
@@ -196,10 +201,15 @@ class PullMember:
             gained, lost = sorted(self._gained), sorted(self._lost)
             self._gained.clear()
             self._lost.clear()
-            if is_async(on_change):
-                await on_change(gained, lost)
-            else:
-                await asyncio.to_thread(on_change, gained, lost)
+            try:
+                if is_async(on_change):
+                    await on_change(gained, lost)
+                else:
+                    await asyncio.to_thread(on_change, gained, lost)
+            except BaseException:  # it is told again: nothing of a queue is handed out before the application has set its place
+                self._gained |= set(gained) - self._lost
+                self._lost = set(lost) | (self._lost - set(gained))
+                raise
 
     def _note_change(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         self._prefetch.discard_dropped()

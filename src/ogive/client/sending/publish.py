@@ -223,7 +223,7 @@ class Publisher:
     def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
         """An attempt has stored the message."""
         self.note_latency(target.lane, outgoing, self._loop.time())
-        if result.status is not SendStatus.SEND_OK and self.config.retry_when_not_stored_ok:
+        if result.status is not SendStatus.SEND_OK and self.config.retry_when_not_stored_ok and not outgoing.once:
             outgoing.result = result
             self.attempt_failed(outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}"))
             return

@@ -189,12 +189,12 @@ class PullConsumer(Facade):
         The messages of a queue are in order. With auto-commit, polling again marks the messages of the last poll as finished. Raises
         IllegalStateError during another poll, and after the client failed.
         """
-        return self._live().call(self._consumer.poll(timeout_s, max_messages=max_messages))
+        return self._live().call(self._consumer.poll(timeout_s, max_messages=max_messages), self._consumer.take_back)
 
     def batches(self, *, max_messages: int = 1000) -> Iterator[list[MessageExt]]:
         """What ``poll`` returns, without empty lists, until the consumer is closed."""
         batches = self._consumer.batches(max_messages=max_messages)
-        while (batch := self._live().call(_next(batches))) is not None:
+        while (batch := self._live().call(_next(batches), self._consumer.take_back)) is not None:
             yield batch
 
     def pull(

@@ -55,7 +55,7 @@ class Producer(Facade, Generic[B]):
     def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then disconnect. Requests that wait for a reply fail.
 
-        Closing again does nothing.
+        Closing again waits for the first close, and does nothing more.
         """
         self._end(self._producer.close)
 

@@ -132,6 +132,35 @@ async def test_a_commit_moves_also_back_and_says_what_failed() -> None:
     assert broker.offsets[A] == 4
 
 
+@pytest.mark.parametrize("before", [None, 2])
+async def test_a_commit_that_failed_is_not_sent_later(before: int | None) -> None:
+    """The application has heard of the failure, and may have gone back since."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    if before is not None:
+        await store.commit({A: before})
+    broker.failing.add(A)
+    with pytest.raises(ConnectError):
+        await store.commit({A: 10})
+    broker.failing.clear()
+    await store.persist([A], again=True)
+    assert broker.offsets.get(A) == store.read(A) == before
+
+
+async def test_progress_that_is_made_during_a_failing_commit_stays() -> None:
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    broker.answers.clear()
+    committing = asyncio.create_task(store.commit({A: 10}))
+    async with asyncio.timeout(10):
+        while not broker.asked:
+            await asyncio.sleep(0)
+    store.update(A, 12)
+    committing.cancel()
+    await asyncio.wait([committing])
+    assert store.read(A) == 12
+
+
 async def test_a_commit_that_changes_nothing_is_sent_only_where_asked() -> None:
     broker = Broker()
     store = RemoteOffsetStore(broker)

@@ -38,6 +38,17 @@ def test_what_is_handed_out_is_settled_once() -> None:
     assert list(prefetch.settle()) == []
 
 
+def test_what_is_taken_back_is_handed_out_again_and_not_settled() -> None:
+    prefetch = Prefetch()
+    first, second = filled(prefetch, 0, range(5)), filled(prefetch, 1, range(5))
+    assert taken(prefetch, 7) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)]
+    second.move_to(QueueState.DROPPED)
+    prefetch.take_back()
+    assert list(prefetch.settle()) == []
+    assert prefetch.position(first) == 0
+    assert taken(prefetch, 10) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+
+
 def test_what_is_dropped_in_hand_is_never_settled() -> None:
     prefetch = Prefetch()
     filled(prefetch, 0, range(5))

@@ -75,19 +75,41 @@ async def test_the_application_learns_of_its_queues_before_it_gets_their_message
 
 
 async def test_a_plain_function_learns_of_queues_in_a_thread_and_its_error_ends_the_poll(broker: FakeBroker) -> None:
+    """It may not have set its place in them, so it is told again before it gets their messages."""
     threads: list[int] = []
+    told: list[tuple[list[MessageQueue], list[MessageQueue]]] = []
 
     def on_change(gained: list[MessageQueue], lost: list[MessageQueue]) -> None:
         threads.append(threading.get_ident())
-        raise ZeroDivisionError
+        told.append((gained, lost))
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    async with member(broker, on_change=on_change) as consumer:
+        fill(broker, 1)
+        with pytest.raises(ZeroDivisionError):
+            await consumer.poll(WAIT_S)
+        assert offsets(await collect(consumer, 1)) == [0]
+    assert told == [([Q0], []), ([Q0], [])]
+    assert threading.get_ident() not in threads
+
+
+async def test_changes_during_a_call_that_fails_are_told_with_those_that_it_was_told(broker: FakeBroker) -> None:
+    broker.topics["Orders"] = 4
+    told: list[tuple[list[int], list[int]]] = []
+
+    async def on_change(gained: list[MessageQueue], lost: list[MessageQueue]) -> None:
+        told.append(([queue.queue_id for queue in gained], [queue.queue_id for queue in lost]))
+        if len(told) == 1:
+            with_others(broker, "zzz")
+            await rebalanced(broker, consumer, 2)
+            raise ZeroDivisionError
 
     async with member(broker, on_change=on_change) as consumer:
         with pytest.raises(ZeroDivisionError):
             await consumer.poll(WAIT_S)
-        fill(broker, 1)
-        assert offsets(await collect(consumer, 1)) == [0]
-    assert len(threads) == 1
-    assert threads[0] != threading.get_ident()
+        await consumer.poll(0)
+    assert told == [([0, 1, 2, 3], []), ([0, 1], [])]
 
 
 async def test_a_queue_that_goes_and_comes_back_unseen_is_told_as_both(broker: FakeBroker) -> None:

@@ -1,6 +1,5 @@
 """Blocking sends that are alone: their own thread asks the broker, and everything else stays as it is."""
 
-import asyncio
 import dis
 import os
 import signal
@@ -345,7 +344,9 @@ def test_flush_and_close_wait_for_the_outcome(broker: FakeBroker, asked: list[in
     until(lambda: broker.connections == 0)
 
 
-def test_a_send_that_outlives_its_producer_ends_with_an_error(broker: FakeBroker, asked: list[int]) -> None:
+def test_a_send_that_outlives_its_producer_ends_with_an_error(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ready(broker, asked, send_timeout_s=WAIT_S) as producer:
         broker.hold(SEND)
         errors: list[OgiveError] = []
@@ -360,13 +361,10 @@ def test_a_send_that_outlives_its_producer_ends_with_an_error(broker: FakeBroker
         sending.start()
         until(lambda: broker.of(SEND)[-1].body == b"slow")
 
-        async def close_without_patience() -> None:
-            closing = asyncio.create_task(producer._producer.close())
-            await asyncio.sleep(0)
-            closing.cancel()
-            await asyncio.wait([closing])
+        async def no_patience(_: object) -> None: ...
 
-        portal().call(close_without_patience())
+        monkeypatch.setattr(publish.Publisher, "flush", no_patience)
+        portal().call(producer._producer.close())
         sending.join(WAIT_S)
         assert [str(one) for one in errors] == [publish.CLOSED_MEANWHILE]
         assert len(asked) == 1
