@@ -107,6 +107,10 @@ class ConfigTable(ABC, Generic[C]):
         """Return when every change made before the call is on stable storage. Raises StoreError."""
         await self._writer.saved()
 
+    def save_again(self) -> None:
+        """Try again in the background to save what could not be saved."""
+        self._writer.save_again()
+
     @abstractmethod
     def _snapshot(self) -> Render: ...
 

@@ -10,7 +10,7 @@ from ogive.access.guard import Guard
 from ogive.broker.clients import ClientTable
 from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
-from ogive.broker.duplicates import Duplicates
+from ogive.broker.duplicates import Answer, Duplicates
 from ogive.broker.groups import GroupTable
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
@@ -21,7 +21,7 @@ from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
-from ogive.errors import StoreError
+from ogive.errors import OgiveError, StoreError
 from ogive.model import DelayLevels
 from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
@@ -78,31 +78,39 @@ class Context:
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
-        """Store messages, all or none; everything put in one loop turn goes to the writer together. Raises StoreError.
+    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone, topic: str) -> None:
+        """Store messages that belong to *topic*, all or none; everything put in one loop turn goes to the writer together.
 
-        *done* is called when they are safe: with the topics they are in, so a topic made a moment ago is waited for.
+        *done* is called when they are safe, and *topic* with them, which may have been made a moment ago. Where it cannot be saved that is
+        an error, although they are stored; from then on nothing is stored for it until it is saved. Raises StoreError.
         """
-        self.put_now(messages, partial(self._once_saved, done) if self.topics.unsaved else done)
+        self.put_now(messages, self.with_topic(topic, done) if topic in self.topics.pending else done)
 
-    def once_saved(self, done: PutDone) -> PutDone:
-        """*done*, called no sooner than the topics that there are now are safe."""
-        return partial(self._once_saved, done) if self.topics.unsaved else done
+    def with_topic(self, topic: str, done: PutDone) -> PutDone:
+        """*done*, called no sooner than *topic* is saved. Raises StoreError where that has failed."""
+        if topic not in self.topics.pending:
+            return done
+        self.topics.check_saved(topic)
+        return partial(self._once_saved, topic, done)
 
     def put_now(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
-        """The same, but *done* waits for no topic: it is called in the order of the messages' offsets."""
+        """put() without a look at the topic: *done* is called in the order of the messages' offsets."""
         self.store.put(messages, done)
         if not self._submit_due:
             self._submit_due = True
             self.turn.add(self._submit)
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put() for what the broker itself stores."""
-        self.put(messages, self.traffic.counted(messages, done))
-
-    def put_counted_now(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put_now() for what the broker itself stores."""
+        """put_now() for what the broker itself stores: who sent it was answered with its topic saved."""
         self.put_now(messages, self.traffic.counted(messages, done))
+
+    def put_once(self, messages: Sequence[NewMessage], answer: Answer, topic: str) -> None:
+        """put() of what the window of duplicates does not hold yet; a message that is stored is held, whatever becomes of its topic."""
+        assert self.duplicates is not None
+        if topic in self.topics.pending:
+            self.topics.check_saved(topic)
+            answer = partial(self._answer_once_saved, topic, answer)
+        self.duplicates.put(self.put_now, messages, answer)
 
     async def synced(self) -> None:
         """Return when everything put before is on stable storage. Raises StoreError."""
@@ -116,15 +124,21 @@ class Context:
         self._submit_due = False
         self.store.submit()
 
-    def _once_saved(self, done: PutDone, result: list[PutResult] | StoreError) -> None:
-        if self.topics.unsaved:
-            self.spawn(self._save_topics(done, result), "save topics")
-        else:
+    def _once_saved(self, topic: str, done: PutDone, result: list[PutResult] | StoreError) -> None:
+        if isinstance(result, StoreError) or self.topics.is_saved(topic):
             done(result)
+        else:
+            self.spawn(self._save_topic(topic, done, result), f"save topic {topic}")
 
-    async def _save_topics(self, done: PutDone, result: list[PutResult] | StoreError) -> None:
+    def _answer_once_saved(self, topic: str, answer: Answer, queue_id: int, result: list[PutResult] | OgiveError) -> None:
+        if isinstance(result, OgiveError):
+            answer(queue_id, result)
+        else:
+            self._once_saved(topic, partial(answer, queue_id), result)
+
+    async def _save_topic(self, topic: str, done: PutDone, result: list[PutResult]) -> None:
         try:
-            await self.topics.saved()
+            await self.topics.safe(topic)
         except StoreError as exc:
             done(exc)
         else:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ogive.errors import StoreError
 from ogive.store.tables import JsonTable
 
 log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
 
 Render = Callable[[], dict[str, Any]]
 """Makes the JSON object; runs in a thread, so it must close over values that nobody changes."""
@@ -24,6 +26,9 @@ class TableWriter:
         self.version = 0  # counts changes
         self.written = 0  # the version that the file holds
         self._writing: asyncio.Task[None] | None = None
+        self._failed = 0  # the newest version that could not be written
+        self._failure: OSError | None = None
+        self._failed_at = 0.0
 
     @property
     def unsaved(self) -> bool:
@@ -40,14 +45,25 @@ class TableWriter:
         if self._writing is None:
             self._begin().add_done_callback(self._report)
 
-    async def saved(self) -> None:
-        """Return when every change made before the call is on stable storage. Raises StoreError."""
-        wanted = self.version
+    async def saved(self, version: int | None = None) -> None:
+        """Return when every change made before the call, or up to *version*, is on stable storage. Raises StoreError."""
+        wanted = self.version if version is None else version
         while self.written < wanted:
             writing = self._writing or self._begin()
             await asyncio.wait([writing])
-            if writing.exception() is not None and self._writing is None:
+            if writing.exception() is not None and self._writing is None and self.written < wanted:
                 raise StoreError(f"cannot save {self._name}: {writing.exception()}") from writing.exception()
+
+    def check(self, version: int) -> None:
+        """Raises StoreError where *version* could not be saved, and tries that again for the next call."""
+        if self.written < version <= self._failed:
+            self.save_again()
+            raise StoreError(f"cannot save {self._name}: {self._failure}")
+
+    def save_again(self) -> None:
+        """Write in the background what could not be written, at most once a second."""
+        if self.unsaved and self._writing is None and asyncio.get_running_loop().time() >= self._failed_at + RETRY_S:
+            self._begin().add_done_callback(self._report)
 
     def _begin(self) -> asyncio.Task[None]:
         self._writing = asyncio.create_task(self._write(), name=f"save {self._name}")
@@ -55,11 +71,15 @@ class TableWriter:
 
     async def _write(self) -> None:
         """Until the file holds the newest version, so that changes made during a write need no further trigger."""
+        version = self.version
         try:
             while self.written < self.version:
                 version, render = self.version, self._snapshot()
                 await asyncio.to_thread(self._save, render)
                 self.written = version
+        except OSError as exc:
+            self._failed, self._failure, self._failed_at = version, exc, asyncio.get_running_loop().time()
+            raise
         finally:
             self._writing = None
 

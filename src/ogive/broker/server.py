@@ -122,7 +122,7 @@ class Broker:
         ctx.store.start(ctx.turn.call_from_thread, writer=self._machine.writer)
         schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
-        ctx.transactions.start(ctx.put_counted_now, ctx.store_host)
+        ctx.transactions.start(ctx.put_counted, ctx.store_host)
 
     def _context(self, opened: Opened) -> Context:
         config, loop = self.config, asyncio.get_running_loop()
@@ -364,6 +364,8 @@ async def _expire(ctx: Context) -> None:
         connection.close()
     ctx.locks.expire()
     ctx.locks.save_soon()
+    ctx.topics.save_again()
+    ctx.groups.save_again()
 
 
 def _connection_closed(ctx: Context, connection: Connection) -> None:

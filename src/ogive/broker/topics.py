@@ -63,6 +63,9 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
+        self.pending: dict[str, int] = {}
+        """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
+        safe no sooner. Some may be saved by now."""
         self._auto_create = auto_create
         replies = reply_topic(cluster)
         self._system = SYSTEM_TOPICS | {cluster, broker_name, replies}
@@ -86,6 +89,23 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def system_topics(self) -> list[str]:
         return sorted(name for name in self._configs if self.is_system(name))
+
+    def is_saved(self, name: str) -> bool:
+        """Whether what is sent to the topic would find it, and its queue, after a crash."""
+        if self.pending.get(name, 0) > self._writer.written:
+            return False
+        self.pending.pop(name, None)
+        return True
+
+    def check_saved(self, name: str) -> None:
+        """Raises StoreError for a topic that could not be saved; that is tried again then."""
+        if not self.is_saved(name):
+            self._writer.check(self.pending[name])
+
+    async def safe(self, name: str) -> None:
+        """Return once the topic is saved. Raises StoreError."""
+        if not self.is_saved(name):
+            await self._writer.saved(self.pending[name])
 
     # --- changing ----------------------------------------------------------------------------------------------------
 
@@ -129,6 +149,15 @@ class TopicTable(ConfigTable[TopicConfig]):
     def _ensure(self, name: str, queues: int) -> TopicConfig:
         return self._configs.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
 
+    def _put(self, config: TopicConfig) -> TopicConfig:
+        known = self._configs.get(config.name)
+        if not self.unsaved:
+            self.pending.clear()
+        put = super()._put(config)
+        if known is None or known.write_queues < put.write_queues:
+            self.pending[put.name] = self._writer.version
+        return put
+
     def switch_auto_create(self, on: bool, default_queues: int) -> None:
         """The topic after which others are made comes and goes with the switch: its route invites producers."""
         self._auto_create = on
@@ -149,6 +178,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Whether there was such a topic. Raises InvalidOption for a system topic."""
         if self.is_system(name):
             raise InvalidOption(f"topic {name} belongs to the broker: it cannot be deleted")
+        self.pending.pop(name, None)
         return self._remove(name)
 
     def _snapshot(self) -> Render:

@@ -10,6 +10,7 @@ import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, BrokerConfig
+from ogive.broker.opening import Machine
 from tests.raw_client import RawClient
 
 StartBroker = Callable[..., Awaitable[Broker]]
@@ -20,9 +21,9 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
     """Starts a broker with settings of the test's choice; all of them are stopped at the end. They share one directory."""
     started: list[Broker] = []
 
-    async def start(access: AccessTable | None = None, **settings: Any) -> Broker:
+    async def start(access: AccessTable | None = None, machine: Machine | None = None, **settings: Any) -> Broker:
         defaults: dict[str, Any] = {"data": tmp_path / "store", "port": 0, "segment_bytes": 1024 * 1024}
-        broker = Broker(BrokerConfig(**(defaults | settings)), access=access)
+        broker = Broker(BrokerConfig(**(defaults | settings)), machine, access=access)
         await broker.start()
         started.append(broker)
         return broker

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ogive.broker import saving
 from ogive.broker.saving import Progress, TableWriter
 from ogive.errors import StoreError
 from ogive.store.fs import OsFs
@@ -101,6 +102,51 @@ async def test_a_failed_write_is_an_error_for_everybody_who_waits_and_is_made_go
     table.error = None
     await writer.saved()
     assert table.saved == [{"n": 1}]
+
+
+async def test_who_waits_for_a_version_is_not_told_of_the_failure_of_a_later_one(tmp_path: Path) -> None:
+    table = SlowTable(tmp_path)
+    save = table.save
+
+    def save_one(value: dict[str, Any]) -> None:
+        save(value)
+        table.error = OSError(28, "No space left on device")
+
+    table.save = save_one  # type: ignore[method-assign]
+    table.go.clear()
+    writer, _ = writer_of(table)
+    writer.start()
+    first = asyncio.ensure_future(writer.saved(1))
+    await asyncio.sleep(0)
+    writer.mark()
+    table.go.set()
+    await first
+    assert (writer.written, writer.version) == (1, 2)
+    writer.check(1)
+    with pytest.raises(StoreError, match="No space left"):
+        writer.check(2)
+    writer.mark()
+    writer.check(3)  # not tried yet
+
+
+async def test_what_could_not_be_saved_is_tried_again_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = SlowTable(tmp_path)
+    table.error = OSError(28, "No space left on device")
+    writer, _ = writer_of(table)
+    writer.mark()
+    with pytest.raises(StoreError):
+        await writer.saved()
+    table.error = None
+    writer.save_again()
+    assert writer._writing is None
+    monkeypatch.setattr(saving, "RETRY_S", 0.0)
+    with pytest.raises(StoreError, match="cannot save numbers"):
+        writer.check(1)
+    assert writer._writing is not None
+    await writer.saved()
+    writer.check(1)
+    writer.save_again()
+    assert (writer._writing, len(table.saved)) == (None, 1)
 
 
 async def test_a_cancelled_waiter_does_not_stop_the_write(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def _store(ctx: Context, connection: Connection, header: RecallMessageRequ
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
     message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now, ctx.born_hosts[connection], ctx.store_host)
     stored: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
-    ctx.put((message,), stored.set_result)
+    ctx.put((message,), stored.set_result, header.topic)
     result = await stored
     if isinstance(result, StoreError):
         raise result

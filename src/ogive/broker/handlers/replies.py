@@ -133,7 +133,7 @@ async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
             done.set_result(result)
 
     try:
-        ctx.put((message,), finish)
+        ctx.put((message,), finish, message.topic)
         result = await done
     except StoreError as exc:
         result = exc

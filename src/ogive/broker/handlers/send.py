@@ -146,20 +146,23 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if topic != config.name:
         _put_elsewhere(ctx, message, properties, config.name, done)
     elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
-        ctx.duplicates.put(ctx.put, (message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()))
+        ctx.put_once((message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()), topic)
     else:
-        ctx.put((message,), done)
+        ctx.put((message,), done, topic)
     ctx.sends_waiting += 1
 
 
 def _put_elsewhere(ctx: Context, message: NewMessage, properties: Mapping[str, str], topic: str, done: PutDone) -> None:
     """A message that was sent to *topic*, not to the one it is stored in. Raises InvalidOption for one that could not leave it again."""
     if message.topic == HALF_TOPIC:
-        ctx.put_now((message,), ctx.transactions.accept(message, properties, ctx.once_saved(done)))
+        ctx.put_now((message,), ctx.transactions.accept(message, properties, ctx.with_topic(topic, done)))
         return
     if message.topic in _WAITING:
         check_delivery(ctx.store, message, topic, _WAITING[message.topic])
-    ctx.put((message,), done)
+        topic = properties[PropertyName.REAL_TOPIC]  # the dead-letter topic, where a retry was sent to the retry topic
+    else:
+        topic = message.topic
+    ctx.put((message,), done, topic)
 
 
 def _stored(

@@ -65,7 +65,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     )  # fmt: skip
     if topic == SCHEDULE_TOPIC:
         check_delivery(ctx.store, copy, retry.name)
-    ctx.put((copy,), ctx.traffic.counted((copy,), partial(_stored, ctx, connection, command, group.name, message.topic)))
+        topic = retry.name
+    ctx.put((copy,), ctx.traffic.counted((copy,), partial(_stored, ctx, connection, command, group.name, message.topic)), topic)
 
 
 def _retry_properties(message: StoredMessage) -> dict[str, str]:

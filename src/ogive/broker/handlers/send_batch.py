@@ -33,9 +33,9 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     batch, key, started = NewBatch(draft, items), own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
     if ctx.duplicates is not None:
-        ctx.duplicates.put(ctx.put, batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started))
+        ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
     else:
-        ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started))
+        ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started), draft.topic)
     ctx.sends_waiting += 1
 
 

@@ -112,7 +112,7 @@ async def test_sends_in_a_turn_that_is_held_go_to_the_writer_with_it(
     monkeypatch.setattr(ctx.store, "submit", submitted)
     assert ctx.turn.hold()
     for body in (b"second", b"third"):
-        ctx.put([NewMessage("T", 0, body, b"", 0, 0, 0, bytes(8), bytes(8), 0)], lambda result: None)
+        ctx.put([NewMessage("T", 0, body, b"", 0, 0, 0, bytes(8), bytes(8), 0)], lambda result: None, "T")
     assert not submitted.called
     ctx.turn.run()
     submitted.assert_called_once()
