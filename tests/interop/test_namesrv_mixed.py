@@ -9,10 +9,12 @@ import pytest
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.wire.bodies import ClusterInfo
+from ogive.store.fs import OsFs
+from ogive.store.tables import JsonTable
+from ogive.wire.bodies import ClusterInfo, TopicRouteData, loads_object, topic_list_loads
 from ogive.wire.codes import RequestCode
 from tests.interop import apache
-from tests.interop.apache import Apache
+from tests.interop.apache import OLDER, VERSION, Apache
 from tests.raw_client import RawClient
 
 
@@ -138,3 +140,31 @@ async def test_our_broker_works_with_apache_s_name_server_until_it_stops(their_n
 
     await broker.stop()
     assert apache.table((await admin(their_name_server, "clusterList"))[0]) == []
+
+
+@pytest.mark.parametrize("version", [VERSION, *OLDER])
+async def test_apache_s_name_servers_read_the_compressed_registration(version: str, tmp_path: Path) -> None:
+    """That of 10,000 topics and 5,000 groups."""
+    server = Apache(tmp_path / "apache", with_broker=False, version=version)
+    names = [f"Topic{number}" for number in range(10_000)] + [f"%RETRY%Group{number}" for number in range(5_000)]
+    table = {name: {"topicName": name, "readQueueNums": 3, "writeQueueNums": 2, "perm": 6} for name in names}
+    table["Topic7"]["attributes"] = {"message.type": "FIFO"}
+    JsonTable(OsFs(), tmp_path / "ogive" / "config" / "topics.json").save({"topicConfigTable": table})
+    try:
+        await asyncio.to_thread(server.start)
+        broker = Broker(BrokerConfig(data=tmp_path / "ogive", port=0, name_servers=(server.name_server,)))
+        await broker.start()
+        try:
+            async with asyncio.timeout(60), await RawClient.open(server.name_server) as client:
+                while names[-1] not in topic_list_loads((await client.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body):
+                    await asyncio.sleep(0.1)
+                for name in (names[0], names[7], names[-1]):
+                    answer = await client.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=name, acceptStandardJsonOnly=True)
+                    (queues,) = TopicRouteData.from_json(loads_object(answer.body)).queues
+                    assert (queues.read_queues, queues.write_queues, queues.perm) == (3, 2, 6)
+            assert not any(peer._plain_only for peer in broker.context.registration._peers)
+            assert (await broker.context.registration.table(compress=True)).compressed
+        finally:
+            await broker.stop()
+    finally:
+        await asyncio.to_thread(server.stop, signal.SIGKILL)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class FakeNameServer:
 
     answers: bool = True
     refuses: bool = False
+    plain_only: str = ""  # what it does with a compressed registration: "refuses", "drops"
     order: dict[str, str] = field(default_factory=dict)
     requests: list[RemotingCommand] = field(default_factory=list)
     held: RegisterBrokerBody | None = None
@@ -62,7 +64,14 @@ class FakeNameServer:
         if self.refuses:
             answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, "go away"
         elif command.code == RequestCode.REGISTER_BROKER:
-            self.held = RegisterBrokerBody.decode(command.body, compressed=False)
+            compressed = command.ext_fields["compressed"] == "true"
+            if compressed and self.plain_only == "drops":
+                connection.close()
+                return
+            if compressed and self.plain_only:
+                answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, "Failed to decode RegisterBrokerBody"
+            else:
+                self.held = RegisterBrokerBody.decode(command.body, compressed=compressed)
             answer.body = kv_table_dumps(self.order) if self.order else b""
         elif command.code == RequestCode.QUERY_DATA_VERSION:
             same = self.held is not None and self.held.data_version == DataVersion.from_json(json.loads(command.body))
@@ -133,7 +142,7 @@ async def test_after_the_start_every_name_server_holds_the_whole_table(
             "haServerAddr": "",
             "brokerId": "0",
             "compressed": "false",
-            "bodyCrc32": "0",
+            "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
             "heartbeatTimeoutMillis": "120000",
         }
 
@@ -148,6 +157,59 @@ async def test_a_change_is_registered_at_once_and_several_together(
     for server in servers:
         assert server.holds("T49")
         assert server.codes() == [RequestCode.REGISTER_BROKER] * 2
+
+
+def many(topics: TopicTable, count: int, **settings: Any) -> None:
+    """Topics, and the retry topics of half as many groups, past the files."""
+    names = [f"Topic{number}" for number in range(count)] + [f"%RETRY%Group{number}" for number in range(count // 2)]
+    topics._configs |= {name: TopicConfig(name=name, **settings) for name in names}
+
+
+def forms(server: FakeNameServer) -> list[tuple[str, int]]:
+    """Of each registration whether it was compressed, and its length."""
+    return [(c.ext_fields["compressed"], len(c.body)) for c in server.requests if c.code == RequestCode.REGISTER_BROKER]
+
+
+async def test_ten_thousand_topics_and_five_thousand_groups_are_registered_with_less_than_2_mib(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    many(topics, 10_000)
+    server = servers[0]
+    await register(server)
+    assert server.held is not None
+    assert (dict(server.held.topics), server.held.data_version) == (dict(topics.all()), topics.data_version)
+    ((compressed, size),) = forms(server)
+    assert compressed == "true"
+    assert size < 256 * 1024
+    (request,) = server.requests
+    assert request.ext_fields["bodyCrc32"] == str(zlib.crc32(request.body) & 0x7FFFFFFF)
+
+
+async def test_topics_with_flags_that_the_compressed_form_cannot_hold_are_registered_without(
+    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
+    many(topics, 1_000, sys_flag=1)
+    await register(servers[0])
+    assert servers[0].held is not None
+    assert servers[0].held.topics["Topic0"].sys_flag == 1
+
+
+@pytest.mark.parametrize("way", ["refuses", "drops"])
+async def test_a_name_server_that_cannot_read_the_compressed_form_gets_the_other(
+    way: str, register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registrations, "FIRST_RETRY_S", 0.01)
+    many(topics, 1_000)
+    plain, other = servers
+    plain.plain_only = way
+    registration = await register(plain, other)
+    await plain.until(lambda: plain.holds("Topic0"))
+    assert [compressed for compressed, _ in forms(plain)] == ["true", "false"]
+    topics.create_or_update(TopicConfig(name="T"))
+    await registration.registered()
+    await plain.until(lambda: plain.holds("T"))
+    assert [compressed for compressed, _ in forms(plain)][2:] == (["false"] if way == "refuses" else ["true", "false"])
+    assert {compressed for compressed, _ in forms(other)} == {"true"}
 
 
 async def test_between_changes_the_name_server_is_asked_whether_it_still_holds_the_table(

@@ -149,8 +149,15 @@ class RegisterBrokerBody:
     topics: Mapping[str, TopicConfig]
     filter_servers: tuple[str, ...] = ()
 
-    def encode(self) -> bytes:
-        """The uncompressed JSON form."""
+    @property
+    def fits_compressed(self) -> bool:
+        """Whether the compressed form holds all that name servers read: it has no place for the flags of topics."""
+        return not any(topic.sys_flag for topic in self.topics.values())
+
+    def encode(self, *, compressed: bool = False) -> bytes:
+        """The JSON form, or the compressed one, a twentieth as long, which name servers read since 4.3."""
+        if compressed:
+            return zlib.compress(self._plain())
         return dumps(
             {
                 "filterServerList": list(self.filter_servers),
@@ -163,6 +170,13 @@ class RegisterBrokerBody:
                 },
             }
         )
+
+    def _plain(self) -> bytes:
+        """As ``_decode_compressed`` reads it. Lines end before the attributes, which no name server reads: 4.9 refuses them."""
+        lines = (f"{name} {t.read_queues} {t.write_queues} {t.perm} {t.filter_type}".encode() for name, t in self.topics.items())
+        version, filter_servers = dumps(self.data_version.to_json()), dumps(list(self.filter_servers))
+        count, no_mappings = len(self.topics).to_bytes(4), bytes(4)
+        return b"".join((_sized(version), count, *map(_sized, lines), _sized(filter_servers), no_mappings))
 
     @classmethod
     def decode(cls, body: bytes, *, compressed: bool, max_inflated_bytes: int = 16 * 1024 * 1024) -> Self:
@@ -216,6 +230,10 @@ class RegisterBrokerBody:
         if not isinstance(filter_servers, list):
             raise ProtocolError("the filter-server list is no list")
         return cls(data_version=version, topics={t.name: t for t in topics}, filter_servers=tuple(map(as_text, filter_servers)))
+
+
+def _sized(text: bytes) -> bytes:
+    return len(text).to_bytes(4) + text
 
 
 def _check_count(count: int) -> None:
