@@ -531,7 +531,8 @@ class MessageStore:
         if self._monotonic() < self._full_until:
             raise StoreFull(str(self._full))
         self._full_until = 0.0
-        self._post_flush()
+        if self._flush_refused:  # else it is on its way: posted twice, its second report would end the next flush
+            self._post_flush()
 
     def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
         self._full_until = self._monotonic() + _RETRY_FULL_S

@@ -2,6 +2,7 @@ import errno
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorru
 from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, PutResult, StoreConfig
 from ogive.store.disk import Cold
 from ogive.store.record import crc_property
+from ogive.store.writer import Group, GroupWriter, Job
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync
-from tests.stores import Clock, Driver, crash, message, small
+from tests.stores import Clock, Driver, crash, message, read_queue, run_now, small
 
 ROOT = Path("/store")
 
@@ -590,6 +592,82 @@ def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str
         assert driver.bodies() == [*kept, b"after"]
     with Driver(small(tmp_path)) as again:
         assert again.bodies() == [*kept, b"after"]
+
+
+class OneByOne:
+    """A writer that carries out what was posted, in order, when the test says so."""
+
+    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+        self.work = work
+        self.posted: deque[Group | Job] = deque()
+
+    def post(self, job: Group | Job) -> None:
+        self.posted.append(job)
+
+    def step(self) -> None:
+        job = self.posted.popleft()
+        if isinstance(job, Group):
+            self.work.commit([job])
+        else:
+            job()
+
+    def run(self) -> None:
+        while self.posted:
+            self.step()
+
+    def close(self) -> None:
+        self.run()
+        self.work.sync_now()
+
+
+def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_path: Path) -> None:
+    """Retention and a send both see that it is to be tried again; behind it comes the checkpoint that retention waits for."""
+    full, now_s, writers = False, 0.0, list[OneByOne]()
+
+    def fault(call: str, path: Path) -> None:
+        if full and call in ("create", "pwrite") and "consumequeue" in path.parts:
+            raise OSError(errno.ENOSPC, "no space")
+
+    def writer(work: GroupWriter, most: int) -> OneByOne:
+        writers.append(OneByOne(work, most))
+        return writers[0]
+
+    config = small(tmp_path, consume_queue_file_bytes=20 * 4096, hot_entries=16, hot_log_bytes=1024, checkpoint_bytes=1 << 30)
+    store = MessageStore.open(config, fs=FaultyFs(fault), clock_ms=Clock(), monotonic=lambda: now_s)
+    store.start(run_now, writer=writer)
+    stored: list[bytes] = []
+
+    def put() -> None:
+        body = b"%d." % len(stored) + bytes(100)
+        store.put([message(body)], lambda answer: None if isinstance(answer, StoreFull) else stored.append(body))
+        store.submit()
+
+    def put_all(count: int) -> None:
+        for _ in range(count):
+            put()
+            writers[0].run()
+
+    put_all(100)
+    full = True
+    with pytest.raises(StoreFull):
+        put_all(100)
+    for _ in range(20):
+        now_s += 1.1
+        put_all(1)
+    now_s += 1.1
+    next(store.expire(store.stats().commitlog_end), None)
+    put()
+    full = False
+    writers[0].step()  # the flush is written, and the next one begins
+    writers[0].step()
+    full = True
+    writers[0].run()
+    full = False
+    now_s += 1.1
+    put_all(200)
+    assert store.failed is None
+    assert [record.body for record in read_queue(store, "T", 0)] == stored
+    store.close()
 
 
 class DiesAfterUnlink(RecorderFs):
