@@ -40,6 +40,10 @@ class FaultyFs(OsFs):
         self.fault("rename", target)
         super().rename(source, target)
 
+    def unlink(self, path: Path) -> None:
+        self.fault("unlink", path)
+        super().unlink(path)
+
     def fsync_dir(self, directory: Path) -> None:
         self.fault("fsync_dir", directory)
         super().fsync_dir(directory)

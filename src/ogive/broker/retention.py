@@ -71,7 +71,8 @@ class Retention:
         """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
 
     async def run(self) -> None:
-        """One look. Raises StoreError when what it notes cannot be saved."""
+        """One look. Raises StoreError when a queue cannot be read, or what it notes cannot be saved."""
+        self._store.remove_left()
         self._ages.see(self._store.full_segments, self._now_s())
         full = self._store.full_segments
         count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=self.at_once)

@@ -1,8 +1,9 @@
 """Writes and removes the files beside the log while the store runs: consume queues, index of keys, checkpoint.
 
-Writer thread only, except close(), after that thread has ended, and *saved_position*, which the owner reads.
+Writer thread only, except close(), after that thread has ended, and *saved_position* and *has_left*, which the owner reads.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ class DerivedFiles:
         self._queues = QueueFiles(fs, max_open_files)
         self._index = IndexFiles(fs)
         self.saved_position = position  # of the checkpoint on the disk
+        self._left: dict[Path, None] = {}  # segments and queue files that are still to be removed, in this order
+        self._left_index: dict[Path, None] = {}
+        self._removed_in: dict[Path, None] = {}  # directories that are still to be synced
 
     def write(self, flush: Flush) -> None:
         """May be repeated after an error. Raises OSError."""
@@ -38,6 +42,8 @@ class DerivedFiles:
 
     def remove_queues(self, directories: Sequence[Path]) -> None:
         """The directories of a deleted topic's queues, and that of the topic once it is empty."""
+        for path in [path for path in self._left if path.parent in directories]:
+            del self._left[path]  # the topic may be made again, with files of these names
         try:
             for directory in directories:
                 if self._fs.list(directory):
@@ -56,19 +62,36 @@ class DerivedFiles:
         finally:
             noted.set()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether there are files that could not be removed yet."""
+        return bool(self._left or self._left_index or self._removed_in)
+
     def remove_expired(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
         """*files* are segments and queue files. After a crash halfway, the next start does not miss the rest, or removes it."""
+        self._left.update(dict.fromkeys(files))
+        self._left_index.update(dict.fromkeys(index_files))
+        self._removed_in.update(dict.fromkeys(path.parent for path in (*files, *index_files)))
+        self.remove_left()
+
+    def remove_left(self) -> None:
+        """Everything that is to be removed, in order: where one file stays, those behind it do too, so that the log gets no gap."""
         try:
-            for path in files:
-                self._queues.unlink(path)
-            for path in index_files:
-                self._index.remove(path)
-            for directory in {path.parent for path in (*files, *index_files)}:
-                self._fs.fsync_dir(directory)
+            _each(self._left, self._queues.unlink)
+            _each(self._left_index, self._index.remove)
+            _each(self._removed_in, self._fs.fsync_dir)
             removal.done(self._fs, self._root)
         except OSError as exc:
-            log.warning("files of old messages stay: %s", exc)
+            log.warning("files of old messages stay until the next try: %s", exc)
 
     def close(self) -> None:
         self._queues.close()
         self._index.close()
+
+
+def _each(paths: dict[Path, None], do: Callable[[Path], None]) -> None:
+    """Take out of *paths* what is done, or is not there any more."""
+    for path in list(paths):
+        with contextlib.suppress(FileNotFoundError):
+            do(path)
+        del paths[path]

@@ -272,19 +272,25 @@ class MessageStore:
         """Remove the segments before *until*, and the queue and index files that refer only to them.
 
         Works while it is iterated over, so that others may run between two steps. The lowest offsets of queues move up for good: before the
-        first one does, a checkpoint records where each queue ends, and a note what is about to be removed.
+        first one does, a checkpoint records where each queue ends, and a note what is about to be removed. Files that cannot be removed
+        then wait for remove_left(). Raises StoreError where a queue cannot be read: nothing has moved, and all waits for the next call.
         """
         start = self._log.start
         until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
-        until = yield from self._noted(until)
+        if until > start and self._is_running():
+            until = yield from self._checkpointed(until)
         if until <= start or not self._is_running():
+            return
+        lowest = yield from self._lowest_at(until)
+        yield from self._noted(until)
+        if not self._is_running():
             return
         gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
         self._log.begin_at(until)
         dropped: list[tuple[ConsumeQueue, list[Path]]] = []
-        for number, queue in enumerate(list(self._queues.values())):
+        for number, (queue, low) in enumerate(lowest):
             if self._queues.get(queue.key) is queue:
-                queue.min_offset = self._reader.first_at(queue, until)
+                queue.min_offset = low
                 dropped.append((queue, queue.drop_files()))
             if number % _QUEUES_AT_ONCE == 0:
                 yield
@@ -301,16 +307,28 @@ class MessageStore:
         self._flush(checkpoint=True)
         self._writer.post(functools.partial(self._derived.remove_expired, gone, index_files))
 
-    def _noted(self, until: int) -> Generator[None, None, int]:
-        """Make a removal safe against a crash; returns up to where it may go."""
-        if until > self._log.start and self._is_running():
-            until = yield from self._checkpointed(until)
-        if until > self._log.start and self._is_running() and self._writer is not None:
+    def remove_left(self) -> None:
+        """Try again to remove files of old messages that expire() could not remove."""
+        if self._derived.has_left and self._is_running() and self._writer is not None:
+            self._writer.post(self._derived.remove_left)
+
+    def _lowest_at(self, until: int) -> Generator[None, None, list[tuple[ConsumeQueue, int]]]:
+        """The lowest offset of each queue once the log begins at *until*. Raises StoreError where a queue cannot be read."""
+        found: list[tuple[ConsumeQueue, int]] = []
+        for number, queue in enumerate(list(self._queues.values())):
+            if self._queues.get(queue.key) is queue:
+                found.append((queue, self._reader.first_at(queue, until)))
+            if number % _QUEUES_AT_ONCE == 0:
+                yield
+        return found
+
+    def _noted(self, until: int) -> Generator[None, None, None]:
+        """Make a removal safe against a crash."""
+        if self._is_running() and self._writer is not None:
             noted = threading.Event()
             self._writer.post(functools.partial(self._derived.note_removal, until, noted))
             while not noted.is_set() and self._is_running():
                 yield
-        return until
 
     def _checkpointed(self, until: int) -> Generator[None, None, int]:
         """Wait for a checkpoint behind *until*; returns the segment border up to which there is one.

@@ -1,16 +1,18 @@
 """Old messages are removed while consumers read, and clients learn where to go on; over a socket."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
-from ogive.broker import Broker
+from ogive.broker import Broker, opening
 from ogive.broker.retention import Retention
 from ogive.errors import ResponseCode
 from ogive.store import JsonTable, OsFs
 from ogive.store.retention import RetentionConfig
 from ogive.wire.codes import RequestCode
+from tests.chaos.faults import FailFrom, FaultyFs
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
@@ -108,6 +110,20 @@ async def test_full_disk_removes_young_messages_only_if_told_so(server: Broker, 
     assert store.min_offset("T", 0) == 0
     await machine.retention(server, tmp_path, RetentionConfig(force_share=0.9)).run()
     assert store.min_offset("T", 0) > 0
+
+
+async def test_files_that_could_not_be_removed_are_tried_again_though_nothing_new_is_due(start_broker: StartBroker, tmp_path: Path) -> None:
+    failing = FailFrom("unlink", "commitlog", 0, 2, errno.EMFILE)
+    failing.armed = True
+    config = RetentionConfig(keep_s=0.0001, hours=tuple(range(24)))
+    server = await start_broker(machine=opening.Machine(fs=FaultyFs(failing)), retention=config, retention_check_s=3600.0)
+    async with await RawClient.open(server.address) as client:
+        await fill(client)
+        async with asyncio.timeout(10.0):
+            while (tmp_path / "store" / "commitlog" / f"{0:020d}").exists():
+                await server.context.retention.run()
+                await asyncio.sleep(0)
+    assert failing.failures == 2
 
 
 async def test_broker_does_it_by_itself(start_broker: StartBroker) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ogive.errors import StoreError
 from ogive.store import MessageStore, StoreConfig, removal
-from ogive.store.fs import Fs
+from ogive.store.fs import Fs, OsFs
 from ogive.store.writer import Group, GroupWriter, Job
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Operation, RecorderFs
@@ -242,3 +243,110 @@ def test_a_store_that_fails_meanwhile_removes_nothing(tmp_path: Path) -> None:
         assert driver.store.failed is not None
         assert driver.store.stats().commitlog_start == 0
         assert not (tmp_path / "removing").exists()
+
+
+class NoMoreFiles(OsFs):
+    """Opens nothing in *part* while *on*: the process has too many files open."""
+
+    part, on = "consumequeue", False
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if self.on and self.part in path.parts:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().open(path, create=create)
+
+
+def test_a_queue_that_cannot_be_read_now_leaves_everything_to_the_next_run(tmp_path: Path) -> None:
+    """Nothing moves up before all queues are known to: with the log's start moved, the next run would find nothing to remove."""
+    fs = NoMoreFiles()
+    with Driver(small(tmp_path, segment_bytes=SEGMENT, hot_entries=1, max_open_files=1), fs) as driver:
+        for n in range(BUSY):
+            driver.put(message(body_of(n), "Busy"))
+            driver.put(message(body_of(n), "Quiet"))
+        before = driver.bodies("Busy")
+        fs.on = True
+        with pytest.raises(StoreError, match="cannot be read"):
+            for _ in driver.store.expire(UNTIL):
+                pass
+        fs.on = False
+        assert not (tmp_path / "removing").exists()
+        assert (driver.store.stats().commitlog_start, driver.bodies("Busy")) == (0, before)
+        for _ in driver.store.expire(UNTIL):
+            pass
+        assert driver.store.stats().commitlog_start == UNTIL
+    assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == f"{UNTIL:020d}"
+
+
+def settled(driver: Driver) -> None:
+    """Return when the writer has carried everything out."""
+    done: list[None] = []
+    driver.store.sync(lambda: done.append(None))
+    driver.wait(done)
+
+
+@pytest.mark.parametrize(
+    ("call", "part"), [("unlink", "commitlog"), ("unlink", "consumequeue"), ("unlink", "index"), ("fsync_dir", "commitlog")]
+)
+def test_files_that_cannot_be_removed_are_tried_again(call: str, part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    failing = FailFrom(call, part, 0, 2, errno.EMFILE)
+    with Driver(config(tmp_path, flush_bytes=100), FaultyFs(failing)) as driver:
+        for n in range(100):
+            driver.put(message(body_of(n), "Busy", properties=b"UNIQ_KEY\x01ID%d\x02" % n))
+        driver.store.remove_left()
+        failing.armed = True
+        until = driver.store.full_segments[-1]
+        for _ in driver.store.expire(until):
+            pass
+        for _ in range(2):
+            settled(driver)
+            assert (tmp_path / "removing").exists()
+            driver.store.remove_left()
+    assert failing.failures == 2
+    assert caplog.text.count("files of old messages stay") == 2
+    low = driver.store.min_offset("Busy", 0)
+    assert not (tmp_path / "removing").exists()
+    assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == f"{until:020d}"
+    assert min(int(path.name) for path in (tmp_path / "consumequeue" / "Busy" / "0").iterdir()) == low // 16 * 320
+    with Driver(config(tmp_path)) as again:
+        assert again.store.min_offset("Busy", 0) == low
+        assert (again.store.max_offset("Busy", 0), again.store.stats().damaged) == (100, 0)
+
+
+def test_files_of_a_topic_that_was_made_again_are_not_taken_for_old_ones(tmp_path: Path) -> None:
+    failing = FailFrom("unlink", "commitlog", 0, 1)
+    with Driver(small(tmp_path, segment_bytes=SEGMENT, flush_bytes=100, hot_entries=1), FaultyFs(failing)) as driver:
+        for n in range(100):
+            driver.put(message(body_of(n), "Busy"))
+        failing.armed = True
+        for _ in driver.store.expire(driver.store.full_segments[-1]):
+            pass
+        driver.store.delete_topic("Busy")
+        bodies = [body_of(n) for n in range(40)]
+        for body in bodies:
+            driver.put(message(body, "Busy"))
+        driver.store.remove_left()
+        settled(driver)
+        assert failing.failures == 1
+        assert not (tmp_path / "removing").exists()
+        assert driver.bodies("Busy") == bodies
+        files = [path.name for path in (tmp_path / "consumequeue" / "Busy" / "0").iterdir()]
+        assert sorted(files) == [f"{at:020d}" for at in range(0, 40 * 20, 320)]
+
+
+def test_old_files_that_somebody_else_removed_hold_up_no_others(tmp_path: Path) -> None:
+    failing = FailFrom("unlink", "commitlog", 0, 1)
+    with Driver(config(tmp_path, flush_bytes=100), FaultyFs(failing)) as driver:
+        for n in range(100):
+            driver.put(message(body_of(n), "Busy"))
+        until = driver.store.full_segments[-1]
+        failing.armed = True
+        for _ in driver.store.expire(until):
+            pass
+        settled(driver)
+        (tmp_path / "commitlog" / f"{SEGMENT:020d}").unlink()
+        driver.store.delete_topic("Busy")  # its directories go with it
+        driver.store.remove_left()
+        settled(driver)
+        assert failing.failures == 1
+        assert not (tmp_path / "removing").exists()
+        assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == f"{until:020d}"
