@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker, opening
-from ogive.broker.retention import Retention
+from ogive.broker.retention import Retention, local_hour
 from ogive.errors import ResponseCode
 from ogive.store import JsonTable, OsFs
 from ogive.store.retention import RetentionConfig
@@ -110,6 +110,18 @@ async def test_full_disk_removes_young_messages_only_if_told_so(server: Broker, 
     assert store.min_offset("T", 0) == 0
     await machine.retention(server, tmp_path, RetentionConfig(force_share=0.9)).run()
     assert store.min_offset("T", 0) > 0
+
+
+async def test_broker_asks_how_full_its_own_disk_is(start_broker: StartBroker) -> None:
+    """Any disk is fuller than that, and it is no hour for it."""
+    config = RetentionConfig(keep_s=0.0001, hours=((local_hour() + 12) % 24,), disk_share=1e-12)
+    server = await start_broker(retention=config, retention_check_s=3600.0)
+    async with await RawClient.open(server.address) as client:
+        await fill(client)
+        async with asyncio.timeout(10.0):
+            while not server.context.store.min_offset("T", 0):  # the first looks may come before the age is there
+                await server.context.retention.run()
+                await asyncio.sleep(0)
 
 
 async def test_files_that_could_not_be_removed_are_tried_again_though_nothing_new_is_due(start_broker: StartBroker, tmp_path: Path) -> None:
