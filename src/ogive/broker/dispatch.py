@@ -29,6 +29,7 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
         if ctx.guard is not None:
             with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
                 ctx.guard.check(command, connection.remote_address)
+            connection.trust()
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route and route.listing and not in_turn:

@@ -66,6 +66,7 @@ class Broker:
             limits=config.server,
             on_open=self._opened,
             busy_poll_s=config.busy_poll_s,
+            guarded=access is not None,
         )
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None

@@ -43,6 +43,7 @@ class NameServer:
             tls=self.config.tls,
             limits=self.config.server,
             on_open=self._opened,
+            guarded=access is not None,
         )
         self._context: Context | None = None
         self._numbers = itertools.count(1)
@@ -116,6 +117,7 @@ class NameServer:
         try:
             if self._guard is not None:
                 self._guard.check(command, connection.remote_address)
+                connection.trust()
             answer = self._dispatch(connection, command)
         except (Refused, RegistrationRefused, AccessRefused, ProtocolError) as exc:
             answer = _refusal(exc)

@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         self.peer: tuple[Any, ...] | None = None  # its socket address, as the system knows it
         self.closed = False
         self.leaving = False  # no new requests; closes when the last one is answered
+        self.trusted = False  # access control has let a request of the peer through
         self.on_go_away: Callable[[Connection], None] | None = None
         self.opened_at = self.received_at = self.sent_at = self._loop.time()
         self._silent_since = 0.0  # start of the first call that timed out without a word; counts while it is later than received_at
@@ -188,6 +189,10 @@ class Connection(asyncio.Protocol):
             self._idle.set_result(None)
         if self._last_words is not None:
             self._loop.call_soon(self._close, self._last_words)
+
+    def trust(self) -> None:
+        """Access control has let a request of the peer through."""
+        self.trusted = True
 
     async def finish_requests(self) -> None:
         """Read nothing more; return when every request that was read has been answered."""

@@ -30,14 +30,16 @@ class ServerLimits:
     connection: Limits = Limits()
     max_connections: int = 10_000
     max_connections_per_address: int = 1_000
-    max_read_buffer_bytes: int = 256 * 1024 * 1024  # frames that are not complete yet
+    max_read_buffer_bytes: int = 256 * 1024 * 1024  # frames that are not complete yet; over it the one that has been arriving longest goes
+    max_stranger_bytes: int = 32 * 1024 * 1024  # the same for connections that access control has let nothing through of
     first_frame_s: float = 10.0  # a connection that has not sent one whole frame by then is closed
-    frame_bytes_per_s: int = 1024  # a frame that has been arriving for longer than first_frame_s must come at least this fast
+    frame_bytes_per_s: int = 1024  # a frame that arrives must come at least this fast, in each first_frame_s
     max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it, or taking nothing of over write_high_bytes, the peer counts as slow ...
     slow_reader_s: float = 60.0  # ... and is closed after this time
     max_unsent_bytes: int = 64 * 1024 * 1024  # over it at once
     linger_s: float = 10.0  # for a peer to take its last answers once its connection is closed here
 
     def __post_init__(self) -> None:
-        if min(self.max_connections, self.max_connections_per_address, self.max_read_buffer_bytes, self.max_write_buffer_bytes) <= 0:
+        counts = (self.max_connections, self.max_connections_per_address)
+        if min(*counts, self.max_read_buffer_bytes, self.max_stranger_bytes, self.max_write_buffer_bytes) <= 0:
             raise InvalidOption("every limit of a server must be above zero")

@@ -33,6 +33,7 @@ class ServerConnection(Connection):
         self._counted_bytes = 0
         self._frames_of_read = 0
         self.frame_started_at: float | None = None
+        self.progress = (0.0, 0)  # of the frame that is arriving: when it was enough for the last time, and the bytes there were then
         self.slow_since: float | None = None
         self.unsent_before = 0  # at the last look
         self.closing_since: float | None = None
@@ -62,15 +63,23 @@ class ServerConnection(Connection):
         if self.closed:
             return  # what it holds does not count any more
         buffered = self.buffered_bytes
-        if buffered != self._counted_bytes:
-            self._server._read_buffer_bytes += buffered - self._counted_bytes
-            self._counted_bytes = buffered
-            if self._server._read_buffer_bytes > self._server.limits.max_read_buffer_bytes:
-                self.abort(f"{self.remote_address} is cut off: frames that are not complete hold more memory than allowed")
         if not buffered:
             self.frame_started_at = None
         elif self.frame_started_at is None or self._frames_of_read:
             self.frame_started_at = self.received_at
+        if buffered != self._counted_bytes:
+            more, self._counted_bytes = buffered - self._counted_bytes, buffered
+            self._server._buffered(more, trusted=self.trusted)
+
+    @property
+    def counted_bytes(self) -> int:
+        """Of the frame that is arriving, as its server counts them."""
+        return self._counted_bytes
+
+    def trust(self) -> None:
+        if not self.trusted:
+            self._server._stranger_bytes -= self._counted_bytes
+            super().trust()
 
     def write(self, frame: bytes) -> None:
         super().write(frame)
@@ -96,8 +105,8 @@ class ServerConnection(Connection):
 
     def _finish(self, reason: str) -> None:
         if not self.closed:
-            self._server._read_buffer_bytes -= self._counted_bytes
-            self._counted_bytes = 0
+            freed, self._counted_bytes = self._counted_bytes, 0
+            self._server._buffered(-freed, trusted=self.trusted)
             self.closing_since = self._loop.time()
         super()._finish(reason)
 
@@ -119,8 +128,12 @@ class Server:
         limits: ServerLimits | None = None,
         on_open: Callable[[ServerConnection], None] | None = None,
         busy_poll_s: float = 0.0,
+        guarded: bool = False,
     ) -> None:
-        """*busy_poll_s*: how long to look for the next request of a client that asks one after another before sleeping, see lookout.py."""
+        """*busy_poll_s*: how long to look for the next request of a client that asks one after another before sleeping, see lookout.py.
+
+        *guarded*: the handler tells with ``Connection.trust`` whose requests access control lets through; the others share little memory.
+        """
         self.handle = handler
         self.host = host
         self.port = port
@@ -130,12 +143,14 @@ class Server:
         self._lookout = Lookout(loop, Expectation(busy_poll_s)) if busy_poll_s else None
         self._tls = tls
         self._on_open = on_open
+        self._guarded = guarded
         self._listener: asyncio.Server | Acceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._connections: set[ServerConnection] = set()
         self._per_host: Counter[str] = Counter()
         self._last_reader: ServerConnection | None = None
         self._read_buffer_bytes = 0
+        self._stranger_bytes = 0  # of these, those of connections that are not trusted
         self._refused = 0
 
     @property
@@ -261,6 +276,26 @@ class Server:
         if self._per_host[host] <= 0:
             del self._per_host[host]
 
+    def _buffered(self, more: int, *, trusted: bool) -> None:
+        """Frames that are not complete hold *more* bytes now.
+
+        Over the limit those are cut off that have been arriving for longest, not the reader that came to it: a peer that holds memory
+        would shut out everybody whose frame comes in more than one read.
+        """
+        self._read_buffer_bytes += more
+        if not trusted:
+            self._stranger_bytes += more
+        if more > 0:
+            while self._guarded and self._stranger_bytes > self.limits.max_stranger_bytes:
+                self._cut_oldest_frame([one for one in self._connections if one.counted_bytes and not one.trusted])
+            while self._read_buffer_bytes > self.limits.max_read_buffer_bytes:
+                self._cut_oldest_frame([one for one in self._connections if one.counted_bytes])
+
+    @staticmethod
+    def _cut_oldest_frame(connections: list[ServerConnection]) -> None:
+        oldest = min(connections, key=lambda one: (one.trusted, one.frame_started_at or 0.0))
+        oldest.abort(f"{oldest.remote_address} is cut off: frames that are not complete hold more memory than allowed")
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -278,8 +313,10 @@ class Server:
         if not connection.received_frames and now - connection.opened_at > limits.first_frame_s:
             return f"no whole frame within {limits.first_frame_s:g} s"
         if connection.frame_started_at is not None:
-            age = now - connection.frame_started_at
-            if age > limits.first_frame_s and connection.buffered_bytes < age * limits.frame_bytes_per_s:
+            since, had = max(connection.progress, (connection.frame_started_at, 0))
+            if connection.buffered_bytes - had >= limits.first_frame_s * limits.frame_bytes_per_s:
+                connection.progress = (now, connection.buffered_bytes)
+            elif now - since > limits.first_frame_s:
                 return "its frame arrives too slowly"
         if now - max(connection.received_at, connection.sent_at) > limits.connection.idle_s:
             return f"idle for {limits.connection.idle_s:g} s"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Final, cast
 
 import pytest
 
@@ -235,20 +235,71 @@ async def test_first_frame_must_come_in_time(caplog: pytest.LogCaptureFixture) -
     await server.stop()
 
 
+FRAME: Final = encode_command(RemotingCommand(1, body=bytes(99_000)))
+
+
+async def sends_half(server: Server, buffered: int) -> Connection:
+    """Its frame arrives up to the middle; *buffered* are the bytes of all half frames then."""
+    connection = await connect("127.0.0.1", server.port)
+    connection.write(FRAME[:50_000])
+    async with asyncio.timeout(10):
+        while server._read_buffer_bytes < buffered:
+            await asyncio.sleep(0)
+    return connection
+
+
 async def test_half_frames_of_all_connections_share_one_budget(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(echo, limits=ServerLimits(max_read_buffer_bytes=100_000))
+    """Who holds it for longest goes, and not who comes to it: its frame would never get through."""
+    server = Server(echo, limits=ServerLimits(max_read_buffer_bytes=120_000))
     await server.start()
-    first = await connect("127.0.0.1", server.port)
-    second = await connect("127.0.0.1", server.port)
-    half = encode_command(RemotingCommand(1, body=bytes(200_000)))[:70_000]
-    first.write(half)
-    while server._read_buffer_bytes < 70_000:
-        await asyncio.sleep(0)
-    second.write(half)
-    await asyncio.wait_for(second.wait_closed(), 10)
-    assert not first.closed
-    assert server._read_buffer_bytes == 70_000
-    first.close()
+    holders = [await sends_half(server, 50_000), await sends_half(server, 100_000)]
+    client = await sends_half(server, 100_000)
+    await asyncio.wait_for(holders[0].wait_closed(), 10)
+    client.write(FRAME[50_000:])
+    async with asyncio.timeout(10):
+        while not client.received_frames:
+            await asyncio.sleep(0)
+    assert not holders[1].closed
+    assert "hold more memory than allowed" in caplog.text
+    for connection in (*holders, client):
+        connection.close()
+    await server.stop()
+    assert server._read_buffer_bytes == server._stranger_bytes == 0
+
+
+async def test_connections_that_access_control_let_nothing_through_of_share_less() -> None:
+    def trusting(connection: Connection, command: RemotingCommand) -> None:
+        if command.code == 5:
+            connection.trust()
+        echo(connection, command)
+
+    server = Server(trusting, guarded=True, limits=ServerLimits(max_stranger_bytes=60_000))
+    await server.start()
+    known = await connect("127.0.0.1", server.port)
+    await known.call(RemotingCommand(5), 10.0)
+    known.write(FRAME[:50_000])
+    strangers = [await sends_half(server, 100_000), await sends_half(server, 100_000)]
+    await asyncio.wait_for(strangers[0].wait_closed(), 10)
+    assert not known.closed
+    assert not strangers[1].closed
+    for connection in (*strangers, known):
+        connection.close()
+    await server.stop()
+    assert server._read_buffer_bytes == server._stranger_bytes == 0
+
+
+async def test_a_frame_that_stops_arriving_ends_its_connection_however_much_of_it_is_there(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after whole frames: 16 MiB in hand would last for hours at the least rate that is asked for."""
+    monkeypatch.setattr("ogive.transport.server.SWEEP_S", 0.01)
+    server = Server(echo, limits=ServerLimits(first_frame_s=0.2))
+    await server.start()
+    connection = await connect("127.0.0.1", server.port)
+    await connection.call(RemotingCommand(1), 10.0)
+    connection.write(FRAME[:50_000])
+    await asyncio.wait_for(connection.wait_closed(), 10)
+    assert "its frame arrives too slowly" in caplog.text
     await server.stop()
 
 
