@@ -44,6 +44,7 @@ def metrics(ctx: Context) -> str:
     ):
         page.add(name, "gauge", text, [(storage, value)])
     page.one("ogive_connections", "connections of clients", len(ctx.born_hosts))
+    page.add("ogive_registered", "gauge", "1: the name server knows this broker", _registered(ctx))
     page.one("ogive_damaged_records", "records that were found damaged since the start", stats.damaged)
     page.one("ogive_sends_failed_total", "sends that could not be stored", ctx.traffic.failed, "counter")
     if ctx.guard is not None:
@@ -91,6 +92,11 @@ def _consumers(ctx: Context) -> Iterator[tuple[Labels, float]]:
                 {"consumer_group": group.name, "language": language, "version": version, "consume_mode": group.message_model.lower()},
                 count,
             )
+
+
+def _registered(ctx: Context) -> Iterator[tuple[Labels, float]]:
+    for name_server, known in ctx.registration.known().items():
+        yield {"name_server": name_server}, known
 
 
 def _kind(language: int, version: int) -> tuple[str, str]:

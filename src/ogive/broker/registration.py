@@ -107,6 +107,10 @@ class Registration:
         wanted = self.topics.data_version.counter
         await asyncio.gather(*(peer.wait_for(wanted) for peer in self._peers))
 
+    def known(self) -> dict[str, bool]:
+        """Each name server, and whether it knows this broker: as far as is known here."""
+        return {peer.address: peer.known for peer in self._peers}
+
     async def route(self, topic: str) -> TopicRouteData | None:
         """What the first name server that answers knows of the topic; None where none answers, or knows it."""
         for peer in self._peers:
@@ -142,7 +146,7 @@ class _NameServer:
 
     def __init__(self, registration: Registration, address: str, *, first: bool) -> None:
         self._registration = registration
-        self._address = address
+        self.address = address
         self._first = first
         self._connection: Connection | None = None
         self._known: DataVersion | None = None  # what it holds, as far as we know
@@ -152,17 +156,21 @@ class _NameServer:
         self._tried = asyncio.Event()  # replaced after each attempt: waiters hold the one they wait for
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def known(self) -> bool:
+        return self._known is not None
+
     def wake(self) -> None:
         self._wake.set()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"register at {self._address}")
+        self._task = asyncio.create_task(self._run(), name=f"register at {self.address}")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """It runs until it is cancelled: any other end is a bug."""
         if not task.cancelled() and (exc := task.exception()) is not None:
-            log.critical("registration at %s ended", self._address, exc_info=exc)
+            log.critical("registration at %s ended", self.address, exc_info=exc)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -201,12 +209,12 @@ class _NameServer:
         try:
             await self._update()
         except OgiveError as exc:
-            log.log(logging.DEBUG if self._failures else logging.WARNING, "name server %s: %s", self._address, exc)
+            log.log(logging.DEBUG if self._failures else logging.WARNING, "name server %s: %s", self.address, exc)
             self._failures = min(self._failures + 1, 10)
             self._known = None
         else:
             if self._failures:
-                log.info("name server %s answers again", self._address)
+                log.info("name server %s answers again", self.address)
             self._failures = 0
         finally:
             tried, self._tried = self._tried, asyncio.Event()
@@ -233,7 +241,7 @@ class _NameServer:
                 raise
             table = await self._registration.table(compress=False)
             reply = await self._call(self._register_header(table), table.body)
-            log.info("name server %s does not take a compressed registration, and gets it as it is: %s", self._address, exc)
+            log.info("name server %s does not take a compressed registration, and gets it as it is: %s", self.address, exc)
             self._plain_only = True
         self._known = table.version
         return reply
@@ -275,12 +283,12 @@ class _NameServer:
         connection = await self._connected()
         reply = await connection.call(RemotingCommand(header.code, encode_header(header), body), self._registration.timeout_s)
         if reply.code != ResponseCode.SUCCESS:
-            raise broker_error(reply.code, reply.remark, self._address)
+            raise broker_error(reply.code, reply.remark, self.address)
         return reply
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = await self._registration.dial(self._address)
+            self._connection = await self._registration.dial(self.address)
             self._connection.on_close.append(self._lost)
         return self._connection
 

@@ -199,9 +199,13 @@ class Broker:
         return Page(503, f"failed: {self.failed.result()}\n") if self.failed.done() else Page(200, "ok\n")
 
     def ready_page(self) -> Page:
-        """Whether clients should come: not before the start, after a failure, or while it stops."""
-        ready = self._ctx is not None and not self._stopping and not self.failed.done()
-        return Page(200, "ready\n") if ready else Page(503, "not ready\n")
+        """Whether clients should come: not before the start, after a failure, while it stops, or where no name server leads them here."""
+        if self._ctx is None or self._stopping or self.failed.done():
+            return Page(503, "not ready\n")
+        known = self._ctx.registration.known()
+        if known and not any(known.values()):
+            return Page(503, f"not ready: not registered at {', '.join(known)}\n")
+        return Page(200, "ready\n")
 
     async def reload_certificates(self) -> None:
         """See Server.reload_certificates."""

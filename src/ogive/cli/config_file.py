@@ -119,6 +119,7 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerIP1": ("advertised_host", str),
     "listenPort": ("broker_port", int),
     "brokerName": ("broker_name", str),
+    "namesrvAddr": ("name_servers", str),
     "brokerClusterName": ("cluster", str),
     "flushDiskType": ("flush", _flush),
     "messageDelayLevel": ("delay_levels", str),

@@ -19,6 +19,7 @@ def up(commands: Commands) -> None:
     )
     command.add_argument("--data", metavar="DIR", default="ogive-data", help="where messages are kept (default: ./ogive-data)")
     _listening(command.add_argument_group("addresses and names"))
+    _name_servers(command.add_argument_group("name servers"))
     _access(command.add_argument_group("access control and TLS"))
     _storage(command.add_argument_group("storage"))
     _messages(command.add_argument_group("messages"))
@@ -35,12 +36,27 @@ def _listening(group: Options) -> None:
     group.add_argument(
         "--insecure-listen",
         action="store_true",
-        help="allow an address other than loopback without --acl: anyone who can reach it can administer the broker",
+        help="allow an address other than loopback without --acl (anyone who can reach it can administer the broker), or without TLS "
+        "(anyone who can read the connections can repeat what was sent on them)",
     )
     group.add_argument("--name-server-port", type=int, default=9876, metavar="PORT", help="0 takes a free port (default: 9876)")
     group.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
     group.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
     group.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
+
+
+def _name_servers(group: Options) -> None:
+    group.add_argument(
+        "--name-servers",
+        metavar="HOST:PORT,...",
+        help="register the broker at these name servers, too, whose clients then find it; each broker needs its own --broker-name",
+    )
+    group.add_argument(
+        "--name-servers-credentials", metavar="FILE", help="a user of theirs, as lines accessKey: NAME and secretKey: SECRET"
+    )
+    group.add_argument("--name-servers-cafile", metavar="FILE", help="use TLS with them, and trust the authorities in this file")
+    group.add_argument("--no-name-server", action="store_true", help="run none here: clients find the broker at those of --name-servers")
+    group.add_argument("--no-broker", action="store_true", help="run a name server alone, at which the brokers of other processes register")
 
 
 def _access(group: Options) -> None:

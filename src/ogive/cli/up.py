@@ -1,4 +1,4 @@
-"""``ogive up``: a name server and a broker in one process."""
+"""``ogive up``: a name server and a broker in one process, or one of the two."""
 
 import argparse
 import asyncio
@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ogive.access.table import AccessTable
 from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
 from ogive.broker.server import Broker
+from ogive.cli import name_servers
 from ogive.cli.logs import set_up
+from ogive.cli.name_servers import Others
 from ogive.client.credentials import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
-from ogive.transport.http import PageServer
+from ogive.transport.http import Page, PageServer
 from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.access import SUPER, User
@@ -44,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     set_up(options.verbose, options.log_format)
     if not options.data:
         raise InvalidOption("--data is empty: the directory for messages is expected")
-    check_host(options.host, options.insecure_listen or options.acl, options.advertised_host)
+    name_servers.check(options)
+    check_host(options)
     check_ports(options)
     check_numbers(options)
     if options.credentials and not options.acl and options.credentials != os.environ.get("OGIVE_CREDENTIALS"):
@@ -57,9 +61,10 @@ def run(options: argparse.Namespace) -> int:
             return runner.run(serve(options))
         except ConnectError as exc:
             taken = isinstance(exc.__context__, OSError) and exc.__context__.errno == errno.EADDRINUSE
+            alone = "; --no-name-server runs none here" if options.name_servers and not options.no_name_server else ""
             raise OgiveError(
                 f"{exc}{', perhaps by a broker that runs already (`ogive broker list`)' if taken else ''}; --host, --name-server-port, "
-                "--broker-port, --metrics-port and --console-port choose another (port 0: a free one)"
+                f"--broker-port, --metrics-port and --console-port choose another (port 0: a free one){alone}"
             ) from None
         except StoreLocked as exc:
             raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
@@ -113,95 +118,125 @@ def check_metrics_host(host: str, insecure_listen: bool) -> None:
         )
 
 
-def check_host(host: str, insecure_listen: bool, advertised_host: str | None = None) -> None:
-    """Raises InvalidOption for an address that others reach, unless that was asked for in so many words; and for a wildcard alone."""
+def check_host(options: argparse.Namespace) -> None:
+    """Raises InvalidOption for an address that others reach, unless access control and TLS guard it or it was asked for in so many words;
+    and for a wildcard alone."""
+    host = options.host
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         raise InvalidOption(f"--host {host}: an IP address is expected") from None
-    if not loopback and not insecure_listen:
-        raise InvalidOption(
-            f"--host {host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
-            "switch access control on with --acl, or add --insecure-listen if that is meant"
-        )
-    if host in ("0.0.0.0", "::") and advertised_host is None:
+    if not loopback and not options.insecure_listen:
+        _check_open_host(options)
+    if host in ("0.0.0.0", "::") and options.advertised_host is None:
         raise InvalidOption(f"--host {host} is every address of this machine: say with --advertised-host at which clients reach it")
 
 
+def _check_open_host(options: argparse.Namespace) -> None:
+    enforced = bool(options.tls_cert) and options.tls_mode == "enforcing"
+    if options.no_broker:
+        if not (enforced and options.tls_client_ca and options.tls_client_auth == "required"):
+            raise InvalidOption(
+                f"--host {options.host} is not loopback, and everybody who reaches a name server alone can register a broker there; "
+                "ask for certificates with --tls-cert, --tls-key and --tls-client-ca, or add --insecure-listen if that is meant"
+            )
+    elif not options.acl:
+        raise InvalidOption(
+            f"--host {options.host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
+            "switch access control on with --acl, or add --insecure-listen if that is meant"
+        )
+    elif not enforced:
+        raise InvalidOption(
+            f"--host {options.host} is not loopback, and who can read a connection without TLS can repeat the signed requests on it, "
+            "an administrator's too; add --tls-cert and --tls-key (--tls-mode enforcing), or --insecure-listen if nobody can read along"
+        )
+
+
 async def serve(options: argparse.Namespace) -> int:
-    """Start both, say so on standard output in one line, wait for a signal or for the store to fail."""
+    """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
     tls = tls_config(options)
+    others = await asyncio.to_thread(name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
     reloads: set[asyncio.Future[None]] = set()  # kept alive here
-    name_server = NameServer(
-        NameServerConfig(
-            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster, tls=tls
-        ),
-        access=access,
-    )
-    await name_server.start()
-    try:
-        credentials = None if access is None else access.internal
-        broker = Broker(
-            broker_config(options, name_server.local_address, tls),
-            access=access,
-            dial=lambda _: name_server.connect_here(credentials),
-        )
-        await broker.start()
-        pages: PageServer | None = None
-        console: Console | None = None
-        try:
-            if tls is not None:
-                loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(name_server, broker, console))))
-            if access is not None:
-                await make_first_user(options, access)
-            pages = await _serve_pages(options, broker)
-            console = _start_console(console_config, name_server)
-            print(f"ready name-server={name_server.address} broker={broker.address}", flush=True)
-            _greet(options.data)
-            if pages is not None:
-                print(f"metrics http://{pages.address}/metrics", flush=True)
-            if console is not None:
-                print(f"console {console.url}", flush=True)
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
-            await _until_stopped(stop, broker.failed)
-        finally:
-            if console is not None:
-                await asyncio.to_thread(console.stop)
-            await broker.stop()
-            if pages is not None:
-                await pages.stop()
-    finally:
-        await name_server.stop()
-    if broker.failed.done():
+    broker: Broker | None = None
+    console: Console | None = None
+    async with AsyncExitStack() as running:
+        own = None if options.no_name_server else await _start_name_server(options, access, tls, running)
+        if not options.no_broker:
+            broker = _broker(options, own, others, access, tls)
+        pages = await _serve_pages(options, broker, running)
+        if broker is not None:
+            await broker.start()
+            running.push_async_callback(broker.stop)
+        if tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(own, broker, console))))
+        if access is not None:
+            await make_first_user(options, access)
+        if console_config is not None and own is not None:
+            console = _start_console(console_config, own)
+            running.push_async_callback(asyncio.to_thread, console.stop)
+        _say_ready(options, own, others, broker)
+        if pages is not None:
+            page = "health" if broker is None else "metrics"
+            print(f"{page} http://{pages.address}/{page}", flush=True)
+        if console is not None:
+            print(f"console {console.url}", flush=True)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
+        await _until_stopped(stop, loop.create_future() if broker is None else broker.failed)
+    if broker is not None and broker.failed.done():
         print(f"ogive: the store failed, nothing more was acknowledged: {broker.failed.result()}", file=sys.stderr)
         return EXIT_STORE_FAILED
     return 0
 
 
-def _greet(data: str) -> None:
-    """What programs that wait for the line before need not hear."""
-    if sys.stdout.isatty():
-        print(f"messages are kept in {Path(data).absolute()}; Ctrl-C stops the broker", flush=True)
+async def _start_name_server(
+    options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None, running: AsyncExitStack
+) -> NameServer:
+    server = NameServer(
+        NameServerConfig(
+            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster, tls=tls
+        ),
+        access=access,
+    )
+    await server.start()
+    running.push_async_callback(server.stop)
+    return server
 
 
-async def _serve_pages(options: argparse.Namespace, broker: Broker) -> PageServer | None:
+def _broker(
+    options: argparse.Namespace, own: NameServer | None, others: Others, access: AccessTable | None, tls: TlsConfig | None
+) -> Broker:
+    config = broker_config(options, name_servers.of_broker(own, others), tls)
+    name_servers.warn_of_loopback(config.advertised_host or config.host, others)
+    internal = None if access is None else access.internal
+    return Broker(config, access=access, dial=name_servers.dial(own, internal, others, tls, config.name_server_timeout_s))
+
+
+def _say_ready(options: argparse.Namespace, own: NameServer | None, others: Others, broker: Broker | None) -> None:
+    """*name-server* is what clients are given."""
+    at = ";".join(others.addresses) if own is None else own.address
+    print(f"ready name-server={at}{'' if broker is None else f' broker={broker.address}'}", flush=True)
+    if broker is not None and sys.stdout.isatty():  # programs that wait for the line before need not hear it
+        print(f"messages are kept in {Path(options.data).absolute()}; Ctrl-C stops the broker", flush=True)
+
+
+async def _serve_pages(options: argparse.Namespace, broker: Broker | None, running: AsyncExitStack) -> PageServer | None:
     if options.metrics_port is None:
         return None
-    pages = PageServer(
-        {"/metrics": broker.metrics_page, "/health": broker.health_page, "/ready": broker.ready_page},
-        host=options.metrics_host,
-        port=options.metrics_port,
-    )
-    await pages.start()
-    return pages
+    pages: dict[str, Callable[[], Page]] = {"/health": lambda: Page(200, "ok\n"), "/ready": lambda: Page(200, "ready\n")}
+    if broker is not None:
+        pages = {"/metrics": broker.metrics_page, "/health": broker.health_page, "/ready": broker.ready_page}
+    server = PageServer(pages, host=options.metrics_host, port=options.metrics_port)
+    await server.start()
+    running.push_async_callback(server.stop)
+    return server
 
 
 def _console_config(options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None) -> "ConsoleConfig | None":
@@ -213,10 +248,8 @@ def _console_config(options: argparse.Namespace, access: AccessTable | None, tls
     return beside_broker(options, None if access is None else access.internal, tls)
 
 
-def _start_console(config: "ConsoleConfig | None", name_server: NameServer) -> "Console | None":
+def _start_console(config: "ConsoleConfig", name_server: NameServer) -> "Console":
     """Raises ConnectError when its address is taken."""
-    if config is None:
-        return None
     from ogive.console.server import Console
 
     console = Console(replace(config, client=replace(config.client, name_server=name_server.local_address)))
@@ -285,10 +318,12 @@ def tls_config(options: argparse.Namespace) -> TlsConfig | None:
     )
 
 
-async def _reload(name_server: NameServer, broker: Broker, console: "Console | None") -> None:
+async def _reload(name_server: NameServer | None, broker: Broker | None, console: "Console | None") -> None:
     try:
-        await name_server.reload_certificates()
-        await broker.reload_certificates()
+        if name_server is not None:
+            await name_server.reload_certificates()
+        if broker is not None:
+            await broker.reload_certificates()
         if console is not None:
             await asyncio.to_thread(console.reload_certificates)
     except InvalidOption as exc:
@@ -297,14 +332,14 @@ async def _reload(name_server: NameServer, broker: Broker, console: "Console | N
         log.warning("the certificates were read again")
 
 
-def broker_config(options: argparse.Namespace, name_server: str, tls: TlsConfig | None = None) -> BrokerConfig:
-    """The broker's settings as the command line gives them."""
+def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConfig | None = None) -> BrokerConfig:
+    """The broker's settings as the command line gives them; *at*: its name servers."""
     return BrokerConfig(
         data=Path(options.data),
         host=options.host,
         advertised_host=options.advertised_host,
         port=options.broker_port,
-        name_servers=(name_server,),
+        name_servers=at,
         name=options.broker_name,
         cluster=options.cluster,
         flush=options.flush,

@@ -10,6 +10,7 @@ from ogive.broker import Broker, BrokerConfig, metrics
 from ogive.errors import StoreFailed
 from ogive.wire.bodies import User
 from tests.raw_client import RawClient
+from tests.unit.broker.conftest import StartBroker
 
 LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+)')
 
@@ -82,6 +83,14 @@ async def test_ready_and_healthy_are_two_things(server: Broker) -> None:
     server._fail(StoreFailed("the disk is gone"))
     assert (server.ready_page().status, server.health_page().status) == (503, 503)
     assert "the disk is gone" in server.health_page().text
+
+
+async def test_a_broker_that_no_name_server_knows_is_not_ready(start_broker: StartBroker) -> None:
+    """Nobody would find it."""
+    broker = await start_broker(name_servers=("127.0.0.1:1",))
+    assert (broker.ready_page().status, broker.ready_page().text) == (503, "not ready: not registered at 127.0.0.1:1\n")
+    assert broker.health_page().status == 200
+    assert value(broker.metrics_page().text, "ogive_registered", name_server="127.0.0.1:1") == 0
 
 
 async def test_a_broker_that_stopped_is_not_ready_but_not_ill(server: Broker) -> None:

@@ -73,27 +73,67 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert "options:" in text
 
 
+def up(*words: str) -> argparse.Namespace:
+    return build_parser().parse_args(["up", *words])
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_no_permission(host: str) -> None:
-    check_host(host, insecure_listen=False)
+    check_host(up("--host", host))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
 def test_any_other_address_is_refused_unless_asked_for_in_so_many_words(host: str) -> None:
     with pytest.raises(InvalidOption, match="--insecure-listen"):
-        check_host(host, insecure_listen=False)
-    check_host(host, insecure_listen=True, advertised_host="192.168.1.5")
+        check_host(up("--host", host))
+    check_host(up("--host", host, "--insecure-listen", "--advertised-host", "192.168.1.5"))
+
+
+TLS = ("--tls-cert", "server.pem", "--tls-key", "server.key")
+
+
+@pytest.mark.parametrize(
+    ("words", "ways_out"),
+    [
+        ((), ("--acl", "--insecure-listen")),
+        (TLS, ("--acl", "--insecure-listen")),
+        (("--acl",), ("--tls-cert and --tls-key", "--insecure-listen")),
+        (("--acl", *TLS, "--tls-mode", "permissive"), ("--tls-mode enforcing", "--insecure-listen")),
+        (("--no-broker",), ("--tls-client-ca", "--insecure-listen")),
+        (("--no-broker", *TLS), ("--tls-client-ca", "--insecure-listen")),
+        (("--no-broker", *TLS, "--tls-client-ca", "ca.pem", "--tls-client-auth", "optional"), ("--insecure-listen",)),
+    ],
+)
+def test_an_open_address_needs_credentials_and_tls_or_the_word(words: tuple[str, ...], ways_out: tuple[str, ...]) -> None:
+    """Signatures hold no time: who can read a connection can repeat what was sent on it."""
+    with pytest.raises(InvalidOption, match=r"^--host 192\.168\.1\.5 is not loopback") as refused:
+        check_host(up("--host", "192.168.1.5", *words))
+    assert all(way in str(refused.value) for way in ways_out)
+    check_host(up("--host", "192.168.1.5", *words, "--insecure-listen"))
+    check_host(up("--host", "127.0.0.1", *words))
+
+
+@pytest.mark.parametrize("words", [("--acl", *TLS), ("--no-broker", *TLS, "--tls-client-ca", "ca.pem")])
+def test_an_open_address_that_is_guarded_needs_no_further_word(words: tuple[str, ...]) -> None:
+    check_host(up("--host", "192.168.1.5", *words))
+
+
+def test_access_control_on_an_open_address_without_tls_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "store"
+    assert main(["up", "--data", str(data), "--host", "0.0.0.0", "--advertised-host", "192.0.2.1", "--acl"]) == 1
+    assert "without TLS can repeat the signed requests" in capsys.readouterr().err
+    assert not data.exists()
 
 
 def test_a_host_name_is_refused_with_a_reason() -> None:
     with pytest.raises(InvalidOption, match="an IP address is expected"):
-        check_host("broker.example", insecure_listen=True)
+        check_host(up("--host", "broker.example", "--insecure-listen"))
 
 
 def test_every_address_is_refused_without_the_one_that_clients_use() -> None:
     with pytest.raises(InvalidOption, match="--advertised-host"):
-        check_host("0.0.0.0", insecure_listen=True)
-    check_host("0.0.0.0", insecure_listen=True, advertised_host="192.0.2.1")
+        check_host(up("--host", "0.0.0.0", "--insecure-listen"))
+    check_host(up("--host", "0.0.0.0", "--insecure-listen", "--advertised-host", "192.0.2.1"))
 
 
 def test_a_command_is_read_as_if_there_were_no_other() -> None:
@@ -133,7 +173,7 @@ def test_options_reach_the_broker() -> None:
             "50",
         ]
     )
-    config = broker_config(options, "127.0.0.1:1")
+    config = broker_config(options, ("127.0.0.1:1",))
     assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
     assert config.levels.delays_ms == (1000, 2000)
     assert (config.advertised_host, config.transaction_check_max) == ("192.0.2.1", 3)
