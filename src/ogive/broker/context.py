@@ -16,6 +16,7 @@ from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
+from ogive.broker.remote_config import RemoteSettings
 from ogive.broker.retention import Retention
 from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
@@ -36,6 +37,8 @@ class Context:
     """One broker. *address* is what clients connect to; *store_host* the same as stored in every record."""
 
     config: BrokerConfig
+    """With the changes that remote_settings holds."""
+    remote_settings: RemoteSettings
     levels: DelayLevels
     loop: asyncio.AbstractEventLoop
     turn: Turn

@@ -11,6 +11,7 @@ from ogive.broker import apache_conf
 from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.offsets import OffsetTable
+from ogive.broker.remote_config import RemoteSettings
 from ogive.broker.retention import Retention, disk_used
 from ogive.broker.schedule import is_level
 from ogive.broker.timer_progress import TimerProgressFile
@@ -47,6 +48,7 @@ class Machine:
 class Opened:
     """Everything that was opened."""
 
+    remote_settings: RemoteSettings
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
@@ -72,6 +74,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         monotonic=time.monotonic,
     )
     try:
+        remote_settings = RemoteSettings(JsonTable(fs, folder / "remoteSettings.json"), config)
+        config = remote_settings.config
         apache_conf.write(fs, config, store)
         topics = TopicTable(
             JsonTable(fs, folder / "topics.json"),
@@ -112,6 +116,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
     return Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
         transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, retention=retention,
+        remote_settings=remote_settings,
     )  # fmt: skip
 
 

@@ -110,6 +110,7 @@ class Broker:
         try:
             await opened.topics.saved()
             await opened.groups.saved()
+            await opened.remote_settings.saved()
             await self._server.start()
         except BaseException:
             opened.store.close()
@@ -126,10 +127,11 @@ class Broker:
         ctx.transactions.start(ctx.put_counted, ctx.store_host)
 
     def _context(self, opened: Opened) -> Context:
-        config, loop = self.config, asyncio.get_running_loop()
+        config, loop = opened.remote_settings.config, asyncio.get_running_loop()
         store_host = encode_host(ip_of(config.advertised_host or config.host), self._server.port)
         return Context(
             config=config,
+            remote_settings=opened.remote_settings,
             levels=config.levels,
             loop=loop,
             turn=self._server.turn,

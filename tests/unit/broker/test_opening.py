@@ -22,6 +22,10 @@ DAMAGED = {
         '{"offsetTable":{{"a":1}:5}}',
         '{"offsetTable":{"3":999999999999999999999999999999}}',
     ],
+    "remoteSettings.json": [
+        '{"settings":{"maxMessageSize":{"value":LONG,"insteadOf":LONG}}}',
+        '{"settings":{{"a":1}:{"value":"1","insteadOf":"1"},"maxMessageSize":{"value":"LONG","insteadOf":"4194304"}}}',
+    ],
     "retention.json": [
         '{"boot":"b","at":1,"elapsed":1,"fullAt":{"LONG":1}}',
         '{"boot":"b","at":1,"elapsed":1,"fullAt":{{"a":1}:1}}',
@@ -47,7 +51,7 @@ def disk() -> MemoryFs:
     return fs
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DAMAGED.items() for text in texts], ids=range(9))
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DAMAGED.items() for text in texts], ids=range(11))
 async def test_a_broker_starts_with_a_damaged_table(disk: MemoryFs, name: str, text: str) -> None:
     handle = disk.open(ROOT / "config" / name, create=True)
     disk.pwrite(handle, text.replace("LONG", LONG).encode(), 0)

@@ -3,6 +3,7 @@
 Source: AdminBrokerProcessor.java, 5.3.
 
 Behaviour
+- What 25 changed is on stable storage before the answer leaves, and outlives the broker.
 - 28 shows what mqadmin's clusterList and brokerStatus print and Apache's exporter reads, with true values.
 - 208 shows a group's position on one topic, some topics, or all on which it has committed; topics that an online group does not
   subscribe to are left out.
@@ -16,7 +17,6 @@ Differs from Java
 
 from typing import Final
 
-from ogive.broker import remote_config
 from ogive.broker.clients import Client
 from ogive.broker.context import Context
 from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
@@ -63,8 +63,11 @@ def show_config(ctx: Context, connection: Connection, header: GetBrokerConfigReq
     return success(BrokerConfigResponse(version=dumps(version.to_json()).decode()), text.encode())
 
 
-def update_config(ctx: Context, connection: Connection, header: UpdateBrokerConfigRequest, body: bytes) -> RemotingCommand:
-    remote_config.change(ctx, body, connection.remote_address)
+async def update_config(ctx: Context, connection: Connection, header: UpdateBrokerConfigRequest, body: bytes) -> RemotingCommand:
+    config = ctx.config = ctx.remote_settings.change(body, connection.remote_address)
+    ctx.groups.auto_create = config.auto_create_groups
+    ctx.topics.switch_auto_create(config.auto_create_topics, config.default_topic_queues)
+    await ctx.remote_settings.saved()
     return success()
 
 
