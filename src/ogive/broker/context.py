@@ -1,7 +1,7 @@
 """The broker's state as handlers see it. The event loop owns all of it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -30,6 +30,10 @@ from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
 
 MAX_SEARCHES: Final = 16  # each may hold max_large_pull_bytes
+
+
+async def _not_started() -> None:
+    raise AssertionError("nothing is saved before the broker is started")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -75,9 +79,13 @@ class Context:
     """Those for messages by key that may still begin."""
     listings: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one that is made."""
+    deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one that deletes topics."""
     sends_waiting: int = 0
     delivered: Callable[[int], int] = lambda level: 0
     """How far a delay level's queue is delivered."""
+    save_offsets: Callable[[], Awaitable[None]] = _not_started
+    """Return once the offsets of groups are on stable storage as they are now. Raises StoreError."""
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 

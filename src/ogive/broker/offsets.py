@@ -1,7 +1,7 @@
 """The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ogive.broker.numbers import whole_number
@@ -21,7 +21,8 @@ class OffsetTable:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._count = 0
         self._max = max_offsets
-        self._untold: set[tuple[str, str, int]] = set()  # (topic, group, queue id); without an offset in the table: back to 0
+        self._untold: dict[tuple[str, str], set[int]] = {}  # (topic, group) -> queue ids; without an offset in the table: back to 0
+        self._untold_count = 0
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -51,19 +52,29 @@ class OffsetTable:
         """Put the group elsewhere. *tell*: members are online, the one that holds the queue has to learn of it with its next pull."""
         self.commit(group, topic, queue_id, offset)
         if tell:
-            self._untold.add((topic, group, queue_id))
+            self._note_untold(group, topic, queue_id)
 
     def is_untold(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether the queue was reset and its member does not know yet: what it commits is ignored."""
-        return (topic, group, queue_id) in self._untold
+        return bool(self._untold) and queue_id in self._untold.get((topic, group), ())
 
     def tell(self, group: str, topic: str, queue_id: int) -> int | None:
         """The offset that the queue was reset to, if its member does not know; from now on it counts as told."""
-        key = (topic, group, queue_id)
-        if key not in self._untold:
+        if not self.is_untold(group, topic, queue_id):
             return None
-        self._untold.discard(key)
+        self._untold[topic, group].discard(queue_id)
+        if not self._untold[topic, group]:
+            del self._untold[topic, group]
+        self._untold_count -= 1
+        self.version += 1
         return self.get(group, topic, queue_id) or 0
+
+    def _note_untold(self, group: str, topic: str, queue_id: int) -> None:
+        queues = self._untold.setdefault((topic, group), set())
+        if queue_id not in queues:
+            queues.add(queue_id)
+            self._untold_count += 1
+            self.version += 1
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
         """queue id -> offset"""
@@ -81,17 +92,19 @@ class OffsetTable:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
-    def remove_topic(self, topic: str, online: Iterable[str] = (), queues: int = 0) -> None:
-        """The topic is deleted. *online*: groups with members, which are told to begin anew should it be made again."""
+    def remove_topic(self, topic: str, online: Iterable[str] = (), queue_ids: Collection[int] = ()) -> None:
+        """The topic is deleted. *online*: groups with members, which are told to begin anew in *queue_ids* should it be made again."""
         self._remove([key for key in self._queues if key[0] == topic])
-        self._untold = {key for key in self._untold if key[0] != topic}
         for group in online:
-            if len(self._untold) + queues <= self._max:
-                self._untold.update((topic, group, queue_id) for queue_id in range(queues))
+            if self._untold_count + len(queue_ids) <= self._max:
+                for queue_id in queue_ids:
+                    self._note_untold(group, topic, queue_id)
 
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._queues if key[1] == group])
-        self._untold = {key for key in self._untold if key[1] != group}
+        for key in [key for key in self._untold if key[1] == group]:
+            self._untold_count -= len(self._untold.pop(key))
+            self.version += 1
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
@@ -111,7 +124,7 @@ class OffsetTable:
         ]
         for topic, group, queue, last in beyond:
             self._queues[topic, group][queue] = last
-            self._untold.add((topic, group, queue))  # a member that has outlived the broker would go on from its own place
+            self._note_untold(group, topic, queue)  # a member that has outlived the broker would go on from its own place
         return len(beyond)
 
     def __len__(self) -> int:
@@ -122,14 +135,18 @@ class OffsetTable:
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0": 5}}}``; neither name can hold an @.
 
+        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group": [0]}``; Apache's broker passes over it.
+
         The table may change while it is called, in another thread.
         """
         queues, version = {key: dict(queues) for key, queues in self._queues.items()}, self.version
+        untold = {key: sorted(queues) for key, queues in self._untold.items()}
         return lambda: {
             "dataVersion": DataVersion(version).to_json(),
             "offsetTable": {
                 f"{topic}@{group}": {str(queue): at for queue, at in table.items()} for (topic, group), table in queues.items()
             },
+            **({"untoldTable": {f"{topic}@{group}": ids for (topic, group), ids in untold.items()}} if untold else {}),
         }
 
     def load(self, value: Mapping[str, Any]) -> None:
@@ -138,6 +155,10 @@ class OffsetTable:
             topic, _, group = key.partition("@")
             if group:
                 self.note(group, topic, queue, offset)
+        for key, queue in _untold_entries(value.get("untoldTable")):
+            topic, _, group = key.partition("@")
+            if group:
+                self._note_untold(group, topic, queue)
         self.version = 0
         if self._count > self._max:
             log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)
@@ -149,3 +170,10 @@ def _entries(table: object) -> Iterator[tuple[str, int, int]]:
             queue = whole_number(str(text))
             if queue is not None and isinstance(offset, int) and 0 <= offset <= _MAX_OFFSET:
                 yield str(key), queue, offset
+
+
+def _untold_entries(table: object) -> Iterator[tuple[str, int]]:
+    for key, queues in table.items() if isinstance(table, dict) else ():
+        for queue in queues if isinstance(queues, list) else ():
+            if type(queue) is int and queue >= 0:
+                yield str(key), queue

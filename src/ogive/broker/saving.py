@@ -112,15 +112,17 @@ class Progress:
         self._synced = synced
         self._render: Render = dict
         self._saved = 0
+        self._saving = asyncio.Lock()
         self._writer = TableWriter(name, file, lambda: self._render)
 
     async def save(self) -> None:
         """Raises StoreError."""
-        version = self._table.version
-        if version == self._saved:
-            return
-        self._render = self._table.snapshot()
-        await self._synced()
-        self._writer.mark()
-        await self._writer.saved()
-        self._saved = version
+        async with self._saving:
+            version = self._table.version
+            if version == self._saved:
+                return
+            self._render = self._table.snapshot()
+            await self._synced()
+            self._writer.mark()
+            await self._writer.saved()
+            self._saved = version

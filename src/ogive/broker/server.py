@@ -310,8 +310,9 @@ def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
     offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
     delays = Progress("delay offsets", schedule, opened.delays_file, ctx.synced)
     timers = Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
+    ctx.save_offsets = partial(_save_offsets, ctx, offsets)
     return [
-        _Job(config.offsets_persist_s, partial(_save_offsets, ctx, offsets), "save consumer offsets"),
+        _Job(config.offsets_persist_s, ctx.save_offsets, "save consumer offsets"),
         _Job(config.delay_persist_s, delays.save, "save delay offsets"),
         _Job(config.delay_persist_s, timers.save, "save the progress of timer messages"),
     ]

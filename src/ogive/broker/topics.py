@@ -5,13 +5,15 @@ update changes no version; names and queue numbers are always checked; TRANS_CHE
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from ogive.broker.config_table import ConfigTable, read_configs
+from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import (
     AUTO_CREATE_TOPIC,
     CHECKED_TOO_OFTEN_TOPIC,
@@ -67,6 +69,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
         safe no sooner. Some may be saved by now."""
         self._auto_create = auto_create
+        self._leaving: Collection[str] = ()
         replies = reply_topic(cluster)
         self._system = SYSTEM_TOPICS | {cluster, broker_name, replies}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
@@ -151,6 +154,8 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def _put(self, config: TopicConfig) -> TopicConfig:
         known = self._configs.get(config.name)
+        if known is None and config.name in self._leaving:
+            raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {config.name} is being deleted: it can be made again in a moment")
         if not self.unsaved:
             self.pending.clear()
         put = super()._put(config)
@@ -173,6 +178,15 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._configs[config.name] = replace(config, order=not config.order)
         if differing:
             self._note_change()
+
+    @contextmanager
+    def kept_out(self, names: Collection[str]) -> Iterator[None]:
+        """While what there is of deleted topics goes, nobody makes them again: what was sent to them then would go with it."""
+        self._leaving = names
+        try:
+            yield
+        finally:
+            self._leaving = ()
 
     def delete(self, name: str) -> bool:
         """Whether there was such a topic. Raises InvalidOption for a system topic."""

@@ -1,12 +1,13 @@
 """Writes and removes the files beside the log while the store runs: consume queues, index of keys, checkpoint.
 
-Writer thread only, except close(), after that thread has ended, and *saved_position* and *has_left*, which the owner reads.
+Writer thread only, except close(), after that thread has ended, and *saved_position*, *saved_deletions* and *has_left*, which the owner
+reads.
 """
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ogive.store import checkpoint as checkpoints
@@ -27,6 +28,7 @@ class DerivedFiles:
         self._queues = QueueFiles(fs, max_open_files)
         self._index = IndexFiles(fs)
         self.saved_position = position  # of the checkpoint on the disk
+        self.saved_deletions: Mapping[str, int] = {}  # in it: see Checkpoint.deleted
         self._left: dict[Path, None] = {}  # segments and queue files that are still to be removed, in this order
         self._left_index: dict[Path, None] = {}
         self._removed_in: dict[Path, None] = {}  # directories that are still to be synced
@@ -38,7 +40,7 @@ class DerivedFiles:
         if flush.checkpoint is not None:
             self._sync_log()
             checkpoints.save(self._fs, self._root, flush.checkpoint)
-            self.saved_position = flush.checkpoint.position
+            self.saved_position, self.saved_deletions = flush.checkpoint.position, flush.checkpoint.deleted
 
     def remove_queues(self, directories: Sequence[Path]) -> None:
         """The directories of a deleted topic's queues, and that of the topic once it is empty."""

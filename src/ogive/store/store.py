@@ -95,6 +95,7 @@ class MessageStore:
         self._deleted = recovered.deleted
         self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync")
         self._derived = DerivedFiles(fs, config.root, config.max_open_files, self._log_writer.sync, recovered.end)
+        self._derived.saved_deletions = dict(recovered.deleted)
         self._flusher = QueueFlusher(
             config,
             recovered.queues,
@@ -241,7 +242,7 @@ class MessageStore:
         self._on_owner(done)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget every queue of *topic*. Its records stay in the log, unseen."""
+        """Forget every queue of *topic*. Its records stay in the log, unseen; after a crash too once is_deletion_saved() says so."""
         keys = [key for key in self._queues if key[0] == topic]
         directories = [self._queues.pop(key).directory for key in keys]
         for directory in directories:
@@ -251,6 +252,17 @@ class MessageStore:
             self._hand_over()
             self._writer.post(functools.partial(self._derived.remove_queues, directories))
             self._flush(checkpoint=True)
+        if self._flush_refused and self._is_running():
+            self._post_flush()  # there may be room by now
+
+    def is_deletion_saved(self, topic: str) -> bool:
+        """Whether a checkpoint on the disk says that *topic* was deleted, if it was. Raises StoreFull where there is no room for one."""
+        position = self._deleted.get(topic)
+        if position is None or self._derived.saved_deletions.get(topic) == position:
+            return True
+        if self._flush_refused:
+            raise StoreFull(str(self._full))
+        return False
 
     # --- retention ---------------------------------------------------------------------------------------------------
 

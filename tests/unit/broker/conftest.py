@@ -1,6 +1,7 @@
 """A broker in the test's own event loop, looked at through its socket."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,11 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
     yield start
     for broker in started:
         await broker.stop()
+
+
+def crash_image(broker: Broker, folder: Path) -> Path:
+    """What a broker that is killed now leaves behind: its directory as it stands, in *folder*."""
+    return Path(shutil.copytree(broker.config.data, folder / "crashed"))
 
 
 @pytest.fixture

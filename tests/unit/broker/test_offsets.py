@@ -1,5 +1,6 @@
 """How far groups are: a table of offsets, its limits and its file."""
 
+import json
 from typing import Any
 
 import pytest
@@ -64,10 +65,36 @@ def test_the_file_is_apaches_and_a_snapshot_is_of_its_moment() -> None:
     assert again.version == 0
 
 
+def test_whom_a_member_has_to_be_told_is_in_the_file_until_it_is() -> None:
+    table = OffsetTable(10)
+    table.commit("G", "T", 1, 5)
+    table.reset("G", "T", 1, 5, tell=True)
+    table.remove_topic("U", ["G", "H"], [0, 3])
+    content, version = table.snapshot()(), table.version
+    again = OffsetTable(10)
+    again.load(json.loads(json.dumps(content)))
+    assert [again.is_untold(group, "U", 3) for group in "GHI"] == [True, True, False]
+    assert (again.tell("G", "T", 1), again.tell("G", "T", 1), again.tell("H", "U", 0), again.version) == (5, None, 0, 2)
+    for topic, queue in (("T", 1), ("U", 0), ("U", 3)):
+        table.tell("G", topic, queue)
+    table.remove_group("H")
+    assert table.version > version
+    assert "untoldTable" not in table.snapshot()()
+
+
+def test_a_deletion_that_is_repeated_leaves_nobody_untold() -> None:
+    table = OffsetTable(10)
+    table.remove_topic("T", ["G"], [0])
+    table.remove_topic("T", [], [])
+    assert table.is_untold("G", "T", 0)
+
+
 @pytest.mark.parametrize(
     "content",
     [
         {},
+        {"untoldTable": None},
+        {"untoldTable": {"T": [0], "T@G": 5, "T@H": ["0", -1, None, 1.5, True]}},
         {"offsetTable": None},
         {"offsetTable": []},
         {"offsetTable": {"T": {"0": 1}}},
@@ -81,3 +108,4 @@ def test_entries_of_a_file_that_are_no_progress_are_left_out(content: dict[str, 
     table = OffsetTable(10)
     table.load(content)
     assert len(table) == 0
+    assert "untoldTable" not in table.snapshot()()

@@ -195,6 +195,31 @@ async def test_progress_is_written_only_after_the_log_was_synced_and_as_it_stood
     assert table.saved == [{"n": 5}, {"n": 6}]
 
 
+async def test_two_that_save_at_a_time_save_one_after_the_other(tmp_path: Path) -> None:
+    """What the second has to save is not durable when the first has synced."""
+    table, steps = SlowTable(tmp_path), Steps()
+    syncs: list[asyncio.Future[None]] = []
+
+    async def synced() -> None:
+        syncs.append(asyncio.get_running_loop().create_future())
+        await syncs[-1]
+
+    progress = Progress("steps", steps, table, synced)
+    steps.version = 1
+    first = asyncio.ensure_future(progress.save())
+    await asyncio.sleep(0)
+    steps.version = 2
+    second = asyncio.ensure_future(progress.save())
+    await asyncio.sleep(0)
+    syncs[0].set_result(None)
+    await first
+    assert table.saved == [{"n": 1}]
+    await asyncio.sleep(0)
+    syncs[1].set_result(None)
+    await second
+    assert table.saved == [{"n": 1}, {"n": 2}]
+
+
 async def test_progress_is_not_written_when_the_log_cannot_be_synced(tmp_path: Path) -> None:
     table, steps = SlowTable(tmp_path), Steps()
 

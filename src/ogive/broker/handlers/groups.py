@@ -4,7 +4,8 @@ Source: AdminBrokerProcessor.java, 5.5.
 
 Behaviour
 - A created, changed or deleted group is on stable storage before the answer leaves.
-- 207 removes the group's offsets where asked to (cleanOffset, removeOffset in 4.9); its retry and dead-letter topics stay.
+- 207 removes the group's offsets where asked to (cleanOffset, removeOffset in 4.9), also on stable storage; its retry and
+  dead-letter topics stay.
 - The attributes of a request are changes, "+name" or "-name": those that it does not name stay.
 - 201 answers by pages where the request asks for them (5.4 and later).
 
@@ -57,10 +58,11 @@ def _after(current: SubscriptionGroupConfig | None, wanted: SubscriptionGroupCon
 
 
 async def delete(ctx: Context, connection: Connection, header: DeleteGroupRequest, body: bytes) -> RemotingCommand:
-    if ctx.groups.delete(header.group_name):
-        await ctx.groups.saved()
+    ctx.groups.delete(header.group_name)
+    await ctx.groups.saved()
     if header.clean_offset or header.remove_offset:
         ctx.offsets.remove_group(header.group_name)
+        await ctx.save_offsets()
     ctx.traffic.forget_group(header.group_name)
     return success()
 

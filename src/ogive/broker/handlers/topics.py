@@ -5,8 +5,9 @@ Source: AdminBrokerProcessor.java, 5.3.
 
 Behaviour
 - A created or changed topic is on stable storage, and the name servers that can be reached know it, before the answer leaves.
-- Deleting a topic removes its configuration, its queues and every group's offsets; its messages stay in the log, unseen. Deleting
-  what is not there succeeds. Members of groups that are online are told to begin anew with the first pull of a topic that is made again.
+- Deleting a topic removes its configuration, its queues and every group's offsets, for good before the answer leaves; its messages stay in
+  the log, unseen. Until then nobody can make it again (14). Deleting what is not there succeeds. Members of groups that are online are told
+  to begin anew with the first pull of a topic that is made again, also after a restart.
 - 21 answers by pages where the request asks for them (5.4 and later).
 - 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind.
 
@@ -19,6 +20,7 @@ Differs from Java
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ogive.broker.attributes import change_attributes
@@ -90,20 +92,38 @@ async def create_all(ctx: Context, connection: Connection, header: CreateTopicLi
 async def delete(ctx: Context, connection: Connection, header: DeleteTopicRequest, body: bytes) -> RemotingCommand:
     if not header.topic:
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-    known = ctx.topics.get(header.topic)
-    if ctx.topics.delete(header.topic) and known is not None:
-        await ctx.topics.saved()  # first: queues without a topic are invisible, while a topic that lost its queues would start over
-        if header.topic in ctx.topics:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, f"topic {header.topic} was made again while it was deleted: its messages stay")
-        ctx.store.delete_topic(header.topic)
-        online = [name for name, group in ctx.clients.consumers.items() if header.topic in group.subscriptions]
-        ctx.offsets.remove_topic(header.topic, online, known.read_queues)
-        for queue_id in range(known.read_queues):
-            ctx.holds.answer_all((header.topic, queue_id))
-        ctx.traffic.forget_topic(header.topic)
-        if ctx.duplicates is not None:
-            ctx.duplicates.forget_topic(header.topic)
+    async with ctx.deletions:
+        with ctx.topics.kept_out({header.topic}):
+            known = ctx.topics.get(header.topic)
+            ctx.topics.delete(header.topic)
+            await ctx.topics.saved()  # first: queues without a topic are invisible, while a topic that lost its queues would start over
+            await _forget(ctx, {header.topic: known.read_queues if known is not None else 0})
     return success()
+
+
+async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
+    """Remove for good what there is of *topics*, names with their numbers of read queues, which do not exist any more.
+
+    Raises StoreError; a second call does what is left.
+    """
+    queues = {topic: set(range(count)) for topic, count in topics.items()}
+    for topic, queue_id in ctx.store.queues:
+        if topic in queues:
+            queues[topic].add(queue_id)
+    for topic, queue_ids in queues.items():
+        online = [name for name, group in ctx.clients.consumers.items() if topic in group.subscriptions]
+        ctx.offsets.remove_topic(topic, online, queue_ids)
+    await ctx.save_offsets()  # then the queues: progress that outlived them would pass over the first messages of a topic made again
+    for topic, queue_ids in queues.items():
+        ctx.store.delete_topic(topic)
+        ctx.traffic.forget_topic(topic)
+        if ctx.duplicates is not None:
+            ctx.duplicates.forget_topic(topic)
+        for queue_id in queue_ids:
+            ctx.holds.answer_all((topic, queue_id))
+    for topic in queues:
+        while not ctx.store.is_deletion_saved(topic):
+            await ctx.synced()
 
 
 def show_all(ctx: Context, connection: Connection, header: GetAllTopicConfigRequest, body: bytes) -> RemotingCommand:
@@ -155,12 +175,12 @@ def subscription_of_group(ctx: Context, connection: Connection, header: QuerySub
     return success(body=group_subscription_dumps(header.group, header.topic, data))
 
 
-def clean_unused(ctx: Context, connection: Connection, header: CleanUnusedTopicRequest, body: bytes) -> RemotingCommand:
-    for topic in {topic for topic, _ in ctx.store.queues if topic not in ctx.topics}:
-        ctx.store.delete_topic(topic)
-    for topic in {topic for topic, _ in ctx.offsets.pairs() if topic not in ctx.topics}:
-        ctx.offsets.remove_topic(topic)
-        ctx.traffic.forget_topic(topic)
+async def clean_unused(ctx: Context, connection: Connection, header: CleanUnusedTopicRequest, body: bytes) -> RemotingCommand:
+    async with ctx.deletions:
+        kept = [*ctx.store.queues, *ctx.offsets.pairs()]
+        unused = {topic: 0 for topic, _ in kept if topic not in ctx.topics}
+        with ctx.topics.kept_out(unused):
+            await _forget(ctx, unused)
     return success()
 
 

@@ -12,6 +12,7 @@ from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
+from tests.unit.broker.conftest import StartBroker, crash_image
 
 
 async def create(client: RawClient, config: SubscriptionGroupConfig) -> RemotingCommand:
@@ -122,3 +123,14 @@ async def test_groups_are_created_by_the_list_all_or_none(server: Broker, client
     answer = await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body("C", "a b"))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "C" not in server.context.groups
+
+
+async def test_a_crash_after_a_group_was_deleted_brings_its_offsets_not_back(start_broker: StartBroker, tmp_path: Path) -> None:
+    server = await start_broker()
+    server.context.offsets.commit("G", "T", 0, 5)
+    await server.context.save_offsets()
+    async with await RawClient.open(server.address) as client:
+        await create(client, SubscriptionGroupConfig(name="G"))
+        await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
+    server = await start_broker(data=crash_image(server, tmp_path))
+    assert server.context.offsets.topics_of("G") == []

@@ -1,5 +1,6 @@
 """Topics over a socket: create, change, delete, show, statistics."""
 
+import errno
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.opening import Machine
 from ogive.broker.topics import TopicTable
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
@@ -15,7 +17,9 @@ from ogive.namesrv import NameServer, NameServerConfig
 from ogive.wire.bodies import TopicConfig, TopicRouteData, dumps, group_list_loads, loads_object, topic_list_loads, topic_stats_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from tests.chaos.faults import FailFrom, FaultyFs
 from tests.raw_client import RawClient
+from tests.unit.broker.conftest import StartBroker, crash_image
 
 
 async def create(client: RawClient, topic: str, **changed: str | int | bool) -> RemotingCommand:
@@ -89,18 +93,118 @@ async def test_a_topic_that_makes_no_sense_is_an_invalid_parameter(client: RawCl
 async def test_a_send_that_makes_a_topic_again_while_it_is_deleted_loses_nothing(
     server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is refused, and may come again: what is acknowledged then is in the new topic."""
     await client.send("T", b"before")
-    saved = server.context.topics.saved
+    ctx = server.context
+    saved, save_offsets = ctx.topics.saved, ctx.save_offsets
+    refused: list[RemotingCommand] = []
 
-    async def send_meanwhile(_: TopicTable) -> None:
-        monkeypatch.undo()
-        await another.send("T", b"acknowledged")
+    async def send_meanwhile() -> None:
+        refused.append(await another.start_send("T", b"refused"))
+        refused.append(await create(another, "T"))
+
+    async def saved_meanwhile(_: TopicTable) -> None:
         await saved()
+        await send_meanwhile()
 
-    monkeypatch.setattr(TopicTable, "saved", send_meanwhile)
-    answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert server.context.store.max_offset("T", 0) == 2
+    async def offsets_meanwhile() -> None:
+        await save_offsets()
+        await send_meanwhile()
+
+    monkeypatch.setattr(TopicTable, "saved", saved_meanwhile)
+    monkeypatch.setattr(ctx, "save_offsets", offsets_meanwhile)
+    both = [client.start(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T") for _ in range(2)]
+    assert [(await answer).code for answer in both] == [ResponseCode.SUCCESS] * 2
+    monkeypatch.undo()
+    assert len(refused) == 8
+    assert {(answer.code, answer.remark) for answer in refused} == {
+        (ResponseCode.SERVICE_NOT_AVAILABLE, "topic T is being deleted: it can be made again in a moment")
+    }
+    assert ctx.store.max_offset("T", 0) == 0
+    assert (await another.send("T", b"acknowledged")).ext_fields["queueOffset"] == "0"
+
+
+async def progressed(start_broker: StartBroker) -> Broker:
+    """A broker whose files say that G has consumed the 40 messages of T."""
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send_batch("T", [b"old"] * 40)
+        await commit(client, "G", 0, 40)
+    await server.stop()
+    return await start_broker()
+
+
+@pytest.mark.parametrize("count", [0, 10, 60])
+async def test_a_crash_after_a_deletion_brings_back_neither_messages_nor_progress(
+    start_broker: StartBroker, tmp_path: Path, count: int
+) -> None:
+    """Progress in the old topic would pass over the first messages of the new one."""
+    server = await progressed(start_broker)
+    async with await RawClient.open(server.address) as client:
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        if count:
+            await client.send_batch("T", [b"new"] * count)
+    server = await start_broker(data=crash_image(server, tmp_path))
+    assert server.context.offsets.get("G", "T", 0) is None
+    async with await RawClient.open(server.address) as client:
+        assert (await client.send("T", b"newest")).ext_fields["queueOffset"] == str(count)
+
+
+async def test_a_crash_after_the_cleaning_brings_nothing_back(start_broker: StartBroker, tmp_path: Path) -> None:
+    server = await progressed(start_broker)
+    del server.context.topics._configs["T"]  # as a file that lost it
+    async with await RawClient.open(server.address) as client:
+        await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
+        await client.send("T", b"new")
+    server = await start_broker(data=crash_image(server, tmp_path))
+    assert (server.context.offsets.get("G", "T", 0), server.context.store.max_offset("T", 0)) == (None, 1)
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
+async def test_a_member_that_outlives_a_restart_behind_the_deletion_begins_anew(
+    start_broker: StartBroker, tmp_path: Path, crash: bool
+) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.heartbeat("c1", "G", "T")
+        await client.send_batch("T", [b"old"] * 40)
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    if crash:
+        server = await start_broker(data=crash_image(server, tmp_path))
+    else:
+        await server.stop()
+        server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.heartbeat("c1", "G", "T")
+        await client.send_batch("T", [b"new"] * 60)
+        told = await client.pull("G", "T", 40, commit=40)
+        assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+        assert server.context.offsets.get("G", "T", 0) is None
+        assert (await client.pull("G", "T", 0)).remark == "FOUND"
+
+
+@pytest.mark.parametrize("part", ["topics.json", "consumerOffset.json", "queues.json"])
+async def test_a_deletion_that_finds_no_room_is_refused_and_goes_on_with_the_next_try(
+    start_broker: StartBroker, tmp_path: Path, part: str
+) -> None:
+    full = FailFrom("create", part, 0, 1_000_000, errno.ENOSPC)
+    server = await start_broker(machine=Machine(fs=FaultyFs(full)))
+    async with await RawClient.open(server.address) as client:
+        await client.heartbeat("c1", "G", "T")
+        await client.send_batch("T", [b"old"] * 40)
+        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=40)
+        await server.context.save_offsets()
+        full.armed = True
+        for _ in range(2):
+            answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            assert (answer.code, "No space left" in str(answer.remark)) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+        full.armed = False
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    server = await start_broker(data=crash_image(server, tmp_path))
+    assert "T" not in server.context.topics
+    assert (server.context.offsets.get("G", "T", 0), server.context.offsets.is_untold("G", "T", 0)) == (None, True)
+    async with await RawClient.open(server.address) as client:
+        assert (await client.send("T", b"new")).ext_fields["queueOffset"] == "0"
 
 
 async def test_a_deleted_topic_takes_its_queues_and_everybody_s_offsets_with_it(server: Broker, client: RawClient) -> None:
