@@ -1,0 +1,164 @@
+"""A broker whose disk is full, over a socket: what it refuses and what it still does, and that it goes on by itself."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.broker.opening import Machine
+from ogive.errors import ResponseCode
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.chaos.faults import FaultyFs
+from tests.raw_client import RawClient, messages
+from tests.unit.broker.conftest import StartBroker
+
+RECORD = 600  # bytes, more than those of a message without a body
+
+
+class SmallDisk:
+    """No file is made and none grows while it is *full*. The room that the log has made ahead is there."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def __call__(self, call: str, path: Path) -> None:
+        if self.full and (call in ("create", "zero") or (call == "pwrite" and "commitlog" not in path.parts)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def disk() -> SmallDisk:
+    return SmallDisk()
+
+
+@pytest.fixture
+async def server(start_broker: StartBroker, disk: SmallDisk) -> Broker:
+    machine = Machine(fs=FaultyFs(disk), store={"ahead_bytes": 0})
+    return await start_broker(machine=machine, delay_levels="1s", offsets_persist_s=0.05)
+
+
+@pytest.fixture
+async def client(server: Broker, disk: SmallDisk) -> AsyncIterator[RawClient]:
+    async with await RawClient.open(server.address) as client:
+        yield client
+        disk.full = False
+
+
+async def fill(server: Broker, client: RawClient) -> tuple[list[bytes], RemotingCommand]:
+    """What the room ahead still takes, to the last message, and the answer of the first that it does not."""
+    taken: list[bytes] = []
+    while True:
+        room = server.context.store._log_writer.prepared - server.context.store.stats().commitlog_end
+        body = b"%d " % len(taken) + bytes(max(0, min(50_000, room - RECORD)))
+        answer = await client.start_send("T", body)
+        if answer.code != ResponseCode.SUCCESS:
+            return taken, answer
+        taken.append(body)
+        assert len(taken) < 100, "the disk was never full"
+
+
+async def once_there_is_room(client: RawClient, topic: str, body: bytes) -> None:
+    async with asyncio.timeout(5.0):
+        while (await client.start_send(topic, body)).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.05)
+
+
+async def pulled(client: RawClient, topic: str) -> list[bytes]:
+    """Everything that is in it."""
+    found: list[bytes] = []
+    while (answer := await client.pull("Looker", topic, len(found))).code == ResponseCode.SUCCESS:
+        found += [message.body for message in messages(answer)]
+    return found
+
+
+async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+    first = [b"%d" % n for n in range(3)]
+    for body in first:
+        await client.send("T", body)
+    await client.heartbeat("c1", "G", "T")
+    disk.full = True
+    taken, answer = await fill(server, client)
+    assert taken
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert answer.remark == "service not available now: no room for the commit log: No space left on device"
+    again, batch = await client.start_send("T", b"x"), await client.send_batch("T", [b"y", b"z"])
+    assert (again.code, again.remark) == (batch.code, batch.remark) == (answer.code, answer.remark)
+
+    assert await pulled(client, "T") == [*first, *taken]
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
+    asked = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+    assert asked.ext_fields["offset"] == "2"
+    await client.heartbeat("c2", "G", "T")
+
+    disk.full = False
+    await once_there_is_room(client, "T", b"last")
+    assert await pulled(client, "T") == [*first, *taken, b"last"]
+
+
+async def test_a_new_topic_is_refused_and_leaves_nothing_behind(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+    await client.send("T")
+    disk.full = True
+    await fill(server, client)
+    for _ in range(3):
+        answer = await client.start_send("New", b"refused")
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "No space left on device" in (answer.remark or "")
+    made = await client.call(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic="Made",
+        defaultTopic="TBW102",
+        readQueueNums=1,
+        writeQueueNums=1,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+    )
+    assert made.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "No space left on device" in (made.remark or "")
+    disk.full = False
+    await once_there_is_room(client, "New", b"taken")
+    assert await pulled(client, "New") == [b"taken"]
+
+
+async def test_what_falls_due_meanwhile_is_delivered_once(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+    await client.send("T", b"first")
+    await client.send("T", b"delayed", {"DELAY": "1"})
+    await client.send("T", b"timed", {"TIMER_DELAY_MS": "200"})
+    disk.full = True
+    taken, _ = await fill(server, client)
+    due = asyncio.get_running_loop().time() + 1.2
+    while asyncio.get_running_loop().time() < due:
+        assert (await client.start_send("T", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        await asyncio.sleep(0.01)
+    assert await pulled(client, "T") == [b"first", *taken]
+    disk.full = False
+    async with asyncio.timeout(5.0):
+        while not server.context.delivered(1) or len(server.context.timers):
+            await asyncio.sleep(0.01)
+    assert sorted(await pulled(client, "T")) == sorted([b"first", *taken, b"delayed", b"timed"])
+
+
+async def test_what_was_acknowledged_and_committed_is_there_after_a_restart(
+    server: Broker, client: RawClient, disk: SmallDisk, start_broker: StartBroker
+) -> None:
+    await client.send("T", b"first")
+    await client.heartbeat("c1", "G", "T")
+    disk.full = True
+    taken, _ = await fill(server, client)
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
+    disk.full = False
+    await once_there_is_room(client, "T", b"last")
+    await once_there_is_room(client, "New", b"taken")
+    await server.stop()
+    again = await start_broker()
+    async with await RawClient.open(again.address) as other:
+        assert await pulled(other, "T") == [b"first", *taken, b"last"]
+        assert await pulled(other, "New") == [b"taken"]
+        asked = await other.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+        assert asked.ext_fields["offset"] == "2"
