@@ -1,7 +1,11 @@
 """The page of promises names tests that there are, and its table of results is written by the tool."""
 
 import importlib.util
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +45,38 @@ def test_the_page_has_a_place_for_the_results() -> None:
     assert tool.replaced(page, "NEW TABLE") == page
     with pytest.raises(ValueError, match="marks"):
         tool.replaced("no marks", "x")
+
+
+def test_a_part_of_the_tests_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, page = tmp_path / "figures.jsonl", tmp_path / "page.md"
+    page.write_text(PAGE, "utf-8")
+    monkeypatch.setattr(tool, "DOCS", page)
+    monkeypatch.setattr(sys, "argv", ["reliability.py", str(figures)])
+    lines = [{"test": name, "size": "nightly"} for name in ("T2", "T4", "T9 under load", "T11", "T15")]
+    figures.write_text("\n".join(map(json.dumps, [*lines, {"test": "T10", "size": "quick"}])), "utf-8")
+    with pytest.raises(SystemExit, match="no figures of T10"):
+        tool.main()
+    assert page.read_text("utf-8") == PAGE
+    figures.write_text("\n".join(map(json.dumps, [*lines, {"test": "T10", "size": "nightly"}])), "utf-8")
+    tool.main()
+    assert page.read_text("utf-8") != PAGE
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["make test-slow", "a run by hand"])
+def test_what_the_results_need_is_not_skipped(counted: bool, tmp_path: Path) -> None:
+    """On a machine without the program that mounts, such as this PATH makes of any."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "OGIVE_"))} | {"PATH": str(tmp_path)}
+    if counted:
+        env["OGIVE_FIGURES"] = str(tmp_path / "figures.jsonl")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--nightly", "-rs", "tests/rel/test_full_disk.py"],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    reason = "only root may mount a file system"
+    if counted:
+        assert run.returncode == 1, run.stdout
+        assert f"T10 was not run, and the results need it: {reason}" in run.stdout
+    else:
+        assert run.returncode == 0, run.stdout
+        assert "1 skipped" in run.stdout
+        assert reason in run.stdout
