@@ -48,12 +48,14 @@ class Row(NamedTuple):
 class Keys:
     """The unique keys of a partition's rows: HEAD_DIGITS that tell whose they are, and the row's number; 32, as those of clients.
 
-    Equal whenever *origin* and the number are. With *of_content* the head tells the row's content, too, for twice the time: who has
-    stored keys can tell then which rows they are of, also where Spark has brought the rows into another order since.
+    Equal whenever *origin* (which write it is), the partition and the number are. With *of_content* the head tells the row's content, too,
+    for twice the time: who has stored keys can tell then which rows they are of, also where Spark has brought the rows into another order
+    since.
     """
 
-    def __init__(self, *origin: object, of_content: bool) -> None:
-        self._salt = hashlib.sha256("\0".join(map(str, origin)).encode()).digest()
+    def __init__(self, *origin: object, partition: int, of_content: bool) -> None:
+        self._origin = hashlib.sha256("\0".join(map(str, origin)).encode()).digest()
+        self._salt = hashlib.sha256("\0".join(map(str, (*origin, partition))).encode()).digest()
         head = "%s" if of_content else self._salt.hex()[:HEAD_DIGITS].upper()
         self._of_content, self._form = of_content, f"{head}%0{_ROW_DIGITS}X"
 
@@ -67,9 +69,16 @@ class Keys:
             for number, topic, text, body in zip(numbers, topics, texts, bodies, strict=True)
         ]
 
+    def named(self, topic: str, text: str) -> str:
+        """For the user's own key *text*. With *of_content* of this write and topic alone, in whichever partition: a message of another
+        writer, or of another batch, is no row of this one."""
+        if not self._of_content:
+            return key_of_text(text)
+        return hashlib.blake2b(f"{topic}\0{text}".encode(), digest_size=KEY_DIGITS // 2, key=self._origin).hexdigest().upper()
+
 
 def key_of_text(text: str) -> str:
-    """The unique key for the user's own key."""
+    """The unique key for the user's own key, the same whoever writes it."""
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS].upper()
 
 
@@ -147,7 +156,7 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys) -> Row:
     if unique is None:
         (key,) = keys_of.of((number,), (message.topic,), (text if queue is None else f"{queue}\0{text}",), (message.body,))
     else:
-        key = key_of_text(unique)
+        key = keys_of.named(message.topic, unique)
     return Row(
         number, message.topic, message.body, key, with_unique_key(key, text), sharding_key, queue, alone, unique is not None
     )  # fmt: skip

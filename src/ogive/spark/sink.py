@@ -100,9 +100,10 @@ class _Memory:
 
 async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]:
     """The unique keys of what is stored since *begins*. Reading blocks, so it has a thread."""
+    topics = dict(begins)  # while it reads, the task may add one
 
     def look() -> set[str]:
-        return set[str]().union(*(stored_keys(cluster, topic, since, DOUBTFUL) for topic, since in begins.items()))
+        return set[str]().union(*(stored_keys(cluster, topic, since, DOUBTFUL) for topic, since in topics.items()))
 
     return await asyncio.to_thread(look)
 
@@ -127,7 +128,7 @@ class _Sink:
             recall=memory.recall if memory is not None and options.delivery == "idempotent" else None,
             immunity_s=options.transaction_timeout_s if options.delivery == "transactional" else None,
         )
-        keys = Keys(*origin, attempt.partition, of_content=options.delivery != "atLeastOnce")
+        keys = Keys(*origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce")
         count, topics, halves = 0, set[str](), list[Half]()
         on_their_way: deque[Future[list[Half]]] = deque()
         try:

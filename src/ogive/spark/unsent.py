@@ -3,7 +3,7 @@
 Behaviour
 - A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition into another order each time. Of equal
   rows as many are passed over as are stored.
-- A row with a key of the user's is stored if its key is.
+- A row with a key of the user's is stored if its key is, which tells the write and the topic as well.
 - No two rows get one key: what equal rows still have to be sent take the keys of those that were passed over, where theirs is taken.
 """
 

@@ -11,16 +11,17 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 from ogive.errors import InvalidOption, SendFailed
 from ogive.model import MAX_BODY_BYTES, Message, MessageQueue
 from ogive.spark.rows import HEAD_DIGITS, Keys, Row, form, key_of_text, queue_of
 from ogive.spark.schema import check_sink_schema
+from ogive.spark.source import stream_sink
 from ogive.wire.message import decode_properties
 
-PLACES = Keys("query", 7, 3, of_content=False)
-CONTENT = Keys("query", 7, 3, of_content=True)
+PLACES = Keys("query", 7, partition=3, of_content=False)
+CONTENT = Keys("query", 7, partition=3, of_content=True)
 
 
 def formed(rows: list[dict[str, Any]], topic: str | None = "Orders", types: dict[str, Any] | None = None, keys: Keys = PLACES) -> list[Row]:
@@ -156,13 +157,14 @@ def test_a_row_has_the_same_key_in_every_attempt(of_content: bool) -> None:
     rows: list[dict[str, Any]] = [{"body": "a"}, {"body": "b"}]
 
     def unique(*origin: object) -> list[str]:
-        return [row.key for row in formed(rows, keys=Keys(*origin, of_content=of_content))]
+        *whose, partition = origin
+        return [row.key for row in formed(rows, keys=Keys(*whose, partition=int(str(partition)), of_content=of_content))]
 
     keys = unique("query", 7, 3)
     assert keys == unique("query", 7, 3)
     assert all(len(key) == 32 and key.isalnum() and key.upper() == key for key in keys)
     assert len({*keys, *unique("query", 7, 4), *unique("query", 8, 3), *unique("other", 7, 3)}) == 8
-    (row, _) = formed(rows, keys=Keys("query", 7, 3, of_content=of_content))
+    (row, _) = formed(rows, keys=Keys("query", 7, partition=3, of_content=of_content))
     assert row.properties.startswith(b"UNIQ_KEY\x01" + keys[0].encode() + b"\x02")
 
 
@@ -194,6 +196,20 @@ def test_what_a_user_calls_unique_makes_the_key() -> None:
     ]
     keys = [row.key for row in formed(rows)]
     assert keys == [key_of_text("order 1"), key_of_text("order 1"), formed([{"body": "d"}] * 3)[2].key]
+
+
+def test_where_stored_keys_tell_which_rows_are_stored_a_users_key_is_one_of_its_write_and_topic() -> None:
+    """Else a message of another query, an older batch or another topic would be taken for the row, and the row never be sent. Its partition
+    may be another one each time."""
+
+    def key(*origin: object, partition: int = 3, topic: str = "Orders") -> str:
+        (row,) = formed([{"body": "b", "uniqueKey": "order 1"}], topic=topic, keys=Keys(*origin, partition=partition, of_content=True))
+        return row.key
+
+    assert key("query", 7) == key("query", 7, partition=4)
+    others = [key("query", 8), key("other", 7), key("query", 7, topic="Bills"), key_of_text("order 1")]
+    assert len({key("query", 7), *others}) == 5
+    assert len(key("query", 7)) == 32
 
 
 # --- where and when --------------------------------------------------------------------------------------------------
@@ -246,6 +262,16 @@ def test_a_topic_must_come_from_somewhere() -> None:
     with pytest.raises(InvalidOption, match="give the option topic, or a column topic"):
         check_sink_schema(StructType([BODY]), topic_given=False)
     check_sink_schema(StructType([BODY, StructField("topic", StringType())]), topic_given=False)
+
+
+@pytest.mark.parametrize("delivery", ["idempotent", "transactional"])
+@pytest.mark.parametrize("name", ["delayTimeLevel", "deliverAt"])
+def test_what_is_delivered_later_is_written_at_least_once(name: str, delivery: str) -> None:
+    """Where such a message waits nobody can read it, so that a repeated batch would not find it."""
+    columns = StructType([BODY, StructField(name, LongType())])
+    with pytest.raises(InvalidOption, match=f"column '{name}' and delivery={delivery}: .* use delivery=atLeastOnce"):
+        stream_sink({"topic": "Orders", "delivery": delivery}, columns)
+    check_sink_schema(columns, topic_given=True)
 
 
 def test_nullability_does_not_matter() -> None:

@@ -84,7 +84,7 @@ class Brokers:
 def rows(count: int, first: int = 0, **columns: Any) -> list[Row]:
     names = ["body", *columns]
     arrays = [pa.array([str(first + i) for i in range(count)]), *(pa.array([value] * count) for value in columns.values())]
-    return form(pa.RecordBatch.from_arrays(arrays, names), "Orders", first, 0, Keys("q", 0, 0, of_content=False))
+    return form(pa.RecordBatch.from_arrays(arrays, names), "Orders", first, 0, Keys("q", 0, partition=0, of_content=False))
 
 
 @pytest.fixture

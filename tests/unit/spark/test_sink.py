@@ -1,7 +1,10 @@
 """A sink whose cluster, or a broker of it, is away at the wrong moment."""
 
+import asyncio
+import threading
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 import pytest
 
@@ -17,8 +20,10 @@ from ogive.model import MessageQueue
 from ogive.spark import sink
 from ogive.spark.access import Access
 from ogive.spark.attempts import RUN_TOPIC, TopicInDoubt
+from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
-from ogive.spark.routes import Patience
+from ogive.spark.routes import USUAL, Patience
+from ogive.spark.rows import Keys, form
 from ogive.spark.rpc import Cluster
 from ogive.spark.sending import Half, Recall
 from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
@@ -126,3 +131,34 @@ def test_a_topic_is_new_only_to_the_first_run_of_a_query(
         sink.StreamSink(options).write(iter([pa.RecordBatch.from_arrays([pa.array(["row"])], ["body"])]))
     assert type(refused.value) is refusal
     assert noted == ([(RUN_TOPIC, zlib.crc32(b"this run"))] if begun_by is None else [])
+
+
+# --- what earlier attempts have stored ---------------------------------------------------------------------------------------------------
+
+
+def test_one_key_of_a_users_may_stand_in_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt died when the row of the first topic was stored."""
+    names = ["topic", "body", "uniqueKey"]
+    batch = pa.RecordBatch.from_arrays([pa.array(["Bills", "Parcels"]), pa.array(["a", "b"]), pa.array(["order 17"] * 2)], names)
+    rows = form(batch, None, 0, 0, Keys("query", 7, partition=0, of_content=True))
+    stored = {"Bills": {rows[0].key}, "Parcels": set[str]()}
+    monkeypatch.setattr(sink, "stored_keys", lambda _, topic, *__: stored[topic])
+    memory = sink._Memory(cast(Cluster, None), lambda _: {}, repeated=True, patience=USUAL)
+    assert memory.unsent(rows) == rows[1:]
+
+
+async def test_a_task_may_come_to_a_new_topic_while_it_is_looked_up_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, added = threading.Event(), threading.Event()
+
+    def stored_keys(_: object, topic: str, *__: object) -> set[str]:
+        looks.set()
+        added.wait(10)
+        return {f"key of {topic}"}
+
+    monkeypatch.setattr(sink, "stored_keys", stored_keys)
+    begins: dict[str, Positions] = {"Bills": {}}
+    recall = asyncio.create_task(sink._recall(cast(Cluster, None), begins))
+    await asyncio.to_thread(looks.wait, 10)
+    begins["Parcels"] = {}
+    added.set()
+    assert await recall == {"key of Bills"}

@@ -15,7 +15,7 @@ from ogive.spark.rows import Keys, Row, form
 from ogive.spark.unsent import Unsent
 from ogive.wire.message import decode_properties
 
-KEYS = Keys("query", 7, 3, of_content=True)
+KEYS = Keys("query", 7, partition=3, of_content=True)
 
 
 def formed(bodies: list[int], first: int = 0) -> list[Row]:
