@@ -61,7 +61,8 @@ def reconcile(
 
     def side(place: str, name: str) -> DataFrame:
         rows = messages(spark, place, **cluster).where(where)
-        keyed = rows.select(f.expr(key).cast("string").alias("key"), f.sha2(f.expr(body).cast("binary"), 256).alias("digest"))
+        digest = f.coalesce(f.sha2(f.expr(body).cast("binary"), 256), f.lit(""))  # a list leaves nulls out, and a body may be null
+        keyed = rows.select(f.expr(key).cast("string").alias("key"), digest.alias("digest"))
         return keyed.groupBy("key").agg(f.count("*").alias(name), f.sort_array(f.collect_list("digest")).alias(f"{name}_digests"))
 
     if dry_run:

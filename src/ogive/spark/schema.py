@@ -101,8 +101,9 @@ _SINK_COLUMNS: Final = {
 }
 
 
-def check_sink_schema(schema: StructType, *, topic_given: bool) -> None:
-    """Raises InvalidOption unless the rows to write have a body, a topic from a column or option, and no unknown column."""
+def check_sink_schema(schema: StructType, *, topic_given: bool, delivery: str = "atLeastOnce") -> None:
+    """Raises InvalidOption unless the rows to write have a body, a topic from a column or option, and no column that is unknown or that
+    *delivery* cannot keep its word for."""
     _check_once(schema)
     for column in schema:
         kinds = _SINK_COLUMNS.get(column.name)
@@ -117,6 +118,11 @@ def check_sink_schema(schema: StructType, *, topic_given: bool) -> None:
         raise InvalidOption("the rows to write have no column body")
     if not topic_given and "topic" not in schema.names:
         raise InvalidOption("where to write: give the option topic, or a column topic")
+    if delivery != "atLeastOnce" and (delayed := next((name for name in ("delayTimeLevel", "deliverAt") if name in schema.names), None)):
+        raise InvalidOption(
+            f"column {delayed!r} and delivery={delivery}: nobody can look up a message before its time, so a repeated batch would send it "
+            "again; leave the column out, or use delivery=atLeastOnce"
+        )
 
 
 def _same(one: DataType, other: DataType) -> bool:

@@ -50,5 +50,5 @@ def stream_sink(options: Mapping[str, str], columns: StructType) -> "StreamSink"
 
 def _sink_options(options: Mapping[str, str], columns: StructType) -> SinkOptions:
     parsed = SinkOptions.parse(options)
-    check_sink_schema(columns, topic_given=parsed.topic is not None)
+    check_sink_schema(columns, topic_given=parsed.topic is not None, delivery=parsed.delivery)
     return parsed
