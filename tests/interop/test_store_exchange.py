@@ -4,6 +4,8 @@ and what waits for its time comes.
 Apache's broker is started with the apache-broker.conf that ours wrote into the directory.
 """
 
+import asyncio
+import re
 import time
 from collections.abc import Callable
 from operator import methodcaller
@@ -18,9 +20,12 @@ from ogive.store import MessageStore, StoreConfig
 from ogive.store.consumequeue import ENTRY
 from ogive.store.verify import verify
 from ogive.wire import java_json
+from ogive.wire.bodies import dumps, loads_object
+from ogive.wire.codes import RequestCode
 from tests.interop import apache
 from tests.interop.apache import VERSION, Apache
 from tests.peers import RunningBroker, our_broker
+from tests.raw_client import RawClient
 
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
@@ -160,6 +165,46 @@ def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Ca
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64
         assert by_key(again.name_server) == KEYED
     check_files(tmp_path / "store", "what Apache's broker left")
+
+
+GROUP = {
+    "groupName": "Full",
+    "consumeMessageOrderly": True,
+    "consumeTimeoutMinute": 20,
+    "groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 3}},
+    "groupSysFlag": 3,
+    "retryMaxTimes": 5,
+    "retryQueueNums": 2,
+    "subscriptionDataSet": [{"topic": "T", "expressionType": "TAG", "expression": "a", "version": 7}],
+}
+"""What only brokers of 5.x have is among it."""
+
+
+def set_group(address: str, attributes: dict[str, str]) -> dict[str, Any]:
+    """Asks for GROUP with these changes of its attributes; returns what the broker shows of it then."""
+
+    async def ask() -> dict[str, Any]:
+        async with await RawClient.open(address) as client:
+            await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(GROUP | {"attributes": attributes}))
+            return loads_object((await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="Full")).body)
+
+    return asyncio.run(ask())
+
+
+def test_every_setting_of_a_group_goes_from_apache_to_ours_and_back(tmp_path: Path) -> None:
+    with new_apache(tmp_path) as theirs:
+        shown = set_group(theirs.address, {"+priority.factor": "30", "+lite.sub.model": "Shared"})
+        assert shown == shown | GROUP | {"attributes": {"priority.factor": "30", "lite.sub.model": "Shared"}}
+        theirs.stop()
+    with our_broker(tmp_path) as ours:
+        assert set_group(ours.address, {"+priority.factor": "40"}) == shown | {
+            "attributes": shown["attributes"] | {"priority.factor": "40"}
+        }
+        ours.kill()
+    with new_apache(tmp_path) as again:
+        assert set_group(again.address, {"-lite.sub.model": ""}) == shown | {"attributes": {"priority.factor": "40"}}
+        (config,) = apache.admin(again.name_server, "getConsumerConfig -g Full")
+        assert re.search(r"retryMaxTimes += +5\b", config)
 
 
 EXTENSION = {"enableConsumeQueueExt": "true", "enableCalcFilterBitMap": "true"}
