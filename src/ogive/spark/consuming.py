@@ -7,6 +7,7 @@ Behaviour
 - Orderly: a range is worked on only under the broker's lock of its queue, under a name that no other attempt has. An attempt that finds
   the queue locked waits; a worker that was killed holds it until its lease at the broker ends (60 s).
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
+- A range that its broker has lost, or of a topic that has no listener any more, is done where it ends, and the log tells what is missing.
 - A message whose body does not match its checksum is passed over once that is how the master has it, see ``client/consumer/damage.py``.
   Until that is known it is waited for like a broker that is away; and so are bytes that are no message at all, which nothing passes over.
 
@@ -150,6 +151,10 @@ class Consuming:
 
     async def _consume(self, wanted: QueueRange) -> Done:
         queue = wanted.queue
+        if queue.topic not in self._subscriptions:
+            name = self._group.name
+            log.warning("%s: %d to %d are passed over: group %s has no listener for them any more", queue, wanted.start, wanted.end, name)
+            return Done(wanted, wanted.end, 0, 0)
         await self._insist(f"the route of {queue.topic}", lambda: self._instance.routes.find(queue.topic))
         leased_until = await self._lock(wanted) if self._orderly else float("inf")
         begun = min(max(wanted.start, await self._committed(wanted)), wanted.end)
@@ -159,12 +164,13 @@ class Consuming:
         self._group.held[queue] = process_queue
         renewing = self._group.spawn(self._renew(process_queue), f"lock {queue}") if self._orderly else None
         try:
-            await self._fill(process_queue, wanted)
+            end = await self._fill(process_queue, wanted)
             while process_queue.count:
                 self._check(process_queue)
                 await process_queue.changed(LOOK_S)
-            self._store.update(queue, wanted.end)
-            await self._insist(f"progress of {queue}", lambda: self._store.commit({queue: max(wanted.end, self._store.read(queue) or 0)}))
+            if end >= begun:
+                self._store.update(queue, end)
+                await self._insist(f"progress of {queue}", lambda: self._store.commit({queue: max(end, self._store.read(queue) or 0)}))
         finally:
             if renewing is not None:
                 renewing.cancel()
@@ -173,8 +179,8 @@ class Consuming:
             await self._unlock(queue)
         return Done(wanted, begun, *self._tally.of(queue))
 
-    async def _fill(self, process_queue: ProcessQueue, wanted: QueueRange) -> None:
-        """Pull the whole range, no faster than it is consumed."""
+    async def _fill(self, process_queue: ProcessQueue, wanted: QueueRange) -> int:
+        """Pull the whole range, no faster than it is consumed. Returns where it ends: before its end if the broker has lost the rest."""
         queue, config = wanted.queue, self._config
         subscription = self._subscriptions[queue.topic]
         empty_since: float | None = None
@@ -196,8 +202,16 @@ class Consuming:
                 continue
             empty_since = self._loop.time() if empty_since is None else empty_since
             if self._loop.time() - empty_since > AWAY_S:
-                raise OgiveError(f"{queue} ends at {at}, but was longer when the batch was planned: its broker lost messages")
+                end = await self._insist(f"the end of {queue}", functools.partial(self._calls.max_offset, queue))
+                if end > at:
+                    raise OgiveError(f"{queue} holds messages up to {end}, but its broker answers with none from {at} on")
+                log.error(
+                    "%s ends at %d, but the batch was planned up to %d: its broker lost messages, or its topic was made anew. "
+                    "What is missing is passed over", queue, end, wanted.end,
+                )  # fmt: skip
+                return end
             await asyncio.sleep(LOOK_S)
+        return wanted.end
 
     async def _read(self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings) -> PullResult:
         """The answer to one pull; none of its messages but a place behind them, where the next one is stored damaged."""

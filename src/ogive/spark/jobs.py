@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark import SparkConf
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -143,6 +144,7 @@ def run_listeners(
     access = client if isinstance(client, Access) else Access.of(client)
     bare = replace(_settings(client), credentials=None, ssl=False)
     spark.dataSource.register(ListenerSource)
+    _check_speculation(spark.sparkContext.getConf(), listeners)
     tasks = partitions or spark.sparkContext.defaultParallelism
     jobs: dict[str, GroupJob] = {}
     for group, ours in prepared(listeners, client).items():
@@ -164,6 +166,16 @@ def run_listeners(
         for job in jobs.values():
             job.stop(wait_s)
     return {group: job.totals for group, job in jobs.items()}
+
+
+def _check_speculation(settings: SparkConf, listeners: Sequence[AnyListener]) -> None:
+    """Orderly ranges are worked on under a lock, the others by every attempt that Spark starts."""
+    unordered = [one.name for one in listeners if not one.config.orderly]
+    if settings.get("spark.speculation") == "true" and unordered:
+        raise InvalidOption(
+            f"spark.speculation is on: a slow task gets a second one beside it, and {', '.join(unordered)} would be called twice for all "
+            "that is left of its messages. Switch it off for this job"
+        )
 
 
 def serve(

@@ -2,8 +2,12 @@
 
 Behaviour
 - The checkpoint says what is done. A batch ends when all of its ranges are done (see consuming.py); the group's offsets follow.
-- A group that has no offset begins where its listener says, its retry topic with the first message.
-- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little and other queues do not wait long.
+- A group that has no offset begins where its listener says, its retry topic with the first message. So does a topic that a later release of
+  the listeners adds. A queue that appears later is taken up where the group stands in it, else at its first message.
+- A queue that is shorter than what was consumed of it, because its broker lost messages or its topic was made anew, is gone on with where
+  the group stands in it now; the log tells the gap.
+- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little and other queues do not wait long; but
+  never too small to keep every thread busy, or to give each queue a message.
 - Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a file beside it.
 
 The listeners travel pickled in an option of the source: Spark makes the reader in processes of its own. How to reach the cluster, which may
@@ -12,6 +16,7 @@ hold a secret, travels beside them in the options that format("rocketmq") has fo
 
 import base64
 import binascii
+import logging
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +37,13 @@ from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
 from ogive.spark.access import Access
 from ogive.spark.consuming import consume
 from ogive.spark.driver_gone import end_with_driver
-from ogive.spark.offsets import Positions, from_offset, to_offset
+from ogive.spark.offsets import Positions, Spans, entering, from_offset, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.progress import Progress
 from ogive.spark.ranges import QueueRange, admit
 from ogive.spark.rpc import Cluster, cluster
+
+log = logging.getLogger(__name__)
 
 FORMAT: Final = "rocketmq-listeners"
 SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages BIGINT, calls BIGINT, failed BIGINT"
@@ -44,8 +51,9 @@ SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end
 OWN: Final = ("work", "stopfile")  # options beside those of Access
 FIRST_BATCH: Final = 1_000
 LARGEST_BATCH: Final = 200_000
-SHORT_S: Final = 1.0
+SHORT_S: Final = 2.5
 LONG_S: Final = 5.0
+SETTLE_S: Final = 3.0  # a broker that starts shows its queues bit by bit
 _SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.1
 
@@ -69,6 +77,11 @@ class Work:
     def group(self) -> str:
         """On the wire, as the topics are."""
         return self.namespace.wrap(self.listeners[0].config.group)
+
+    @property
+    def threads(self) -> int:
+        """How many calls the tasks of a batch make at once, where its queues allow that."""
+        return self.partitions * max(one.config.threads for one in self.listeners)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -128,6 +141,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         self._latest: Positions = {}
         self._size = FIRST_BATCH
+        self._least = 1
         self._planned: tuple[float, int] | None = None  # when the last batch was planned, and how many messages it has
         self._looked_at = 0.0
         self._idle_s = 0.0
@@ -156,17 +170,24 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """*start* is done, and durable in the checkpoint."""
         begin = from_offset(start, self._owner)
-        self._tell(begin)
         if self._stop_file is not None and self._stop_file.exists():
+            self._tell(begin)
             self._stop_file.with_suffix(".seen").touch()
             return start
         self._learn()
         ends = self._target if self._target is not None else self._wait_for_news(begin)
-        ends = {**begin, **{queue: max(end, begin.get(queue, 0)) for queue, end in ends.items()}}
-        end = admit(dict.fromkeys(ends, 0) | begin, ends, self._size)
-        count = sum(end[queue] - begin.get(queue, 0) for queue in end)
+        taken_up = self._taken_up(begin, ends)
+        if taken_up:
+            self._planned = None
+            self._tell({**begin, **taken_up}).flush()  # what the group stood at before would be behind the queue's end, or another's
+            return to_offset({**begin, **taken_up}, self._owner, taken_up)
+        self._tell(begin)
+        self._least = max(self._work.threads, len(ends))
+        ends = {**begin, **{queue: max(end, begin[queue]) for queue, end in ends.items()}}
+        end = admit(begin, ends, max(self._size, self._least))
+        count = sum(end[queue] - begin[queue] for queue in end)
         self._planned = (time.monotonic(), count) if count else None
-        return to_offset(end, self._owner)
+        return to_offset(end, self._owner) if count else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return to_offset(self._latest, self._owner) if self._latest else None
@@ -174,7 +195,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Whole queues, the longest first to the task with the least."""
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
-        ranges = [QueueRange(queue, begin.get(queue, 0), finish[queue]) for queue in finish if finish[queue] > begin.get(queue, 0)]
+        read = finish.keys() - entering(end)
+        ranges = [QueueRange(queue, begin.get(queue, 0), finish[queue]) for queue in read if finish[queue] > begin.get(queue, 0)]
         return [Ranges(tuple(group)) for group in spread(ranges, self._work.partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -186,6 +208,15 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_positions(self) -> Positions:
         spans = self._cluster.spans(self._work.topics)
+        return self._starts(spans) | self._committed(spans)
+
+    def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
+        """Where the group stands, as far as the queues go."""
+        committed = self._cluster.committed(self._work.group, spans)
+        return {queue: min(max(offset, spans[queue].min_offset), spans[queue].max_offset) for queue, offset in committed.items()}
+
+    def _starts(self, spans: Spans) -> dict[MessageQueue, int]:
+        """Where the listeners say that a group begins that has no offset."""
         starts = {self._work.namespace.wrap(one.config.topic): one.config.start for one in self._work.listeners}
         first: dict[MessageQueue, int] = {}
         for queue, span in spans.items():
@@ -196,20 +227,49 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 first[queue] = span.min_offset
             else:
                 raise InvalidOption(f"{self._work.group} starts at a time: set its offsets first, `ogive group reset --to TIME`")
-        committed = self._cluster.committed(self._work.group, spans)
-        return first | {queue: min(offset, spans[queue].max_offset) for queue, offset in committed.items()}
+        return first
+
+    def _taken_up(self, begin: Positions, ends: Positions) -> dict[MessageQueue, int]:
+        """Where to go on in queues that are new since *begin*, or shorter than it says; nothing of them is consumed before that."""
+        fresh = [queue for queue in ends if queue not in begin]
+        shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0)]
+        if shorter:
+            shorter = self._still_shorter(begin)
+        if not fresh and not shorter:
+            return {}
+        all_spans = self._cluster.spans(self._work.topics)
+        spans = {queue: all_spans[queue] for queue in (*fresh, *shorter) if queue in all_spans}
+        committed, known = self._committed(spans), {queue.topic for queue in begin}
+        added = {queue: span for queue, span in spans.items() if queue.topic not in known and queue not in committed}
+        positions = {queue: span.min_offset for queue, span in spans.items()} | self._starts(added) | committed
+        for queue in spans.keys() & shorter:
+            log.error(
+                "%s ends at %d, but group %s had consumed up to %d: its broker lost messages, or its topic was made anew. "
+                "The job goes on at %d", queue, spans[queue].max_offset, self._work.group, begin[queue], positions[queue],
+            )  # fmt: skip
+        return positions
+
+    def _still_shorter(self, begin: Positions) -> list[MessageQueue]:
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            ends = self._look()
+            away = self._cluster.without_master  # a slave may not have the last messages yet
+            shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0) and queue.broker_name not in away]
+            if not shorter or time.monotonic() > deadline:
+                return shorter
+            time.sleep(_LONGEST_IDLE_S)
 
     def _learn(self) -> None:
         """From the last batch, how many messages the next one may have."""
         if self._planned is not None:
             planned_at, count = self._planned
-            self._size = next_size(self._size, count, time.monotonic() - planned_at)
+            self._size = next_size(self._size, count, time.monotonic() - planned_at, self._least)
 
     def _wait_for_news(self, begin: Positions) -> Positions:
         """Spark asks again at once while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
         ends = self._look()
-        news = any(end > begin.get(queue, 0) for queue, end in ends.items())
+        news = any(end != begin.get(queue) for queue, end in ends.items())
         self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
         return ends
 
@@ -235,10 +295,13 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield queue.topic, queue.broker_name, queue.queue_id, wanted.start, wanted.end, wanted.end - done.begun, done.calls, done.failed
 
 
-def next_size(size: int, count: int, took_s: float) -> int:
-    """How many messages the next batch may have, after one of *count* (at most *size*) took so long."""
+def next_size(size: int, count: int, took_s: float, least: int) -> int:
+    """How many messages the next batch may have, after one of *count* (at most *size*) took so long.
+
+    Fewer than *least* would leave threads idle, and then take as long.
+    """
     if took_s > LONG_S:
-        return max(1, int(min(size, count) * LONG_S / took_s))
+        return max(least, int(min(size, count) * LONG_S / took_s))
     if took_s < SHORT_S and count >= size:
         return min(LARGEST_BATCH, 2 * size)
     return size

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from ogive.errors import InvalidOption
@@ -24,12 +24,21 @@ def fingerprint(selection: str, subscription: str) -> str:
     return hashlib.sha256(f"{selection}\0\0{subscription}".encode()).hexdigest()[:16]
 
 
-def to_offset(positions: Positions, owner: str) -> dict[str, Any]:
-    """``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order only: Spark compares offsets as text."""
+def to_offset(positions: Positions, owner: str, entering: Collection[MessageQueue] = ()) -> dict[str, Any]:
+    """``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order only: Spark compares offsets as text.
+
+    *entering* are queues that the query takes up at their position, and reads nothing before it: ``"e": [[topic, broker, queue id]]``.
+    """
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(positions):
         topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
-    return {"f": owner, "q": topics, "v": VERSION}
+    entered = {"e": [[queue.topic, queue.broker_name, queue.queue_id] for queue in sorted(entering)]} if entering else {}
+    return {**entered, "f": owner, "q": topics, "v": VERSION}
+
+
+def entering(offset: Mapping[str, Any]) -> set[MessageQueue]:
+    """The queues of which a batch that ends at *offset* reads nothing."""
+    return {MessageQueue(topic, broker_name, queue_id) for topic, broker_name, queue_id in offset.get("e", ())}
 
 
 def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int]:

@@ -76,6 +76,7 @@ class Cluster:
         self._namespace = access.namespace
         self._portal = portal
         self.pool = access.pool()
+        self.without_master: set[str] = set()  # brokers of which a slave said last how long the queues are
         self._topics: tuple[list[str], float] | None = None
         self._routes = Routes(self.pool, access.name_servers)
 
@@ -276,6 +277,8 @@ class Cluster:
         async def ask() -> dict[MessageQueue, TopicOffset]:
             route = await self._routes.route(topic)
             addresses = broker_addresses((route,))
+            self.without_master -= addresses.keys()
+            self.without_master |= {name for name, there in addresses.items() if MASTER_ID not in there}
             tables = await asyncio.gather(
                 *(api.topic_stats(self.pool, reading_address(addresses[name]), topic, timeout_s=CALL_TIMEOUT_S) for name in addresses)
             )

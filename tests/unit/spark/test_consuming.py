@@ -167,3 +167,43 @@ async def test_a_task_fails_with_the_way_out_where_no_message_can_be_read(
         (done,) = await consume(client, [take], ranges, QUICK)
     assert sorted(bodies) == [b"%d" % i for i in range(COUNT) if i != BAD]
     assert (done.begun, done.failed) == (BAD + 1, 0)
+
+
+# --- ranges that cannot be filled ------------------------------------------------------------------------------------
+
+
+async def test_a_range_that_the_broker_has_lost_ends_where_its_queue_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every attempt would fail, and the job with them; the next batches go on from there."""
+    monkeypatch.setattr(consuming, "AWAY_S", 0.3)
+    seen: list[bytes] = []
+
+    @ogive.listener("Orders", group="billing")
+    def bill(message: ogive.MessageExt) -> None:
+        seen.append(message.body)
+
+    async with filled() as broker:
+        client = ClientConfig(name_server=broker.address)
+        [done] = await consume(client, [bill], [QueueRange(QUEUE, 4, COUNT + 40)], QUICK)
+        assert sorted(seen) == [b"%d" % i for i in range(4, COUNT)]
+        assert (done.wanted.end, done.calls) == (COUNT + 40, COUNT - 4)
+        assert broker.offsets["billing", "Orders", 0] == COUNT
+        assert errors(caplog) == [
+            "Orders/broker-a/0 ends at 10, but the batch was planned up to 50: its broker lost messages, or its topic was made anew. "
+            "What is missing is passed over"
+        ]
+
+
+async def test_a_range_of_a_topic_without_a_listener_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """A release took the listener away while a batch with its topic was open."""
+
+    @ogive.listener("Orders", group="billing")
+    def bill(message: ogive.MessageExt) -> None: ...
+
+    gone = QueueRange(MessageQueue("Refunds", "broker-a", 0), 3, 9)
+    async with filled() as broker:
+        client = ClientConfig(name_server=broker.address)
+        done = await consume(client, [bill], [gone, QueueRange(QUEUE, 0, COUNT)], QUICK)
+    assert [(one.begun, one.calls) for one in done] == [(9, 0), (0, COUNT)]
+    assert "Refunds/broker-a/0: 3 to 9 are passed over: group billing has no listener for them any more" in caplog.text

@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +24,41 @@ def bill(message: ogive.MessageExt) -> None:
 @ogive.listener("Orders", group="billing", broadcast=True)
 def everywhere(message: ogive.MessageExt) -> None:
     """Not for Spark."""
+
+
+@ogive.listener("Orders", group="ledger", orderly=True)
+def book(message: ogive.MessageExt) -> None:
+    """Never called."""
+
+
+class Speculating:
+    """Of a Spark session what is looked at before a job starts. An orderly listener gets as far as the brokers."""
+
+    def __init__(self) -> None:
+        self.dataSource = self.sparkContext = self
+        self.defaultParallelism = 2
+
+    def register(self, _: type) -> None: ...
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return {"spark.speculation": "true"}
+
+
+async def test_a_second_task_beside_a_slow_one_is_refused_where_it_would_call_the_listener_twice(tmp_path: Path) -> None:
+    async with FakeBroker({}) as broker:
+        for listener, error, why in ((bill, InvalidOption, "bill would be called twice"), (book, NoRoute, "Orders")):
+            with pytest.raises(error, match=why):
+                await asyncio.to_thread(
+                    partial(
+                        jobs.run_listeners,
+                        cast(Any, Speculating()),
+                        [listener],
+                        client=ogive.ClientConfig(name_server=broker.address),
+                        checkpoint=tmp_path,
+                        stop=cast(Any, None),
+                        say=print,
+                    )
+                )
 
 
 @pytest.mark.parametrize(("listener", "error"), [(bill, NoRoute), (everywhere, InvalidOption)])

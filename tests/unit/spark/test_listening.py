@@ -4,6 +4,8 @@ import asyncio
 import base64
 import ssl
 import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +16,44 @@ from ogive.client.config import ClientConfig
 from ogive.errors import BrokerInternalError, InvalidOption, ResponseCode
 from ogive.model import MessageQueue, retry_topic
 from ogive.testing.fake_broker import FakeBroker, error
-from ogive.wire.bodies import loads_object
+from ogive.wire.bodies import TopicOffset, loads_object
 from ogive.wire.codes import RequestCode
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from ogive.spark import listening
 from ogive.spark.access import Access
 from ogive.spark.failures import reason
 from ogive.spark.jobs import check, prepare
-from ogive.spark.listening import LARGEST_BATCH, Work, next_size, options_of, spread
+from ogive.spark.listening import LARGEST_BATCH, LONG_S, ListenerReader, Work, next_size, options_of, spread
+from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange
 
 
 def test_a_batch_grows_while_it_is_short_and_full() -> None:
-    assert next_size(1000, 1000, 0.2) == 2000
-    assert next_size(1000, 400, 0.2) == 1000
-    assert next_size(1000, 1000, 3.0) == 1000
-    assert next_size(LARGEST_BATCH, LARGEST_BATCH, 0.2) == LARGEST_BATCH
+    assert next_size(1000, 1000, 0.2, 1) == 2000
+    assert next_size(1000, 400, 0.2, 1) == 1000
+    assert next_size(1000, 1000, 3.0, 1) == 1000
+    assert next_size(LARGEST_BATCH, LARGEST_BATCH, 0.2, 1) == LARGEST_BATCH
 
 
 def test_a_batch_that_took_long_is_followed_by_a_smaller_one() -> None:
-    assert next_size(1000, 1000, 50.0) == 100
-    assert next_size(1000, 100, 50.0) == 10
-    assert next_size(1, 1, 500.0) == 1
+    assert next_size(1000, 1000, 50.0, 1) == 100
+    assert next_size(1000, 100, 50.0, 1) == 10
+    assert next_size(1, 1, 500.0, 1) == 1
+
+
+@pytest.mark.parametrize(("call_s", "threads"), [(6.0, 1280), (1.2, 40)])
+def test_a_batch_keeps_every_thread_busy_however_long_a_call_takes(call_s: float, threads: int) -> None:
+    """It takes as long as one call: with fewer messages it would not end sooner. It grows again where that helps."""
+    size = next_size(1000, 1000, 900.0, threads)
+    for _ in range(50):
+        size = next_size(size, size, -(-size // threads) * call_s, threads)
+    assert size >= threads
+    assert size > threads or call_s > LONG_S
 
 
 def test_a_queue_goes_to_one_task_whole() -> None:
@@ -140,3 +156,120 @@ def test_of_a_failure_our_sentence_is_told() -> None:
     assert reason(text) == "topic 'T' has no route"
     assert reason("[SOME_CODE] plain\n\tat x") == "[SOME_CODE] plain"
     assert reason("") == "Spark failed without saying why"
+
+
+# --- queues that come, and queues that lose messages -----------------------------------------------------------------
+
+OLD, NEW = MessageQueue("Old", "broker-a", 0), MessageQueue("New", "broker-a", 0)
+
+
+@ogive.listener("Old", group="G")
+def old(message: ogive.MessageExt) -> None: ...
+
+
+@ogive.listener("New", group="G")
+def new(message: ogive.MessageExt) -> None: ...
+
+
+class FixedCluster:
+    """Queues that begin at 0 and end where the test says, and a group's offsets."""
+
+    def __init__(self, ends: dict[MessageQueue, int], committed: dict[MessageQueue, int] | None = None) -> None:
+        self.ends, self.of_group = dict(ends), dict(committed or {})
+        self.without_master: set[str] = set()
+
+    def spans(self, topics: Iterable[str]) -> Spans:
+        there = {queue: end for queue, end in self.ends.items() if queue.topic in topics}
+        return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in there.items()}
+
+    def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
+        return {queue: self.of_group[queue] for queue in queues if queue in self.of_group}
+
+    def start_commit(self, _: str, positions: Positions) -> "Future[None]":
+        self.of_group.update(positions)
+        stored: Future[None] = Future()
+        stored.set_result(None)
+        return stored
+
+
+class Job:
+    """A reader, and the offset that Spark's checkpoint holds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, there: FixedCluster, *listeners: ogive.Listener) -> None:
+        monkeypatch.setattr(listening, "cluster", lambda _: there)
+        monkeypatch.setattr(listening, "SETTLE_S", 0.0)
+        self.reader = ListenerReader(Work(ClientConfig(), listeners, 2), Access.of(ClientConfig()), None)
+        self.at: dict[str, Any] = {}
+
+    def stands(self, positions: Positions) -> "Job":
+        self.at = to_offset(positions, self.reader._owner)
+        return self
+
+    def step(self) -> list[QueueRange]:
+        """What the next batch consumes."""
+        end = self.reader.latestOffset(self.at, ReadAllAvailable())
+        planned = sorted(one for part in self.reader.partitions(self.at, end) for one in part.value)
+        self.at = end
+        return planned
+
+    def steps(self) -> list[QueueRange]:
+        return [one for _ in range(3) for one in self.step()]
+
+
+def test_a_topic_that_is_added_begins_where_its_listener_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with all that was ever sent to it."""
+    there = FixedCluster({OLD: 60, NEW: 10_000})
+    job = Job(monkeypatch, there, old, new).stands({OLD: 50})
+    assert job.steps() == [QueueRange(OLD, 50, 60)]
+    there.ends[NEW] = 10_002
+    assert job.steps() == [QueueRange(NEW, 10_000, 10_002)]
+
+
+def test_a_queue_that_is_added_to_a_topic_is_consumed_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = MessageQueue("Old", "broker-a", 1)
+    assert Job(monkeypatch, FixedCluster({OLD: 50, more: 7}), old).stands({OLD: 50}).steps() == [QueueRange(more, 0, 7)]
+
+
+def test_a_queue_whose_broker_was_away_goes_on_where_the_group_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = MessageQueue("Old", "broker-b", 0)
+    there = FixedCluster({OLD: 50, away: 1003}, {away: 1000})
+    assert Job(monkeypatch, there, old).stands({OLD: 50}).steps() == [QueueRange(away, 1000, 1003)]
+
+
+def test_a_topic_that_was_made_anew_is_consumed_from_its_first_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = FixedCluster({OLD: 7})
+    job = Job(monkeypatch, there, old).stands({OLD: 50})
+    assert job.steps() == [QueueRange(OLD, 0, 7)]
+    assert "ends at 7, but group G had consumed up to 50" in caplog.text
+    there.ends[OLD] = 60
+    assert job.steps() == [QueueRange(OLD, 7, 60)]
+
+
+def test_a_queue_that_lost_its_last_messages_goes_on_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of ours has cut the group's offset to the end, too; one of Apache's keeps it behind that."""
+    for committed in (45, 50):
+        there = FixedCluster({OLD: 45}, {OLD: committed})
+        job = Job(monkeypatch, there, old).stands({OLD: 50})
+        assert job.steps() == []
+        assert there.of_group == {OLD: 45}
+        there.ends[OLD] = 52
+        assert job.steps() == [QueueRange(OLD, 45, 52)]
+
+
+def test_a_slave_that_is_behind_has_lost_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    there = FixedCluster({OLD: 48}, {OLD: 50})
+    there.without_master = {"broker-a"}
+    job = Job(monkeypatch, there, old).stands({OLD: 50})
+    assert job.steps() == []
+    there.without_master, there.ends[OLD] = set(), 52
+    assert job.steps() == [QueueRange(OLD, 50, 52)]
+    assert not caplog.records
+
+
+def test_no_queue_waits_for_ever_while_others_have_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = [MessageQueue("Old", "broker-a", i) for i in range(64)]
+    job = Job(monkeypatch, FixedCluster({queue: 1000 * i + 1 for i, queue in enumerate(queues)}), old).stands(dict.fromkeys(queues, 0))
+    job.reader._size = 1
+    assert {one.queue for one in job.step()} == set(queues)
