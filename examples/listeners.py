@@ -10,13 +10,13 @@ import ogive
 done = threading.Semaphore(0)
 
 
-@ogive.listener("Orders", group="shop", start="earliest")
+@ogive.listener("ShopOrders", group="shop", start="earliest")
 def bill(message: ogive.MessageExt) -> None:
     print(f"bill   {message.text}")
     done.release()
 
 
-@ogive.listener("Returns", group="shop", start="earliest")
+@ogive.listener("ShopReturns", group="shop", start="earliest")
 def refund(message: ogive.MessageExt) -> None:
     print(f"refund {message.text}")
     done.release()
@@ -37,20 +37,20 @@ def main() -> None:
     parser.add_argument("--name-server", default="127.0.0.1:9876")
     name_server = parser.parse_args().name_server
     with ogive.Admin(name_server) as admin:
-        for topic in ("Orders", "Returns"):
+        for topic in ("ShopOrders", "ShopReturns"):
             admin.create_topic(topic, queues=2)
     config = ogive.ConsumerConfig(interceptors=(watched,))
     with (
         ogive.Producer(name_server) as producer,
         ogive.PushConsumer(bill, name_server=name_server, config=config, on_change=changed) as consumer,
     ):
-        producer.send("Orders", b"4711: 2 x espresso")
+        producer.send("ShopOrders", b"4711: 2 x espresso")
         done.acquire()
-        producer.send("Returns", b"4711: 1 x espresso")
+        producer.send("ShopReturns", b"4711: 1 x espresso")
         consumer.subscribe(refund)
         done.acquire()
         consumer.unsubscribe(refund)
-        producer.send("Orders", b"4712: 1 x cortado")
+        producer.send("ShopOrders", b"4712: 1 x cortado")
         done.acquire()
 
 

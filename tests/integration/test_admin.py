@@ -69,6 +69,25 @@ async def test_a_topic_keeps_its_message_type(admin: aio.Admin, topic: str) -> N
     assert (at.write_queues, at.attributes) == (1, {"message.type": "FIFO"})
 
 
+async def test_a_topic_and_a_group_that_are_there_with_other_settings_keep_them(
+    broker: RunningBroker, admin: aio.Admin, topic: str, group: str
+) -> None:
+    """What a program says at its start must not take the last queues away, with the messages in them."""
+    await admin.create_topic(topic, queues=8)
+    await admin.create_group(group, max_retries=3)
+    async with aio.Producer(broker.name_server) as producer:
+        await fill(producer, topic, 1)
+    for _ in range(2):
+        await admin.create_topic(topic)
+        await admin.create_group(group, max_retries=3)
+    with pytest.raises(InvalidOption, match=f"topic {topic} exists already on broker-a, with read queues 8, write queues 8: update_topic"):
+        await admin.create_topic(topic, queues=4)
+    with pytest.raises(InvalidOption, match=f"group {group} exists already on broker-a, with max retries 3: update_group"):
+        await admin.create_group(group)
+    assert [(row.min_offset, row.max_offset) for row in await admin.offsets(topic)] == [(0, 1)] * 8
+    assert (await admin.group(group)).max_retries == 3
+
+
 async def test_brokers_show_their_version_and_figures(
     admin: aio.Admin, producer: aio.Producer, topic: str, flavour: Flavour, release: tuple[int, ...]
 ) -> None:

@@ -78,18 +78,8 @@ async def show_group(options: argparse.Namespace) -> int:
 
 
 async def create_group(options: argparse.Namespace) -> int:
-    """If only some of the brokers have the group, create it on the others. Raises InvalidOption if it exists with other settings."""
-    wanted: dict[str, Any] = {"max_retries": options.max_retries, "retry_queues": options.retry_queues, "broadcast": True, "enabled": True}
     async with aio.Admin(client=client_config(options)) as admin:
-        held = {broker for row in await admin.groups(system=True) if row.name == options.group for broker in row.brokers}
-        other = await admin.update_group(options.group, **wanted, dry_run=True) if held else []
-        if other:
-            known = ", ".join(
-                f"{row.setting.replace('_', ' ')} {'off' if row.before is False else row.before} on {row.broker}" for row in other
-            )
-            raise InvalidOption(f"group {options.group} is there already, with {known}: `ogive group update` changes it")
-        if not held.issuperset(name for name, broker in (await admin.cluster_info()).brokers.items() if 0 in broker.addresses):
-            await admin.create_group(options.group, **wanted)
+        await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
     print(f"group {options.group} has {options.max_retries} retries")
     return 0
 

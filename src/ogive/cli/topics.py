@@ -6,8 +6,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, counted, print_json, print_table
 from ogive.client.admin import TopicSummary
-from ogive.client.admin.topics import permission
-from ogive.errors import InvalidOption, NoRoute, TopicNotExist
+from ogive.errors import NoRoute, TopicNotExist
 
 
 async def list_topics(options: argparse.Namespace) -> int:
@@ -32,17 +31,7 @@ async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
 
 
 async def create_topic(options: argparse.Namespace) -> int:
-    """If only some of the brokers have the topic, create it on the others. Raises InvalidOption if it exists with other settings."""
     async with aio.Admin(client=client_config(options)) as admin:
-        try:
-            rows = (await admin.route(options.topic)).queues
-        except NoRoute:
-            rows = ()
-        for row in rows:
-            perm = permission(row.perm)
-            if (row.read_queues, row.write_queues, perm) != (options.queues, options.queues, options.perm):
-                known = f"{counted(row.write_queues, 'queue')} and permission {perm} on {row.broker_name}"
-                raise InvalidOption(f"topic {options.topic} exists already, with {known}: `ogive topic update` changes it")
         await admin.create_topic(options.topic, queues=options.queues, perm=options.perm, message_type=options.message_type)
     print(f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker")
     return 0

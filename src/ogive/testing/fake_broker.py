@@ -21,6 +21,7 @@ from ogive.wire.bodies import (
     HeartbeatData,
     LockBatchBody,
     QueueData,
+    TopicConfig,
     TopicRouteData,
     consumer_ids_dumps,
     dumps,
@@ -115,6 +116,7 @@ class FakeBroker:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _c, _r: ok(body=topic_list_dumps(self.topics)),
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.SEND_MESSAGE_V2: self._send,
             RequestCode.SEND_BATCH_MESSAGE: self._send,
             RequestCode.CONSUMER_SEND_MSG_BACK: lambda _c, _r: ok(),
@@ -307,6 +309,12 @@ class FakeBroker:
         header = decode_header(h.CreateTopicRequest, request.ext_fields)
         self.topics[header.topic] = header.write_queue_nums
         return ok()
+
+    def _topic_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = request.ext_fields["topic"]
+        if topic not in self.topics:
+            return error(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        return ok(body=dumps(TopicConfig(name=topic, read_queues=self.topics[topic], write_queues=self.topics[topic]).to_json()))
 
     def _send(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         header = decode_header(h.SendMessageRequestV2, request.ext_fields)

@@ -1,8 +1,12 @@
 """Topics, offsets and lag as an operator asks for them."""
 
+import inspect
+
 import pytest
 
+import ogive
 from ogive.aio import Admin
+from ogive.cli.parser import build_parser
 from ogive.client.admin import QueueLag, QueueOffsets, TopicSummary
 from ogive.client.config import ClientConfig
 from ogive.errors import IllegalStateError, InvalidOption, NoPermission, NoRoute, ResponseCode
@@ -22,6 +26,13 @@ async def test_a_topic_is_created_on_every_master_and_there_when_the_call_return
     await admin.create_topic("New", queues=3)
     assert [broker.topics["New"] for broker in brokers] == [3, 3]
     assert len(await admin.client.routes.publish_queues("New")) == 6
+
+
+def test_a_topic_gets_as_many_queues_from_a_program_as_from_the_command() -> None:
+    """Or one of them would be refused where the other was first."""
+    command = build_parser(["topic", "create", "New"]).parse_args(["topic", "create", "New"])
+    defaults = [inspect.signature(kind.create_topic).parameters["queues"].default for kind in (Admin, ogive.Admin)]
+    assert defaults == [command.queues, command.queues]
 
 
 async def test_a_topic_that_the_name_server_never_shows_is_reported(brokers: tuple[FakeBroker, FakeBroker]) -> None:

@@ -38,8 +38,8 @@ OTHER = MessageQueue("Orders", "broker-b", 0)
 
 def show_config(broker: FakeBroker, config: TopicConfig, *, by_name: bool = True) -> None:
     """*by_name* False: as brokers of 4.x, which only show all topics."""
-    if by_name:
-        broker.on(RequestCode.GET_TOPIC_CONFIG, ok(body=dumps(config.to_json())))
+    by_itself = ok(body=dumps(config.to_json())) if by_name else error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    broker.on(RequestCode.GET_TOPIC_CONFIG, by_itself)
     table = {"dataVersion": {}, "topicConfigTable": {config.name: config.to_json()}}
     broker.on(RequestCode.GET_ALL_TOPIC_CONFIG, ok(body=dumps(table)))
     broker.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps(["billing"])))
@@ -53,6 +53,36 @@ async def test_settings_of_a_topic_travel_with_its_creation(admin: Admin, broker
         await admin.create_topic("New", perm="x")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="message type 'fifo' is none of"):
         await admin.create_topic("New", message_type="fifo")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+async def test_a_topic_that_is_there_with_other_settings_is_not_overwritten(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker], by_name: bool
+) -> None:
+    """Its last queues would go, with messages that nobody gets then, and that no lag counts."""
+    for broker in brokers:
+        show_config(broker, TopicConfig(name="Orders", read_queues=8, write_queues=8, attributes={"message.type": "FIFO"}), by_name=by_name)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"queues": 4}, "read queues 8, write queues 8"),
+        ({"perm": "r"}, "perm rw"),
+        ({"order": True}, "order off"),
+        ({"message_type": "NORMAL"}, "message type FIFO"),
+    ]
+    for other, known in refused:
+        text = f"topic Orders exists already on broker-a, with {known}: update_topic or `ogive topic update` changes it"
+        with pytest.raises(InvalidOption, match=text):
+            await admin.create_topic("Orders", **other)
+    assert [broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers] == [[], []]
+
+
+async def test_a_topic_that_is_there_with_equal_settings_is_created_where_it_is_not(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    brokers[0].topics["New"] = 8
+    for _ in range(2):
+        await admin.create_topic("New")
+    assert [broker.topics["New"] for broker in brokers] == [8, 8]
+    assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [0, 1]
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -150,6 +180,17 @@ async def test_an_update_of_a_group_keeps_what_only_its_broker_knows(admin: Admi
     assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == []
     with pytest.raises(GroupNotExist, match=r"Similar groups: billing\. Create it with `ogive group create biling`"):
         await admin.update_group("biling", enabled=True)
+
+
+async def test_a_group_that_is_there_with_other_settings_is_not_overwritten(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    show_groups(brokers[0], SubscriptionGroupConfig(name="billing", retry_max_times=3, consume_enable=False).to_json())
+    show_groups(brokers[1])
+    text = "group billing exists already on broker-a, with max retries 3, enabled off: update_group or `ogive group update` changes it"
+    with pytest.raises(InvalidOption, match=text):
+        await admin.create_group("billing")
+    brokers[1].on(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ok())
+    await admin.create_group("billing", max_retries=3, enabled=False)
+    assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)) for broker in brokers] == [0, 1]
 
 
 async def test_a_group_is_shown_with_the_members_of_all_brokers(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:

@@ -12,6 +12,7 @@ from ogive.client.admin.records import (
     SettingChange,
     SettingValue,
     is_system_group,
+    refusal,
     setting_changes,
 )
 from ogive.client.routes import similar_topics
@@ -50,10 +51,11 @@ class GroupCalls(AdminBase):
         enabled: bool = True,
         cluster: str | None = None,
     ) -> None:
-        """Create the consumer group on every master of the cluster (default: of all), or overwrite its settings.
+        """Create the consumer group on every master of the cluster (default: of all) that lacks it.
 
         *max_retries*: how often a message is delivered again before it becomes a dead letter. *broadcast*: whether members may broadcast.
-        *enabled* False: no member gets messages.
+        *enabled* False: no member gets messages. Raises InvalidOption if a broker has it with other settings: ``update_group`` changes
+        them.
         """
         validate_group(group)
         _check_retries(retry_queues, max_retries)
@@ -64,8 +66,13 @@ class GroupCalls(AdminBase):
             consume_broadcast_enable=broadcast,
             consume_enable=enabled,
         )
-        masters = await self._masters(cluster)
-        await each(masters.values(), lambda address: api.create_group(self.client.pool, address, config, timeout_s=self._timeout_s))
+        wanted = {name: value for name, value in _settings(config.to_json()).items() if value is not None}
+        tables = await self._group_tables(cluster)
+        known = [setting_changes(broker, _settings(table[group]), wanted) for broker, _, table in tables if group in table]
+        if others := [change for rows in known for change in rows]:
+            raise refusal("group", group, others)
+        lacking = [address for _, address, table in tables if group not in table]
+        await each(lacking, lambda address: api.create_group(self.client.pool, address, config, timeout_s=self._timeout_s))
 
     async def update_group(
         self,
@@ -255,9 +262,9 @@ class GroupCalls(AdminBase):
             holders |= table
         return holders
 
-    async def _group_tables(self) -> list[tuple[str, str, dict[str, dict[str, Any]]]]:
+    async def _group_tables(self, cluster: str | None = None) -> list[tuple[str, str, dict[str, dict[str, Any]]]]:
         """Broker name, address, and its groups."""
-        masters = list((await self._masters()).items())
+        masters = list((await self._masters(cluster)).items())
         tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
         return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
 

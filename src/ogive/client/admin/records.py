@@ -1,10 +1,11 @@
 """What Admin returns. Offsets number the messages of a queue; times end in ``_ms`` and count from 1970."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from ogive.errors import InvalidOption
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue
 
 Permission = Literal["rw", "r", "w"]
@@ -204,3 +205,16 @@ class AccessRule:
 def setting_changes(broker: str, known: Mapping[str, SettingValue | None], wanted: Mapping[str, SettingValue]) -> list[SettingChange]:
     """What *wanted* changes at a broker whose settings are *known*."""
     return [SettingChange(broker, name, known[name], value) for name, value in wanted.items() if known[name] != value]
+
+
+def refusal(kind: Literal["topic", "group"], name: str, changes: Sequence[SettingChange]) -> InvalidOption:
+    """For a ``create_...`` that would overwrite the settings at the first broker of *changes*."""
+    broker = changes[0].broker
+    known = ", ".join(f"{row.setting.replace('_', ' ')} {_word(row.before)}" for row in changes if row.broker == broker)
+    return InvalidOption(f"{kind} {name} exists already on {broker}, with {known}: update_{kind} or `ogive {kind} update` changes it")
+
+
+def _word(value: SettingValue | None) -> SettingValue:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else value

@@ -16,6 +16,7 @@ from ogive.client.admin.records import (
     SettingValue,
     Topic,
     TopicSummary,
+    refusal,
     setting_changes,
     topic_kind,
 )
@@ -33,16 +34,16 @@ class TopicCalls(AdminBase):
         self,
         topic: str,
         *,
-        queues: int = 4,
+        queues: int = 8,
         cluster: str | None = None,
         order: bool = False,
         perm: Permission = "rw",
         message_type: MessageType | None = None,
     ) -> None:
-        """Create the topic with *queues* queues on each master of the cluster (default: of all), or overwrite its settings.
+        """Create the topic with *queues* queues on each master of the cluster (default: of all) that lacks it.
 
         *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
-        name server answers its route.
+        name server answers its route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         validate_topic(topic)
         _check_settings(queues, perm, message_type)
@@ -55,7 +56,20 @@ class TopicCalls(AdminBase):
             perm=PERMISSIONS[perm],
             attributes={MESSAGE_TYPE: message_type} if message_type else {},
         )
-        await each(masters.values(), lambda address: api.create_topic(self.client.pool, address, config, timeout_s=self._timeout_s))
+        wanted = {name: value for name, value in _settings(config).items() if value is not None}
+
+        async def differences(master: tuple[str, str]) -> list[SettingChange] | None:
+            broker, address = master
+            try:
+                return setting_changes(broker, _settings(await self._config(address, topic)), wanted)
+            except TopicNotExist:
+                return None
+
+        found = dict(zip(masters, await each(masters.items(), differences), strict=True))
+        if others := [change for rows in found.values() for change in rows or ()]:
+            raise refusal("topic", topic, others)
+        lacking = [address for broker, address in masters.items() if found[broker] is None]
+        await each(lacking, lambda address: api.create_topic(self.client.pool, address, config, timeout_s=self._timeout_s))
         await self._wait_for_route(topic, len(masters), lambda row: row.write_queues == queues and row.perm == config.perm)
 
     async def update_topic(

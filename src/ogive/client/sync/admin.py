@@ -63,16 +63,16 @@ class Admin(Facade):
         self,
         topic: str,
         *,
-        queues: int = 4,
+        queues: int = 8,
         cluster: str | None = None,
         order: bool = False,
         perm: Permission = "rw",
         message_type: MessageType | None = None,
     ) -> None:
-        """Create the topic with *queues* queues on each master of the cluster (default: of all), or overwrite its settings.
+        """Create the topic with *queues* queues on each master of the cluster (default: of all) that lacks it.
 
         *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
-        name server answers its route.
+        name server answers its route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         self._live().call(
             self._admin.create_topic(topic, queues=queues, cluster=cluster, order=order, perm=perm, message_type=message_type)
@@ -149,10 +149,11 @@ class Admin(Facade):
         enabled: bool = True,
         cluster: str | None = None,
     ) -> None:
-        """Create the consumer group on every master of the cluster (default: of all), or overwrite its settings.
+        """Create the consumer group on every master of the cluster (default: of all) that lacks it.
 
         *max_retries*: how often a message is delivered again before it becomes a dead letter. *broadcast*: whether members may broadcast.
-        *enabled* False: no member gets messages.
+        *enabled* False: no member gets messages. Raises InvalidOption if a broker has it with other settings: ``update_group`` changes
+        them.
         """
         self._live().call(
             self._admin.create_group(
