@@ -30,7 +30,7 @@ async def test_a_committed_message_arrives_once_and_a_rolled_back_one_never(
     broker: RunningBroker, topic: str, group: str, release: tuple[int, ...]
 ) -> None:
     await create(broker, topic)
-    async with aio.Producer(broker.name_server, group=f"P{group}") as producer:
+    async with aio.Producer(broker.name_server, group=f"P{group}", check=lambda message: None) as producer:
         async with producer.transaction(topic, b"paid", tag="a", keys="4711", properties={"amount": "3"}) as transaction:
             assert await visible(producer.client, topic) == {}
         assert transaction.confirmed
@@ -55,7 +55,7 @@ async def test_a_committed_message_arrives_once_and_a_rolled_back_one_never(
 async def test_a_check_settles_what_a_dead_producer_left_open(broker: RunningBroker, topic: str, group: str) -> None:
     """The producer that is asked has sent nothing. It does not know at first, then it does."""
     await create(broker, topic)
-    async with aio.Producer(broker.name_server, group=f"P{group}") as dead:
+    async with aio.Producer(broker.name_server, group=f"P{group}", check=lambda message: None) as dead:
         for body in (b"paid", b"cancelled", b"later"):
             async with dead.transaction(topic, body) as transaction:
                 transaction.leave_open()

@@ -114,7 +114,13 @@ class BrokerRequests:
         if checks:
             checks[0](connection, header, message)
         else:
-            log.warning("%s asks about transaction %s, and group %s has no check here", connection.remote_address, message.id, group)
+            log.warning(
+                "%s asks about transaction %s, and group %s has no check here: its message is not delivered until a producer of the group "
+                "that has a check answers",
+                connection.remote_address,
+                message.id,
+                group,
+            )
 
     async def _running_info(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
         header = decode_header(GetConsumerRunningInfoRequest, command.ext_fields)

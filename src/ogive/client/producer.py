@@ -255,11 +255,14 @@ class Producer(Generic[B]):
 
         Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it tells the broker the decision, and
         raises nothing: if the broker cannot be reached or this process dies, the broker asks the *check* of a producer of the group. So it
-        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more.
+        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more. Raises InvalidOption for a
+        producer without a *check*.
         """
         publisher = self.publisher
         if isinstance(topic, Message) and topic.is_delayed:
             raise InvalidOption("a message is either transactional or delayed, not both")
+        if self._check is None:
+            raise InvalidOption("a transaction needs Producer(group=..., check=...): the check answers for it when this process dies")
         outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
         return Transaction(self.client, publisher, outgoing, self.budget_s(timeout_s))
 

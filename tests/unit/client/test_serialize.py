@@ -167,7 +167,7 @@ def test_a_listener_is_called_with_a_value_in_a_unit_test() -> None:
 
 async def test_a_producer_writes_values_everywhere_and_messages_as_they_are(broker: FakeBroker) -> None:
     line = Line("espresso", Decimal("2.20"))
-    producer: aio.Producer[Line] = aio.Producer(broker.address, serializer=to_json)
+    producer: aio.Producer[Line] = aio.Producer(broker.address, group="shop", check=lambda message: None, serializer=to_json)
     async with producer:
         await producer.send("Orders", line)
         await (await producer.submit("Orders", line, keys="k"))

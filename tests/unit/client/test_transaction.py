@@ -37,7 +37,8 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 @pytest.fixture
 async def producer(broker: FakeBroker) -> AsyncIterator[aio.Producer]:
-    async with aio.Producer(broker.address, group="shop", config=ProducerConfig(send_timeout_s=2.0)) as producer:
+    config = ProducerConfig(send_timeout_s=2.0)
+    async with aio.Producer(broker.address, group="shop", check=lambda message: None, config=config) as producer:
         yield producer
 
 
@@ -162,7 +163,7 @@ async def test_a_half_message_that_is_not_held_safely_is_rolled_back(broker: Fak
     broker.script(SEND, RemotingCommand(code, encode_header(answer)))
     entered = False
     config = ProducerConfig(send_timeout_s=2.0, retry_when_not_stored_ok=retried)
-    async with aio.Producer(broker.address, group="shop", config=config) as producer:
+    async with aio.Producer(broker.address, group="shop", check=lambda message: None, config=config) as producer:
         with pytest.raises(SendFailed, match=f"is rolled back: the broker does not hold it safely .{code.name}"):
             async with producer.transaction("Orders", b"x"):
                 entered = True
@@ -362,7 +363,15 @@ async def test_several_groups_of_one_client_are_asked_about_their_own(broker: Fa
     assert sorted(asked) == [("market", "m"), ("shop", "s")]
     ends = {end_of(one).msg_id: end_of(one) for one in broker.of(END)}
     assert {(key, end.producer_group, end.commit_or_rollback) for key, end in ends.items()} == {("m", "market", 12), ("s", "shop", 8)}
-    assert "asks about transaction o, and group other has no check here" in caplog.text
+    assert "asks about transaction o, and group other has no check here: its message is not delivered until" in caplog.text
+
+
+@pytest.mark.parametrize("group", [None, "shop"])
+async def test_a_transaction_needs_somebody_who_can_answer_for_it(broker: FakeBroker, group: str | None) -> None:
+    """Else a process that dies behind its database's commit leaves a message that nobody ever gets."""
+    async with aio.Producer(broker.address, group=group) as producer:
+        with pytest.raises(InvalidOption, match=r"a transaction needs Producer\(group=..., check=...\): the check answers for it"):
+            producer.transaction("Orders", b"x")
 
 
 async def test_a_check_needs_a_group_of_its_own(broker: FakeBroker) -> None:

@@ -157,7 +157,8 @@ class Producer(Facade, Generic[B]):
 
         Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it tells the broker the decision, and
         raises nothing: if the broker cannot be reached or this process dies, the broker asks the *check* of a producer of the group. So it
-        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more.
+        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more. Raises InvalidOption for a
+        producer without a *check*.
         """
         portal = self._live()
         portal.check()
