@@ -12,7 +12,7 @@ from ogive import aio
 from ogive.client import api
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullStatus
-from tests.peers import RunningBroker
+from tests.peers import Flavour, RunningBroker
 
 WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
@@ -94,7 +94,9 @@ async def test_only_the_wanted_tags_are_handed_out_and_the_others_are_no_lag(
     assert sorted(numbers(found)) == [i for i in range(200) if i % 5 in (1, 3)]
 
 
-async def test_an_application_commits_by_itself(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_an_application_commits_by_itself(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str, flavour: Flavour
+) -> None:
     """What it commits is what the broker has when commit returns; what it does not commit comes again."""
     await send(orders, topic, range(100))
     async with consumer(broker, topic, group=group, auto_commit=False) as running:
@@ -104,6 +106,10 @@ async def test_an_application_commits_by_itself(broker: RunningBroker, orders: a
         assert await running.committed(queues[0]) == 10
         await running.commit()
         assert [await running.committed(queue) for queue in queues] == [25, 25, 25, 25]
+        if flavour == "ogive":
+            with pytest.raises(InvalidOption, match="ends before 99"):
+                await running.commit({queues[0]: 99})
+            assert await running.committed(queues[0]) == 25
         await running.commit(dict.fromkeys(queues, 20))
     async with consumer(broker, topic, group=group) as running:
         assert sorted(message.queue_offset for message in await collect(running, 20)) == sorted([20, 21, 22, 23, 24] * 4)

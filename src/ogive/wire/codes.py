@@ -5,6 +5,7 @@ import enum
 from ogive.errors import ResponseCode
 
 __all__ = [
+    "BEYOND_THE_END",
     "OWN_VERSION_FIGURE",
     "VERSION",
     "Flag",
@@ -21,6 +22,8 @@ VERSION = 479
 """What we say of ourselves: the ordinal of 5.3.3 in MQVersion.java. Peers switch behaviour on it (protocol 01, section 6)."""
 OWN_VERSION_FIGURE = "ogiveVersion"
 """The figure under which a broker of ours reports its own release; Apache's have none."""
+BEYOND_THE_END = "Offset is beyond the end of its queue"
+"""How a broker of ours answers progress that it does not keep, with SUCCESS; Apache's keep it."""
 
 
 _FIRST_NAMED_VERSION = 213  # 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it

@@ -25,6 +25,7 @@ from ogive.errors import ResponseCode
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_WRITE, TopicConfig, offset_table_dumps
+from ogive.wire.codes import BEYOND_THE_END
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
     CloneGroupOffsetRequest,
@@ -63,7 +64,7 @@ def update_consumer_offset(ctx: Context, _connection: Connection, header: Update
     if ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id):
         return success(remark="Offset has been previously reset")
     if header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id) and topic.perm & PERM_WRITE:
-        return success(remark="Offset is beyond the end of its queue")
+        return success(remark=BEYOND_THE_END)
     ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return success()
 

@@ -6,6 +6,7 @@ from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.bodies import offset_table_loads
+from ogive.wire.codes import BEYOND_THE_END
 from ogive.wire.headers import Header, decode_header
 
 
@@ -37,10 +38,13 @@ async def query_consumer_offset(
 
 async def update_consumer_offset(
     pool: ConnectionPool, address: str, group: str, queue: MessageQueue, offset: int, *, timeout_s: float = REQUEST_TIMEOUT_S
-) -> None:
-    """Commit the offset of *group*. Differs from Java: the broker's answer is awaited."""
+) -> bool:
+    """Commit the offset of *group*. False if the broker does not keep it, because the queue ends before it.
+
+    Differs from Java: the broker's answer is awaited.
+    """
     header = h.UpdateConsumerOffsetRequest(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset)
-    await ask(pool, address, header, timeout_s)
+    return (await ask(pool, address, header, timeout_s)).remark != BEYOND_THE_END
 
 
 async def max_offset(pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S) -> int:

@@ -125,8 +125,11 @@ class GroupCalls:
             lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, zero_if_young=zero_if_young, timeout_s=self._timeout_s),
         )
 
-    async def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        await self._master(queue, lambda a: api.update_consumer_offset(self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s))
+    async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
+        """See ``api.update_consumer_offset``."""
+        return await self._master(
+            queue, lambda a: api.update_consumer_offset(self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s)
+        )
 
     async def max_offset(self, queue: MessageQueue) -> int:
         return await self._master(queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from ogive.errors import OgiveError
+from ogive.errors import InvalidOption, OgiveError
 from ogive.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,9 @@ class OffsetCalls(Protocol):
     """What the remote store asks of brokers. Every failure raises OgiveError."""
 
     async def query_offset(self, queue: MessageQueue) -> int | None: ...
-    async def update_offset(self, queue: MessageQueue, offset: int) -> None: ...
+    async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
+        """False if the queue ends before *offset*, and the broker does not keep it."""
+        ...
 
 
 class RemoteOffsetStore(Offsets):
@@ -122,8 +124,8 @@ class RemoteOffsetStore(Offsets):
     async def commit(self, offsets: Mapping[MessageQueue, int], *, again: bool = False) -> None:
         """Set offsets, also back, as the application says, and tell the brokers. Raises the first failure after every broker was asked.
 
-        Without *again* those that were acknowledged before are not sent. One that fails is forgotten: the application may go back, and
-        then nothing may send it later.
+        Without *again* those that were acknowledged before are not sent; with it, an offset that the broker does not keep is a failure. One
+        that fails is forgotten: the application may go back, and then nothing may send it later.
         """
         for failure in await asyncio.gather(*(self._commit(*row, again) for row in offsets.items()), return_exceptions=True):
             if failure is not None:
@@ -134,7 +136,8 @@ class RemoteOffsetStore(Offsets):
             before = self._offsets.get(queue)
             self.move(queue, offset)
             try:
-                await self._tell(queue, again)
+                if not await self._tell(queue, again) and again:
+                    raise InvalidOption(f"{queue} ends before {offset}, and its broker keeps no progress beyond the end")
             except BaseException:
                 if self._offsets.get(queue) == offset:
                     self._restore(queue, before)
@@ -153,19 +156,21 @@ class RemoteOffsetStore(Offsets):
         except OgiveError as exc:
             log.warning("offset %s of %s was not persisted: %s", self._offsets.get(queue), queue, exc)
 
-    async def _tell(self, queue: MessageQueue, again: bool) -> None:
-        """In the queue's turn."""
+    async def _tell(self, queue: MessageQueue, again: bool) -> bool:
+        """In the queue's turn. Whether the broker keeps it."""
         offset = self._offsets.get(queue)
-        if offset is not None and (again or offset != self._acknowledged.get(queue)):
-            await self._update(queue, offset)
-            self._acknowledged[queue] = offset
+        if offset is None or (not again and offset == self._acknowledged.get(queue)):
+            return True
+        kept = await self._update(queue, offset)
+        self._acknowledged[queue] = offset
+        return kept
 
-    async def _update(self, queue: MessageQueue, offset: int) -> None:
+    async def _update(self, queue: MessageQueue, offset: int) -> bool:
         topic = (queue.topic, queue.broker_name)
         if topic not in self._begun:
             async with self._beginning[topic]:
                 if topic not in self._begun:
-                    await self._calls.update_offset(queue, offset)
+                    kept = await self._calls.update_offset(queue, offset)
                     self._begun.add(topic)
-                    return
-        await self._calls.update_offset(queue, offset)
+                    return kept
+        return await self._calls.update_offset(queue, offset)

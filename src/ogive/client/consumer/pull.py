@@ -243,8 +243,11 @@ class PullConsumer:
         """Commit the group's progress: everything that was returned, or the given offsets, which may also go back.
 
         An offset is that of the next message to read. Returns once the brokers have it. Raises IllegalStateError for a queue that is not
-        held, OgiveError for the first broker that failed (the others have theirs). A cancelled commit is still sent.
+        held, InvalidOption for an offset that the broker does not keep because the queue ends before it, OgiveError for the first broker
+        that failed (the others have theirs). A cancelled commit is still sent.
         """
+        if offsets is not None:
+            _check_offsets(offsets)
         wrap = self._namespace.wrap_queue
         await self._running().commit(None if offsets is None else {wrap(queue): offset for queue, offset in offsets.items()})
 
@@ -260,3 +263,13 @@ class PullConsumer:
         calls = self._running().calls
         await calls.queues(queue.topic)
         return calls
+
+
+def _check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets must be {{queue: offset}}, not {type(offsets).__name__}")
+    for queue, offset in offsets.items():
+        if not isinstance(queue, MessageQueue):
+            raise TypeError(f"offsets must be {{queue: offset}} with an ogive.MessageQueue as queue, not {type(queue).__name__}")
+        if not isinstance(offset, int):
+            raise TypeError(f"an offset must be int, not {type(offset).__name__} ({queue})")

@@ -257,7 +257,8 @@ class PullConsumer(Facade):
         """Commit the group's progress: everything that was returned, or the given offsets, which may also go back.
 
         An offset is that of the next message to read. Returns once the brokers have it. Raises IllegalStateError for a queue that is not
-        held, OgiveError for the first broker that failed (the others have theirs). A cancelled commit is still sent.
+        held, InvalidOption for an offset that the broker does not keep because the queue ends before it, OgiveError for the first broker
+        that failed (the others have theirs). A cancelled commit is still sent.
         """
         self._live().call(self._consumer.commit(offsets))
 

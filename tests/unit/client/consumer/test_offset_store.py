@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ogive.client.consumer.offset_store import RemoteOffsetStore
-from ogive.errors import ConnectError, OgiveError
+from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.model import MessageQueue
 
 A, B, C = (MessageQueue("Orders", "broker-a", i) for i in range(3))
@@ -18,6 +18,7 @@ class Broker:
         self.offsets: dict[MessageQueue, int] = {}
         self.failing: set[MessageQueue] = set()
         self.asked: list[tuple[MessageQueue, int]] = []
+        self.end = 1000
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -26,12 +27,15 @@ class Broker:
             raise ConnectError("away")
         return self.offsets.get(queue)
 
-    async def update_offset(self, queue: MessageQueue, offset: int) -> None:
+    async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
         if queue in self.failing:
             raise ConnectError("away")
         self.asked.append((queue, offset))
         await self.answers.wait()
+        if offset > self.end:
+            return False
         self.offsets[queue] = offset
+        return True
 
 
 async def test_an_offset_never_moves_back() -> None:
@@ -39,6 +43,21 @@ async def test_an_offset_never_moves_back() -> None:
     store.update(A, 10)
     store.update(A, 7)
     assert store.read(A) == 10
+
+
+@pytest.mark.parametrize("known", [None, 3])
+async def test_what_the_broker_does_not_keep_is_not_kept_here(known: int | None) -> None:
+    """Else later progress, which is lower, would not count."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    if known is not None:
+        await store.commit({A: known}, again=True)
+    with pytest.raises(InvalidOption, match="ends before 1001"):
+        await store.commit({A: 1001, B: 7}, again=True)
+    assert (store.read(A), store.read(B)) == (known, 7)
+    store.update(A, 5)
+    await store.persist([A])
+    assert broker.offsets == {A: 5, B: 7}
 
 
 async def test_a_repair_sets_an_offset_back_and_late_results_do_not_overwrite_it() -> None:

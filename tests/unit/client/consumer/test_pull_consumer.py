@@ -14,7 +14,7 @@ from ogive.errors import BrokerInternalError, IllegalStateError, InvalidOption, 
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import HeartbeatData, loads_object
-from ogive.wire.codes import PullSysFlag, RequestCode
+from ogive.wire.codes import BEYOND_THE_END, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
 from tests.unit.client.consumer.polling import (
@@ -227,6 +227,18 @@ async def test_a_commit_says_what_it_could_not_do(broker: FakeBroker) -> None:
             await consumer.commit({Q1: 1})
         with pytest.raises(InvalidOption, match="below 0"):
             await consumer.commit({Q0: -1})
+        broker.script(UPDATE, RemotingCommand(ResponseCode.SUCCESS, {}, remark=BEYOND_THE_END))
+        with pytest.raises(InvalidOption, match="Orders/broker-a/0 ends before 99, and its broker keeps no progress beyond the end"):
+            await consumer.commit({Q0: 99})
+        assert progress(broker) == 1
+
+
+async def test_a_commit_takes_queues_and_numbers(broker: FakeBroker) -> None:
+    async with member(broker) as consumer:
+        given: Any
+        for given, text in (({Q0: "x"}, "offset must be int, not str"), ({"Orders": 1}, "MessageQueue as queue, not str"), (1, "not int")):
+            with pytest.raises(TypeError, match=text):
+                await consumer.commit(given)
 
 
 async def test_updates_of_a_queue_never_overtake_each_other_even_if_a_commit_is_cancelled(broker: FakeBroker) -> None:
