@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
-from ogive.client.consumer.filter import subscription, validate_filter
+from ogive.client.consumer.filter import subscription, validate_filter, warn_of_tags
 from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
 from ogive.model import Message, MessageExt, validate_group, validate_topic
@@ -286,6 +286,7 @@ def listener(
         auto_commit=auto_commit,
         as_=as_,
     )
+    warn_of_tags(tags)
 
     def decorate(function: Callable[P, R]) -> Listener[P, R]:
         name = getattr(function, "__qualname__", repr(function))

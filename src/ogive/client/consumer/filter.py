@@ -1,13 +1,20 @@
-"""Subscriptions by tags or SQL92, and the client's own check of what the broker let through. Pure."""
+"""Subscriptions by tags or SQL92, and the client's own check of what the broker let through. Pure, but for one warning."""
 
 import functools
+import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageExt, PropertyName, parse_tags
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies import SQL92, SubscriptionData
+
+log = logging.getLogger(__name__)
+
+_OTHER_SEPARATORS: Final = re.compile(r"\s*[,;]\s*|\s+or\s+", re.IGNORECASE)
 
 
 def validate_filter(tags: str, sql: str | None) -> None:
@@ -19,6 +26,14 @@ def validate_filter(tags: str, sql: str | None) -> None:
                 "a consumer filters by tags or in SQL, not by both: in SQL a tag is TAGS, as in TAGS IN ('paid', 'refunded')"
             )
         _compiled(sql)
+
+
+def warn_of_tags(tags: str) -> None:
+    """A tag may hold a comma; usually several tags were meant, and the group would pass over all of their messages. Takes what is valid."""
+    for tag in parse_tags(tags):
+        several = [word for word in _OTHER_SEPARATORS.split(tag) if word]
+        if len(several) > 1:
+            log.warning("tags %r: %r is one tag; several are separated by ||, as in %r", tags, tag, " || ".join(several))
 
 
 def subscription(topic: str, tags: str, sql: str | None, version: int) -> SubscriptionData:

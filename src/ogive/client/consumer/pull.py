@@ -11,7 +11,7 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.filter import select, subscription, validate_filter
+from ogive.client.consumer.filter import select, subscription, validate_filter, warn_of_tags
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.wired import wired_on_change
 from ogive.client.instance import ClientInstance
@@ -49,6 +49,7 @@ class PullConsumer:
         self._settings = PullSettings(
             topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
         )
+        warn_of_tags(tags)
         self._config = own_config(config, ConsumerConfig)
         self._owner = ClientOwner("pull consumer", name_server, client)
         self._namespace = namespace = self._owner.namespace

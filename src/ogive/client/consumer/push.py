@@ -14,6 +14,7 @@ from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import DeliveryService, IncomingMessage, no_function
+from ogive.client.consumer.filter import warn_of_tags
 from ogive.client.consumer.group import ConsumeService, Group
 from ogive.client.consumer.member import Member, check_one_group
 from ogive.client.consumer.orderly import OrderlyService
@@ -75,6 +76,7 @@ class PushConsumer:
                 start=start,
                 broadcast=broadcast,
             )
+            warn_of_tags(tags)
             self._listeners = [Listener(no_function, settings, f"iteration over {topics[0]}")]
         if self._iterated and self._config.interceptors:
             raise InvalidOption("interceptors stand around listener calls; an iterated consumer makes none")

@@ -1,10 +1,12 @@
 """Filters: tags and SQL92, as they are asked of the broker, and once more where the messages arrive."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+import ogive
+from ogive import aio
 from ogive.errors import BrokerInternalError, InvalidExpression, InvalidOption, ResponseCode, SubscriptionInvalid
 from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.bodies import HeartbeatData, loads_object
@@ -99,3 +101,27 @@ def test_what_cannot_be_a_filter_is_refused_at_once(make: Any) -> None:
         make(sql="a == 1")
     with pytest.raises(InvalidOption, match="by tags or in SQL, not by both"):
         make(sql="a = 1", tags="paid")
+
+
+MAKERS: list[Callable[[str], object]] = [
+    lambda tags: ogive.listener("Orders", group="billing", tags=tags)(print),
+    lambda tags: aio.PushConsumer("Orders", group="billing", tags=tags),
+    lambda tags: aio.PullConsumer("Orders", group="billing", tags=tags),
+    lambda tags: ogive.PullConsumer("Orders", group="billing", tags=tags),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=("listener", "push", "pull", "blocking pull"))
+@pytest.mark.parametrize("tags", ["paid,refunded", "paid or refunded", "paid OR refunded", "paid; refunded"])
+def test_tags_that_look_like_several_are_warned_of_once(make: Callable[[str], object], tags: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They are one tag, which no message has: the group would pass over all messages without a word."""
+    make(tags)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"tags {tags!r}: {tags!r} is one tag; several are separated by ||, as in 'paid || refunded'"
+    ]
+
+
+@pytest.mark.parametrize("tags", ["*", "paid", "paid || refunded", "orange", "for", "or", ","])
+def test_other_tags_are_not_warned_of(tags: str, caplog: pytest.LogCaptureFixture) -> None:
+    MAKERS[0](tags)
+    assert caplog.records == []
