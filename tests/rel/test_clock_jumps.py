@@ -1,4 +1,4 @@
-"""T13: whatever is done to the machine's clock, nothing is removed early, no delay is shortened, and no time in the log goes back."""
+"""T13: whatever is done to the machine's clock, nothing is removed or delivered early, and no time in the log goes back."""
 
 import asyncio
 import time
@@ -101,3 +101,32 @@ async def test_jumps_of_the_clock_lose_and_shorten_nothing(
     stamps = [record.store_timestamp_ms for record in sorted(records, key=lambda record: record.commitlog_offset)]
     assert stamps == sorted(stamps)
     await server.stop()
+
+
+@pytest.mark.quick
+async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock was an hour fast, and is set back: what is sent for a time comes when the machine's clock says so, also after a restart."""
+    wall = Wall()
+    for module in ("opening", "server"):
+        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", wall)
+    config = BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024)
+    early = []
+    wall.jump("an hour on")
+    for number in range(3):
+        server = Broker(config)
+        await server.start()
+        async with await RawClient.open(server.address) as client:
+            await client.send("T", b"x")
+            if not number:
+                wall.jump("an hour back")
+            due_ms = wall() + 300
+            await client.send("Later", b"%d" % number, {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": unique_key()})
+            if number == 1:
+                wall.shift_ms -= 100  # while it waits
+            async with asyncio.timeout(DEADLINE_S):
+                while server.context.store.max_offset("Later", 0) == number:
+                    await asyncio.sleep(0.001)
+            if wall() < due_ms:
+                early.append(f"start {number}: {due_ms - wall()} ms")
+        await server.stop()
+    assert early == []

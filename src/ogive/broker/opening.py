@@ -100,7 +100,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         locks_file = JsonTable(fs, folder / "queueLocks.json")
         locks = locks_file.load() or {}
         timers_file = TimerProgressFile(fs, config.data)
-        timers = Timers(store, store.now_ms, config.timer_max_waiting)
+        timers = Timers(store, now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
         transactions = Transactions(store, store.now_ms, config.max_open_transactions)

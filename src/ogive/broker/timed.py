@@ -4,6 +4,8 @@ Source: HookUtils.transformTimerMessage, RecallMessageHandle.java, 5.5.
 
 Behaviour
 - Of TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS the first present one counts. A time in the past means now.
+- TIMER_DELIVER_MS is a time of the machine's clock. A delay is measured, and its end given, by the store's clock, which is never set back:
+  so it may be ahead of the machine's.
 
 Differs from Java
 - TIMER_OUT_MS is written as Java writes it (whole seconds, an exact one a second earlier), but delivery is at the exact time, which
@@ -35,13 +37,14 @@ Name = tuple[str, str, str]
 """Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic."""
 
 
-def timed(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, max_delay_s: float) -> tuple[str, int]:
+def timed(properties: dict[str, str], topic: str, queue_id: int, *, wall_ms: int, store_ms: int, max_delay_s: float) -> tuple[str, int]:
     """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID.
 
-    Raises Rejected for a time that is no number, or too far away.
+    *wall_ms* is now by the machine's clock, *store_ms* by the store's. Raises Rejected for a time that is no number, or too far away.
     """
     if OUT_MS in properties or topic == TIMER_TOPIC:
         return topic, queue_id  # it has waited already, and is sent again with all its properties
+    now_ms = store_ms if is_delay(properties) else wall_ms
     deliver_ms = _asked_time(properties, now_ms)
     if deliver_ms is None:
         return topic, queue_id
@@ -75,6 +78,11 @@ def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
             except ValueError:
                 raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"property {name} is no number: {text[:40]!r}") from None
     return None
+
+
+def is_delay(properties: Mapping[str, str]) -> bool:
+    """Whether a message with these properties waits for so long, not until a time: its TIMER_DELIVER_MS is one of the store's clock."""
+    return DELAY_SEC in properties or DELAY_MS in properties
 
 
 def is_time(text: str) -> bool:

@@ -35,11 +35,12 @@ class TimerProgressFile(JsonTable):
         page = self._page()
         ours = self.load()
         if ours is not None and page.hex() in (ours["timercheck"], ours.get("timercheckBefore")):
-            return Progress(ours["low"], ours["end"], ours["settledMs"])
+            settled_ms = ours["settledMs"]
+            return Progress(ours["low"], ours["end"], settled_ms, ours.get("settledDelaysMs", settled_ms))
         if len(page) < _PAGE.size:
             return Progress()
         read_ms, _, end, _ = _PAGE.unpack(page)
-        return Progress(0, end, read_ms, by_second=True)
+        return Progress(0, end, read_ms, read_ms, by_second=True)
 
     def _page(self) -> bytes:
         return (read_file(self._fs, self._check) or b"")[: _PAGE.size]
@@ -60,8 +61,8 @@ class TimerProgressFile(JsonTable):
             self._fs.fsync_dir(self._root)
 
     def save(self, value: dict[str, Any]) -> None:
-        """*value*: low, end and settledMs. Raises OSError. After a kill between the two files, our own still counts."""
-        page = _PAGE.pack(max(0, value["settledMs"]), 0, value["low"], value["low"])
+        """*value*: see Timers.snapshot. Raises OSError. After a kill between the two files, our own still counts."""
+        page = _PAGE.pack(max(0, value["readMs"]), 0, value["low"], value["low"])
         super().save(value | {"timercheck": page.hex(), "timercheckBefore": self._page().hex()})
         write_synced(self._fs, self._check, page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
         self._fs.fsync_dir(self._check.parent)

@@ -4,6 +4,8 @@ Source: TimerMessageStore.java, 5.5.
 
 Behaviour
 - Never early, to the millisecond. The times of all waiting messages are in memory, and one timer of the loop waits for the earliest.
+- A time of day (TIMER_DELIVER_MS) has come when the machine's clock says so, also after that was set back; a delay is over when it has
+  passed by the store's clock, which is not set back.
 - A message with TIMER_DEL_UNIQKEY cancels the one of its topic with that unique key and TIMER_OUT_MS, if it is still waiting.
 - At the start the part of the topic that may hold waiting messages is read; what is overdue is delivered at once.
 
@@ -17,13 +19,13 @@ import asyncio
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
-from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_time
+from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time
 from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, TIMER_TOPIC, PropertyName
@@ -49,32 +51,51 @@ class Waiting(NamedTuple):
     offset: int
     commitlog_offset: int
     name: Name
+    is_delay: bool
+    """Whether *deliver_ms* is a time of the store's clock."""
 
 
 class Progress(NamedTuple):
     """Of the messages before *end*, those whose time is at most *settled_ms* are delivered; everything before *low* is settled.
 
+    *settled_delays_ms*: the same for those with a delay, whose times are of the store's clock.
     *by_second*: *settled_ms* is in terms of TIMER_OUT_MS, as in Apache's broker, and a message may be there twice (rolled).
     """
 
     low: int = 0
     end: int = 0
     settled_ms: int = -1
+    settled_delays_ms: int = -1
     by_second: bool = False
 
 
 _FROM_HERE: Final = Progress()
 
 
+class _Line:
+    """Messages whose times are of one clock."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms
+        self.heap: list[tuple[int, int]] = []  # (time, offset); holds offsets that were taken back, too
+
+    def settled_ms(self, waiting: Container[int], apart: Iterable[int]) -> int:
+        """See Progress. *apart*: the times of messages that wait and may not be in the heap."""
+        while self.heap and self.heap[0][1] not in waiting:
+            heapq.heappop(self.heap)
+        return min([time for time, _ in self.heap[:1]] + [*apart], default=self.now_ms() + 1) - 1
+
+
 class Timers:
     """Everything that waits for its time, and its delivery. Event-loop only, from start() on."""
 
-    def __init__(self, store: MessageStore, now_ms: Callable[[], int], max_waiting: int) -> None:
-        self._store, self._now_ms, self._max = store, now_ms, max_waiting
+    def __init__(self, store: MessageStore, wall_ms: Callable[[], int], max_waiting: int) -> None:
+        """*wall_ms*: the machine's clock."""
+        self._store, self._max = store, max_waiting
         self._put: Put = _not_started
         self._reads: JobReads | None = None  # before start()
         self._store_host = b""
-        self._due: list[tuple[int, int]] = []  # heap of (time, offset); holds offsets that were taken back, too
+        self._times, self._delays = _Line(wall_ms), _Line(store.now_ms)
         # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
         self._waiting: OrderedDict[int, Waiting] = OrderedDict()
         self._names: dict[Name, tuple[int, ...]] = {}
@@ -106,7 +127,7 @@ class Timers:
         """It could not be cancelled: let it wait again."""
         for offset in self._names.get(handle.name, ()):
             if self._held.pop(offset, None) is not None:
-                heapq.heappush(self._due, (self._waiting[offset].deliver_ms, offset))
+                self._line_up(self._waiting[offset])
         self._wake()
 
     def recover(self, progress: Progress) -> None:
@@ -139,12 +160,10 @@ class Timers:
 
     def progress(self) -> Progress:
         """From where the next start has to continue."""
-        while self._due and self._due[0][1] not in self._waiting:
-            heapq.heappop(self._due)
-        times = [one.deliver_ms for taken in (self._on_the_way, self._held) for one in taken.values()]
-        if self._due:
-            times.append(self._due[0][0])
-        return Progress(next(iter(self._waiting), self._end), self._end, min(times) - 1 if times else self._now_ms())
+        apart = [one for taken in (self._on_the_way, self._held) for one in taken.values()]
+        settled_ms = self._times.settled_ms(self._waiting, [one.deliver_ms for one in apart if not one.is_delay])
+        settled_delays_ms = self._delays.settled_ms(self._waiting, [one.deliver_ms for one in apart if one.is_delay])
+        return Progress(next(iter(self._waiting), self._end), self._end, settled_ms, settled_delays_ms)
 
     def needed_from(self) -> int:
         """The log must be kept from this commit-log offset on: that of the oldest message that waits; all while there are unread ones."""
@@ -154,9 +173,10 @@ class Timers:
         return stats.commitlog_start if self._end < self._store.max_offset(*TIMER_KEY) else stats.commitlog_end
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """What makes the progress file."""
-        low, end, settled_ms, _ = self.progress()
-        return lambda: {"low": low, "end": end, "settledMs": settled_ms}
+        """What makes the progress file. *readMs*: Apache's broker waits from there on; what it got for a time before that never came."""
+        low, end, settled_ms, settled_delays_ms, _ = self.progress()
+        read_ms = min(settled_ms, settled_delays_ms, self._times.now_ms())
+        return lambda: {"low": low, "end": end, "settledMs": settled_ms, "settledDelaysMs": settled_delays_ms, "readMs": read_ms}
 
     # --- reading the topic -------------------------------------------------------------------------------------------
 
@@ -180,19 +200,22 @@ class Timers:
         if DELETE_KEY in properties:
             self._take_back(properties[DELETE_KEY], properties.get(PropertyName.REAL_TOPIC, ""), out_ms)
             return
-        deliver_ms = exact_time(int(out_ms), properties.get(DELIVER_MS, ""))
+        deliver_ms, delay = exact_time(int(out_ms), properties.get(DELIVER_MS, "")), is_delay(properties)
         if offset < progress.end:
             if progress.by_second:
                 if int(out_ms) < progress.settled_ms:
                     return
-            elif deliver_ms <= progress.settled_ms:
+            elif deliver_ms <= (progress.settled_delays_ms if delay else progress.settled_ms):
                 return
         name = (properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
         if "TIMER_ROLL_TIMES" in properties:
             self._drop(name)  # this is the same message again, which Apache's broker put farther on
-        self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name)
+        one = self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name, delay)
         self._names[name] = (*self._names.get(name, ()), offset)
-        heapq.heappush(self._due, (deliver_ms, offset))
+        self._line_up(one)
+
+    def _line_up(self, one: Waiting) -> None:
+        heapq.heappush((self._delays if one.is_delay else self._times).heap, (one.deliver_ms, one.offset))
 
     def _take_back(self, key: str, topic: str, out_ms: str) -> None:
         """*key* is a unique key, or topic, plus sign and unique key (appendTopicForTimerDeleteKey)."""
@@ -225,8 +248,10 @@ class Timers:
             return
         if more:
             self._wake_in(0.0)
-        elif self._due and len(self._on_the_way) < IN_FLIGHT:
-            self._wake_in(max(0.0, (self._due[0][0] - self._now_ms()) / 1000))
+        elif len(self._on_the_way) < IN_FLIGHT:
+            waits_ms = [line.heap[0][0] - line.now_ms() for line in (self._times, self._delays) if line.heap]
+            if waits_ms:
+                self._wake_in(max(0.0, min(waits_ms) / 1000))
 
     def _brought_in(self, error: StoreError | None) -> None:
         """A read from disk has finished, or failed."""
@@ -248,17 +273,19 @@ class Timers:
 
     def _deliver(self, reads: JobReads) -> bool:
         """Whether more is due than one turn may carry. Raises StoreError and Cold, with the message that met it waiting again."""
-        now, taken = self._now_ms(), 0
-        while self._due and self._due[0][0] <= now:
-            if len(self._on_the_way) >= IN_FLIGHT:
-                return False  # an answer of the store wakes again
-            if taken == BATCH:
-                return True
-            offset = heapq.heappop(self._due)[1]
-            one = self._waiting.get(offset)
-            if one is not None and offset not in self._held and offset not in self._on_the_way:
-                taken += 1
-                self._send(one, reads)
+        taken = 0
+        for line in (self._times, self._delays):
+            now = line.now_ms()
+            while line.heap and line.heap[0][0] <= now:
+                if len(self._on_the_way) >= IN_FLIGHT:
+                    return False  # an answer of the store wakes again
+                if taken == BATCH:
+                    return True
+                offset = heapq.heappop(line.heap)[1]
+                one = self._waiting.get(offset)
+                if one is not None and offset not in self._held and offset not in self._on_the_way:
+                    taken += 1
+                    self._send(one, reads)
         return False
 
     def _send(self, one: Waiting, reads: JobReads) -> None:
@@ -291,7 +318,7 @@ class Timers:
     def _wait_again(self, one: Waiting) -> None:
         del self._on_the_way[one.offset]
         self._names[one.name] = (*self._names.get(one.name, ()), one.offset)
-        heapq.heappush(self._due, (one.deliver_ms, one.offset))
+        self._line_up(one)
 
     def _stored(self, one: Waiting, result: list[PutResult] | StoreError) -> None:
         if isinstance(result, StoreError):
@@ -320,7 +347,7 @@ class Timers:
         if place is None or place[0] == HALF_TOPIC:
             log.warning("timer message %d does not say where it belongs", one.offset)
             return None
-        return stored_again(stored, place, delivered_properties(stored, self._now_ms()), self._store_host)
+        return stored_again(stored, place, delivered_properties(stored, self._store.now_ms()), self._store_host)
 
 
 def _not_started(_messages: tuple[NewMessage], _done: PutDone) -> None:

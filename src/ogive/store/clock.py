@@ -1,9 +1,13 @@
 """The time in records and for delays: wall-clock time that never goes back."""
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
+log = logging.getLogger(__name__)
+
 _CATCH_UP: Final = 16
+_TOLD_MS: Final = 1000
 
 
 class SteadyClock:
@@ -21,6 +25,8 @@ class SteadyClock:
         self._wall_ms = wall_ms()
         self._ahead_ms = float(max(0, at_least_ms - self._wall_ms))
         self._at_s = monotonic()
+        if self._ahead_ms > _TOLD_MS:
+            self._tell()
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -31,8 +37,16 @@ class SteadyClock:
         if wall_ms < before_ms:
             self._ahead_ms += before_ms - wall_ms
             self._at_s = self._monotonic()
+            if before_ms - wall_ms > _TOLD_MS:
+                self._tell()
         elif self._ahead_ms:
             passed_ms, self._at_s = (self._monotonic() - self._at_s) * 1000, self._monotonic()
             stepped_ms = max(0.0, wall_ms - before_ms - passed_ms)
             self._ahead_ms = max(0.0, self._ahead_ms - stepped_ms - (wall_ms - before_ms - stepped_ms) / _CATCH_UP)
         return wall_ms + int(self._ahead_ms)
+
+    def _tell(self) -> None:
+        log.warning(
+            "the machine's clock is %.0f s behind the time of what is stored: the store's clock is ahead of it, and slower until they meet",
+            self._ahead_ms / 1000,
+        )

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,8 +32,10 @@ class Bench:
 
     def __init__(self, root: Path, now_ms: int = NOW, *, max_waiting: int = 10_000) -> None:
         self.now_ms = now_ms
+        self.passed_s = 0.0
         self.refuse = False
-        self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=4 * 1024 * 1024), clock_ms=lambda: self.now_ms)
+        config = StoreConfig(root=root, segment_bytes=4 * 1024 * 1024)
+        self.store = MessageStore.open(config, clock_ms=lambda: self.now_ms, monotonic=lambda: self.passed_s)
         self.file = TimerProgressFile(OsFs(), root)
         self.timers = Timers(self.store, lambda: self.now_ms, max_waiting)
         self.timers.recover(self.file.progress())
@@ -51,10 +54,22 @@ class Bench:
     def send(self, body: bytes, delay_ms: int, topic: str = "T", **extra: str) -> dict[str, str]:
         """The properties as stored."""
         properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body[:100].decode()} | extra
-        topic, queue = timed(properties, topic, 0, self.now_ms, WEEK_S)
+        return self.send_asked(body, properties, topic)
+
+    def send_delayed(self, body: bytes, delay_ms: int) -> dict[str, str]:
+        """The same with a delay, which counts on the store's clock."""
+        return self.send_asked(body, {"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": body.decode()}, "T")
+
+    def send_asked(self, body: bytes, properties: dict[str, str], topic: str) -> dict[str, str]:
+        topic, queue = timed(properties, topic, 0, wall_ms=self.now_ms, store_ms=self.store.now_ms(), max_delay_s=WEEK_S)
         self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
         self.store.submit()
         return properties
+
+    async def after(self, ms: int) -> list[bytes]:
+        """What has been delivered when so much time has passed, on all clocks."""
+        self.passed_s += ms / 1000
+        return await self.at(self.now_ms + ms)
 
     async def at(self, now_ms: int) -> list[bytes]:
         """What has been delivered when it is *now_ms*: the timers are woken as their own timer would."""
@@ -62,7 +77,8 @@ class Bench:
         self.timers._wake()
         for _ in range(200):
             await asyncio.sleep(0)
-            if not (self.timers._due and self.timers._due[0][0] <= now_ms) and not self.timers._on_the_way:
+            lines = (self.timers._times, self.timers._delays)
+            if not any(line.heap and line.heap[0][0] <= line.now_ms() for line in lines) and not self.timers._on_the_way:
                 break
         found = self.store.get("T", 0, 0, 100_000, 1 << 30)
         return [message.body for message in decode_messages(b"".join(found.parts))]
@@ -97,7 +113,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 )
 def test_a_time_is_written_as_java_writes_it_and_kept_exactly(asked: dict[str, str], deliver_ms: int, out_ms: int) -> None:
     properties = dict(asked)
-    assert timed(properties, "T", 3, NOW, WEEK_S) == (TIMER_TOPIC, 0)
+    assert timed(properties, "T", 3, wall_ms=NOW, store_ms=NOW, max_delay_s=WEEK_S) == (TIMER_TOPIC, 0)
     wanted = {"TIMER_DELIVER_MS": str(deliver_ms), "TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "3"}
     assert properties == asked | wanted
 
@@ -105,7 +121,7 @@ def test_a_time_is_written_as_java_writes_it_and_kept_exactly(asked: dict[str, s
 @pytest.mark.parametrize("asked", [{}, {"TIMER_DELIVER_MS": str(NOW)}, {"TIMER_DELAY_MS": "9", "TIMER_OUT_MS": "1"}])
 def test_what_need_not_wait_goes_its_way(asked: dict[str, str]) -> None:
     properties = dict(asked)
-    assert timed(properties, "T", 3, NOW, WEEK_S) == ("T", 3)
+    assert timed(properties, "T", 3, wall_ms=NOW, store_ms=NOW, max_delay_s=WEEK_S) == ("T", 3)
     assert properties == asked
 
 
@@ -114,7 +130,7 @@ def test_what_need_not_wait_goes_its_way(asked: dict[str, str]) -> None:
 )
 def test_an_impossible_time_is_refused(asked: dict[str, str]) -> None:
     with pytest.raises(Rejected) as caught:
-        timed(dict(asked), "T", 0, NOW, WEEK_S)
+        timed(dict(asked), "T", 0, wall_ms=NOW, store_ms=NOW, max_delay_s=WEEK_S)
     assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
@@ -145,10 +161,64 @@ async def test_a_message_is_delivered_at_its_millisecond_and_not_before(bench: B
     assert len(bench.timers) == 0
 
 
+HOUR_MS = 3_600_000
+
+
+async def test_a_time_of_day_is_not_early_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    """It was an hour fast, and a message was stored: the store's clock is an hour ahead from then on. A delay goes by that one."""
+    bench = Bench(tmp_path, NOW + HOUR_MS)
+    before = bench.send(b"before", HOUR_MS)
+    bench.now_ms = NOW
+    assert bench.send(b"timed", 1_800_000)["REAL_TOPIC"] == "T"
+    bench.send_delayed(b"delayed", 1_000)
+    assert await bench.after(999) == []
+    bench.save()
+    assert struct.unpack(">q", (tmp_path / "config" / "timercheck").read_bytes()[:8]) == (NOW + 999,)
+    await bench.close()
+    bench = Bench(tmp_path, NOW + 2_000)
+    assert bench.store.now_ms() == NOW + HOUR_MS
+    assert await bench.after(999) == []
+    assert await bench.after(100) == [b"delayed"]
+    bench.save()
+    await bench.close()
+    bench = Bench(tmp_path, NOW + 4_000)
+    assert await bench.at(NOW + 1_799_999) == [b"delayed"]
+    assert await bench.at(NOW + 1_800_000) == [b"delayed", b"timed"]
+    assert await bench.at(int(before["TIMER_DELIVER_MS"]) - 1) == [b"delayed", b"timed"]
+    assert await bench.at(int(before["TIMER_DELIVER_MS"])) == [b"delayed", b"timed", b"before"]
+    await bench.close()
+
+
+async def test_the_limit_of_a_time_is_that_of_the_machines_clock(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NOW + HOUR_MS)
+    bench.send(b"before", 1_000)
+    bench.now_ms = NOW
+    with pytest.raises(Rejected):
+        bench.send(b"far", round(WEEK_S * 1000) + 1)
+    bench.send_delayed(b"a week", round(WEEK_S * 1000))
+    await bench.close()
+
+
+async def test_progress_of_a_release_with_one_clock_is_read(tmp_path: Path) -> None:
+    """Its settledMs counts for both kinds."""
+    first = Bench(tmp_path)
+    first.send(b"waits", 600_000_000)
+    first.send_delayed(b"done", 1_000)
+    first.save()
+    await first.close()
+    file = tmp_path / "config" / "timerProgress.json"
+    old = json.loads(file.read_text())
+    del old["settledDelaysMs"], old["readMs"]
+    file.write_text(json.dumps(old | {"settledMs": NOW + 1_000}))
+    second = Bench(tmp_path, NOW + 5_000)
+    assert await second.at(NOW + 5_000) == []
+    await second.close()
+
+
 async def test_its_own_timer_wakes_it(tmp_path: Path) -> None:
     bench, loop = Bench(tmp_path), asyncio.get_running_loop()
     started = loop.time()
-    bench.timers._now_ms = lambda: NOW + round((loop.time() - started) * 1000)
+    bench.timers._times.now_ms = lambda: NOW + round((loop.time() - started) * 1000)
     bench.send(b"a", 20)
     async with asyncio.timeout(10):
         while not bench.store.max_offset("T", 0):
@@ -162,7 +232,7 @@ async def test_thousands_that_are_due_at_once_are_all_delivered(bench: Bench) ->
     for number in range(count):
         bench.send(b"%d" % number, 1_000 + number % 7)
     assert sorted(map(int, await bench.at(NOW + 2_000))) == list(range(count))
-    assert bench.timers.progress() == Progress(count, count, NOW + 2_000)
+    assert bench.timers.progress() == Progress(count, count, NOW + 2_000, NOW + 2_000)
 
 
 async def test_what_is_on_disk_only_is_read_elsewhere(bench: Bench) -> None:
@@ -175,7 +245,7 @@ async def test_what_is_on_disk_only_is_read_elsewhere(bench: Bench) -> None:
     assert len(bench.disk.waiting) == 1
     bench.send(b"hot", 500)
     assert await bench.at(NOW + 1_500) == []
-    assert (len(bench.disk.waiting), len(bench.timers), bench.timers.progress()) == (1, 4, Progress(0, 4, NOW + 999))
+    assert (len(bench.disk.waiting), len(bench.timers), bench.timers.progress()) == (1, 4, Progress(0, 4, NOW + 999, NOW + 1_500))
     bench.disk.bring_in()
     assert await bench.at(NOW + 1_500) == [b"a"]
     bench.disk.bring_in()
@@ -211,7 +281,7 @@ async def test_a_message_that_cannot_be_stored_now_is_tried_again(bench: Bench) 
     bench.refuse = True
     assert await bench.at(NOW + 1_000) == []
     assert len(bench.timers) == 2
-    assert bench.timers.progress() == Progress(0, 2, NOW + 999)
+    assert bench.timers.progress() == Progress(0, 2, NOW + 999, NOW + 1_000)
     bench.refuse = False
     assert await bench.at(NOW + 1_000) == [b"a", b"b"]
 
@@ -242,7 +312,7 @@ async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(ben
     handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     assert bench.timers.hold(handle)
     assert await bench.at(NOW + 5_000) == []
-    assert bench.timers.progress() == Progress(0, 1, NOW + 4_999)
+    assert bench.timers.progress() == Progress(0, 1, NOW + 4_999, NOW + 5_000)
     bench.timers.release(handle)
     assert await bench.at(NOW + 5_000) == [b"a"]
     assert not bench.timers.hold(handle)
@@ -333,7 +403,7 @@ async def test_a_death_between_the_two_files_of_progress_repeats_nothing(
 
 async def test_progress_beyond_the_queue_hides_nothing(tmp_path: Path) -> None:
     """A power cut took messages that the progress speaks of; new ones get their offsets."""
-    TimerProgressFile(OsFs(), tmp_path).save({"low": 7, "end": 9, "settledMs": NOW - 1})
+    TimerProgressFile(OsFs(), tmp_path).save({"low": 7, "end": 9, "settledMs": NOW - 1, "readMs": NOW - 1})
     bench = Bench(tmp_path)
     bench.send(b"a", 1_000)
     assert await bench.at(NOW + 1_000) == [b"a"]
@@ -363,14 +433,15 @@ async def test_apaches_word_counts_where_it_ran_since(tmp_path: Path) -> None:
 
 
 async def test_what_apache_reads_makes_it_take_up_everything_that_waits(tmp_path: Path) -> None:
-    """timercheck: read time, log position, and twice the offset from which it enqueues again."""
+    """timercheck: read time, log position, and twice the offset from which it enqueues again. A read time in the future would pass over
+    what is sent to Apache's broker for a time before that."""
     bench = Bench(tmp_path)
     bench.send(b"done", 1_000)
     bench.send(b"waits", 9_000)
     await bench.at(NOW + 2_000)
     bench.save()
     page = (tmp_path / "config" / "timercheck").read_bytes()
-    assert (len(page), struct.unpack(">qqqq", page[:32])) == (4096, (NOW + 8_999, 0, 1, 1))
+    assert (len(page), struct.unpack(">qqqq", page[:32])) == (4096, (NOW + 2_000, 0, 1, 1))
     await bench.close()
 
 

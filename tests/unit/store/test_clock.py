@@ -1,5 +1,7 @@
 """Time that never goes back."""
 
+import pytest
+
 from ogive.store.clock import SteadyClock
 
 
@@ -70,3 +72,17 @@ def test_it_goes_on_where_an_earlier_process_left_off() -> None:
     assert clock.now_ms() == 1_005_000
     times.passes(1600)
     assert clock.now_ms() == 1_006_500
+
+
+def test_how_far_it_is_ahead_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    times = Times()
+    clock = times.clock(at_least_ms=1_005_000)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the machine's clock is 5 s behind the time of what is stored: the store's clock is ahead of it, and slower until they meet"
+    ]
+    times.wall_ms -= 3_600_000
+    for _ in range(3):
+        clock.now_ms()
+    times.wall_ms -= 500
+    clock.now_ms()
+    assert len(caplog.records) == 2

@@ -12,6 +12,7 @@ Differs from Java
 """
 
 import asyncio
+import math
 from typing import Final
 
 from ogive.broker.context import Context
@@ -39,8 +40,8 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if taken.broker_name != ctx.config.name:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, f"recall failed, the message is on broker {taken.broker_name[:256]}")
-    now = ctx.store.now_ms()
-    if not now < taken.time_ms < now + ctx.config.timer_max_delay_s * 1000:
+    now = ctx.now_ms()
+    if taken.time_ms <= now:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
     if not ctx.timers.hold(taken):
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits: it was delivered, or taken back already")
@@ -60,7 +61,7 @@ async def _store(ctx: Context, connection: Connection, header: RecallMessageRequ
         DELIVER_MS: str(taken.time_ms),
         PropertyName.PRODUCER_GROUP: header.producer_group or "",
     }
-    topic, queue_id = timed(properties, taken.topic, 0, now, ctx.config.timer_max_delay_s)
+    topic, queue_id = timed(properties, taken.topic, 0, wall_ms=now, store_ms=now, max_delay_s=math.inf)  # as far as the message itself
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
     message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now, ctx.born_hosts[connection], ctx.store_host)
     stored: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()

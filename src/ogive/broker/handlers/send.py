@@ -259,7 +259,10 @@ def _redirect(
     else:
         topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
         if topic != SCHEDULE_TOPIC:
-            topic, queue_id = timed(properties, topic, queue_id, ctx.store.now_ms(), ctx.config.timer_max_delay_s)
+            topic, queue_id = timed(
+                properties, topic, queue_id,
+                wall_ms=ctx.now_ms(), store_ms=ctx.store.now_ms(), max_delay_s=ctx.config.timer_max_delay_s,
+            )  # fmt: skip
     recall = None
     if topic == TIMER_TOPIC:
         ctx.timers.check_room()

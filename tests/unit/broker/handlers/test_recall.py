@@ -4,6 +4,8 @@ import asyncio
 import base64
 import time
 
+import pytest
+
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode
@@ -49,6 +51,27 @@ async def test_a_message_is_taken_back_once(client: RawClient) -> None:
     assert (code, "taken back already" in remark) == (ResponseCode.ILLEGAL_OPERATION, True)
     await client.send("T", b"last", {"TIMER_DELAY_MS": "2600", "UNIQ_KEY": unique_key()})
     assert await until_delivered(client, "T", 2) == [b"kept", b"last"]
+
+
+async def test_messages_are_taken_back_after_the_clock_was_set_back(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's clock is then an hour ahead of the machine's: neither kind of message counts as delivered, or as too far away."""
+    ahead_ms = 3_600_000
+
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000 + ahead_ms
+
+    for module in ("opening", "server"):
+        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", now_ms)
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"an hour fast")
+        ahead_ms = 0
+        longest_ms = round(server.config.timer_max_delay_s * 1000)
+        for waits in ({"TIMER_DELIVER_MS": str(now_ms() + 1_800_000)}, {"TIMER_DELAY_MS": str(longest_ms)}):
+            key = unique_key()
+            handle = (await client.send("T", b"taken", waits | {"UNIQ_KEY": key})).ext_fields["recallHandle"]
+            assert await recall(client, handle) == (ResponseCode.SUCCESS, key)
+        assert len(server.context.timers) == 0
 
 
 async def test_a_bad_handle_is_refused_with_the_reason(client: RawClient) -> None:
