@@ -106,7 +106,8 @@ def _times(traffic: Traffic) -> dict[str, object]:
 
 def _delayed(ctx: Context) -> dict[str, object]:
     """For each delay level in use: how many messages have been delivered, and have come in."""
-    ends = {level: ctx.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in range(1, len(ctx.levels.delays_ms) + 1)}
+    levels = sorted(queue_id + 1 for topic, queue_id in ctx.store.queues if topic == SCHEDULE_TOPIC)
+    ends = {level: ctx.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in levels}
     return {f"scheduleMessageOffset_{level}": f"{ctx.delivered(level)},{end}" for level, end in ends.items() if end}
 
 

@@ -4,12 +4,15 @@ Source: ScheduleMessageService.java, HookUtils.java, 5.3.
 
 Behaviour
 - The messages of a level are due in the order of its queue, so one timer per level waits for the first of them.
-- Never early. Progress is saved from time to time: after a crash, what was delivered since is delivered again.
+- Never early: each message waits until the time that its level gave it, also when the levels are others since, or the level is gone. Where
+  a level is shorter now, what it gets waits behind what it has.
+- Progress is saved from time to time: after a crash, what was delivered since is delivered again.
 - The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
 - Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a minute, in case that was set.
 - A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
+- Java delivers at once what is due later than its level's delay from now, and never what waits in a level that is gone.
 - A message without REAL_TOPIC or with an invalid REAL_QID is skipped with a warning; Java's task ends there.
 """
 
@@ -71,14 +74,18 @@ class Schedule:
     def __init__(
         self, store: MessageStore, put: Put, fetch: Fetch, levels: DelayLevels, store_host: bytes, now_ms: Callable[[], int]
     ) -> None:
+        self._known = len(levels.delays_ms)
+        gone = {queue_id for topic, queue_id in store.queues if topic == SCHEDULE_TOPIC and queue_id >= self._known}
         self._levels = {
-            (SCHEDULE_TOPIC, level - 1): _Level(level, delay, store, put, fetch, store_host, now_ms)
-            for level, delay in enumerate(levels.delays_ms, 1)
+            (SCHEDULE_TOPIC, queue_id): _Level(queue_id + 1, store, put, fetch, store_host, now_ms)
+            for queue_id in (*range(self._known), *sorted(gone))
         }
-        self._others: dict[str, int] = {}  # progress of levels that this broker does not have: another may, with the same store
+        self._others: dict[str, int] = {}  # progress of levels that have no queue here: another broker may have them, with the same store
 
     def start(self) -> None:
         for level in self._levels.values():
+            if level.level > self._known and level.waits:
+                log.info("delay level %d is not in the table any more: what waits in it is delivered at its time", level.level)
             level.wake()
 
     async def stop(self) -> None:
@@ -93,7 +100,8 @@ class Schedule:
 
     def delivered(self, level: int) -> int:
         """The queue offset up to which the level is delivered."""
-        return self._levels[SCHEDULE_TOPIC, level - 1].offset
+        found = self._levels.get((SCHEDULE_TOPIC, level - 1))
+        return found.offset if found is not None else 0
 
     def needed_from(self) -> int:
         """The log must be kept from this commit-log offset on: that of the oldest message that waits, or one before it while memory does
@@ -132,14 +140,12 @@ def is_level(text: object) -> bool:
 class _Level:
     """One queue of SCHEDULE_TOPIC_XXXX and its timer. At most one batch of its messages is on the way to the store."""
 
-    def __init__(
-        self, level: int, delay_ms: int, store: MessageStore, put: Put, fetch: Fetch, store_host: bytes, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, level: int, store: MessageStore, put: Put, fetch: Fetch, store_host: bytes, now_ms: Callable[[], int]) -> None:
         self.level = level
         self.key = (SCHEDULE_TOPIC, level - 1)
         self.offset = 0  # everything before is delivered
         self.steps = 0
-        self._delay_ms, self._store, self._put, self._store_host, self._now_ms = delay_ms, store, put, store_host, now_ms
+        self._store, self._put, self._store_host, self._now_ms = store, put, store_host, now_ms
         self._loop = asyncio.get_running_loop()
         self._fetch, self._reads = fetch, JobReads(store, fetch, self._brought_in)
         self._needed_from = 0  # as it was when memory held it
@@ -149,6 +155,11 @@ class _Level:
         self._batch_end = 0
         self._redo_from: int | None = None  # the first message of the batch that could not be stored
         self._stopped: asyncio.Future[None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is not delivered yet."""
+        return self.offset < self._store.max_offset(*self.key)
 
     def wake(self) -> None:
         """Deliver what is due, or set the timer for what comes next. A batch on the way wakes again when it is through, and so does what
@@ -211,9 +222,7 @@ class _Level:
         entries = self._reads.entries(*self.key, self.offset, BATCH)
         for at, entry in enumerate(entries):
             wait_ms = entry.tags_code - now  # this queue holds the time of delivery where others hold the tag
-            if (
-                0 < wait_ms <= self._delay_ms
-            ):  # longer than the level's delay: the clock was changed, and the message should not wait for that
+            if wait_ms > 0:
                 return entries[:at], wait_ms
         return entries, 0
 

@@ -6,6 +6,8 @@ Behaviour
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if a valid
   record is there, else by searching; counted, and logged once.
+- Where a delayed message has to get its entry again, the delay levels of the last start count, of which apache-broker.conf tells: it was
+  due by those.
 - flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
   there, so that nothing survives behind a gap.
 
@@ -21,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ogive.model import SCHEDULE_TOPIC
+from ogive.errors import InvalidOption
+from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import checkpoint as checkpoints
 from ogive.store import removal
 from ogive.store.checkpoint import Checkpoint, QueueState
@@ -33,11 +36,12 @@ from ogive.store.indexfile import IndexFiles, Sizes, index_names
 from ogive.store.indexfile import found_sizes as found_index_sizes
 from ogive.store.indexfile import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
-from ogive.store.model import QueueKey, StoreConfig
+from ogive.store.model import APACHE_CONF, QueueKey, StoreConfig
 from ogive.store.queuecheck import check_queue, end_of_files, queue_file_bytes, restored
 from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
+from ogive.store.tables import read_file
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
@@ -103,6 +107,18 @@ def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
         log.warning("files of an extension whose queues are gone stay in %s: %s", root, exc)
 
 
+def _levels_of_last_start(fs: Fs, root: Path) -> DelayLevels | None:
+    """None where no broker of ours has said."""
+    for line in (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines():
+        name, _, value = line.partition("=")
+        if name == "messageDelayLevel":
+            try:
+                return DelayLevels.parse(value)
+            except InvalidOption as exc:
+                log.warning("%s is not used: %s", root / APACHE_CONF, exc)
+    return None
+
+
 class _Recovery:
     def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
         self._fs, self._config, self._rebuild_all = fs, config, rebuild
@@ -115,6 +131,7 @@ class _Recovery:
         if until is not None and self._checkpoint is not None and self._checkpoint.position >= until:
             removal.finish(fs, config.root, self._commitlog, until)  # else after this run, which ends with a checkpoint
         self._found = find_segments(fs, self._commitlog, config.segment_bytes)
+        self._delay_levels = _levels_of_last_start(fs, config.root) or config.delay_levels
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._index_directory = config.root / "index"
         self._index = KeyIndex(self._index_directory, config.index_sizes)
@@ -311,7 +328,7 @@ class _Recovery:
 
     def _tags_code(self, topic: bytes, properties: bytes, stored_ms: int) -> int:
         if topic == SCHEDULE_TOPIC.encode() and (level := delay_level(properties)) > 0:
-            return stored_ms + self._config.delay_levels.delay_ms(level)
+            return stored_ms + self._delay_levels.delay_ms(level)
         return tag_hash(properties)
 
     def _flush(self) -> None:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
-from ogive.model import SCHEDULE_TOPIC, DelayLevels
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
-from ogive.store.model import APACHE_CONF, StoreConfig
+from ogive.store.model import StoreConfig
 from ogive.store.queuecheck import queue_file_bytes
 from ogive.store.record import Record, tag_hash
 from ogive.store.recovery import recover, too_far, usable
@@ -103,7 +103,7 @@ def repair(root: Path) -> tuple[Report, Report]:
                 value = table.load()  # sets the bad file aside
                 if value is not None:
                     table.save(value)
-        recover(fs, StoreConfig(root=root, delay_levels=_delay_levels(fs, root)), rebuild=True)
+        recover(fs, StoreConfig(root=root), rebuild=True)
         if "abort" in fs.list(root):
             checkpoints.mark_stopped(fs, root)
     except OSError as exc:
@@ -111,15 +111,6 @@ def repair(root: Path) -> tuple[Report, Report]:
     finally:
         fs.close(lock)
     return before, verify(root)
-
-
-def _delay_levels(fs: Fs, root: Path) -> DelayLevels:
-    """Those of the last broker: they say when the messages that wait are due, and no other file does."""
-    for line in (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines():
-        name, _, value = line.partition("=")
-        if name == "messageDelayLevel":
-            return DelayLevels.parse(value)
-    return DelayLevels.parse()
 
 
 def _in_use(root: Path) -> StoreLocked:

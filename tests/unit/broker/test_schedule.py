@@ -25,12 +25,12 @@ LEVELS = DelayLevels.parse("10s 20s 1h")
 class Bench:
     """A store without a writer thread, and a schedule on it."""
 
-    def __init__(self, root: Path, now_ms: int = 1_000_000) -> None:
-        self.now_ms = now_ms
+    def __init__(self, root: Path, now_ms: int = 1_000_000, levels: DelayLevels = LEVELS) -> None:
+        self.now_ms, self.levels = now_ms, levels
         self.refuse = False
-        self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=LEVELS), clock_ms=lambda: self.now_ms)
+        self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=levels), clock_ms=lambda: self.now_ms)
         self.disk = ColdDisk(self.store)
-        self.schedule = Schedule(self.store, self.put, self.disk.fetch, LEVELS, bytes(8), lambda: self.now_ms)
+        self.schedule = Schedule(self.store, self.put, self.disk.fetch, levels, bytes(8), lambda: self.now_ms)
         self.store.on_arrival = self.schedule.arrived
         self.store.start(lambda report: report(), writer=InlineWriter)
 
@@ -42,7 +42,7 @@ class Bench:
 
     def send(self, body: bytes, level: int, topic: str = "T") -> None:
         properties = {"DELAY": str(level), "UNIQ_KEY": body.decode()}
-        topic, queue = delayed(LEVELS, topic, 0, properties)
+        topic, queue = delayed(self.levels, topic, 0, properties)
         self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
         self.store.submit()
 
@@ -241,10 +241,43 @@ async def test_without_saved_progress_messages_come_again_rather_than_never(benc
     await again.close()
 
 
-async def test_nobody_waits_for_a_clock_that_was_set_back(bench: Bench) -> None:
-    """A message that is due later than its level's delay from now was stored before the clock was moved."""
+async def test_levels_that_were_made_shorter_bring_nothing_early(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each message comes when its level said so when it was sent, also that of a level which is gone; until then the log is kept for it."""
+    bench.send(b"hour", 3)
+    bench.send(b"first", 1)
+    await bench.close()
+    with caplog.at_level("INFO", "ogive.broker.schedule"):
+        again = Bench(tmp_path, levels=DelayLevels.parse("1s 2s"))
+        again.schedule.start()
+    assert "delay level 3 is not in the table any more: what waits in it is delivered at its time" in caplog.text
+    (hour,) = again.store.entries(SCHEDULE_TOPIC, 2, 0, 9)
+    assert await again.at(1_009_999) == []
+    assert await again.at(1_010_000) == [b"first"]
+    assert again.schedule.needed_from() == hour.commitlog_offset
+    again.send(b"level 2 now", 3)
+    assert await again.at(1_012_000) == [b"first", b"level 2 now"]
+    assert await again.at(4_599_999) == [b"first", b"level 2 now"]
+    assert again.schedule.needed_from() == hour.commitlog_offset
+    assert await again.at(4_600_000) == [b"first", b"level 2 now", b"hour"]
+    assert again.schedule.needed_from() == again.store.stats().commitlog_end
+    content = again.schedule.snapshot()()
+    assert (content["offsetTable"], again.schedule.delivered(3)) == ({"1": 1, "2": 1, "3": 1}, 1)
+    await again.close()
+    third = Bench(tmp_path, 4_600_000, levels=DelayLevels.parse("1s 2s"))
+    third.schedule.load(content)
+    third.schedule.start()
+    assert await third.at(4_700_000) == [b"first", b"level 2 now", b"hour"]
+    await third.close()
+
+
+async def test_levels_that_were_made_longer_keep_nothing_back(bench: Bench, tmp_path: Path) -> None:
     bench.send(b"a", 1)
-    assert await bench.at(1_000_000 - 3_600_000) == [b"a"]
+    await bench.close()
+    again = Bench(tmp_path, levels=DelayLevels.parse("1h"))
+    again.schedule.start()
+    assert await again.at(1_009_999) == []
+    assert await again.at(1_010_000) == [b"a"]
+    await again.close()
 
 
 async def test_a_message_that_does_not_say_where_it_belongs_is_passed_over(bench: Bench) -> None:

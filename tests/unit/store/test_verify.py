@@ -12,7 +12,7 @@ import pytest
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import StoreLocked, StoreUnusable
-from ogive.model import SCHEDULE_TOPIC
+from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import GetStatus, JsonTable, OsFs
 from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
@@ -137,6 +137,19 @@ async def test_a_repair_makes_no_delayed_message_due_earlier(tmp_path: Path) -> 
     flip(queue, 7)
     assert repair(tmp_path)[1].is_sound
     assert queue.read_bytes() == good
+
+
+@pytest.mark.parametrize(("conf", "delay_ms"), [("messageDelayLevel=1h\n", 3_600_000), ("messageDelayLevel=1x\n", 1000), ("", 1000)])
+def test_after_a_kill_delayed_messages_are_due_by_the_levels_of_the_last_start(tmp_path: Path, conf: str, delay_ms: int) -> None:
+    """Their entries were not in files yet, and this start has shorter levels; without a usable word of the last one its own count."""
+    (tmp_path / "apache-broker.conf").write_text(conf)
+    first = Driver(small(tmp_path, flush_bytes=100_000, delay_levels=DelayLevels.parse("1h")))
+    first.put(message(topic=SCHEDULE_TOPIC, properties=b"DELAY\x011\x02"))
+    stored_ms = first.store.store_time(SCHEDULE_TOPIC, 0, 0)
+    crash(first)
+    with Driver(small(tmp_path, delay_levels=DelayLevels.parse("1s"))) as second:
+        (entry,) = second.store.entries(SCHEDULE_TOPIC, 0, 0, 9)
+        assert entry.tags_code == stored_ms + delay_ms
 
 
 def test_store_of_a_killed_broker_is_behind_not_wrong(tmp_path: Path) -> None:
