@@ -170,7 +170,12 @@ class Broker:
             duplicates=None,
             retention=opened.retention,
             cold_reads=ColdReads(opened.store.bring_in, loop),
-            traffic=Traffic(puts=lambda: opened.store.stats().puts, now=loop.time, now_ms=now_ms),
+            traffic=Traffic(
+                puts=lambda: opened.store.stats().puts,
+                now=loop.time,
+                now_ms=now_ms,
+                timers=lambda: (opened.timers.taken_up, opened.timers.delivered),
+            ),
             guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
             own_properties=own_properties(config.region, config.cluster),
             send_answer=answer_template(config.region, message_id_format(store_host)),

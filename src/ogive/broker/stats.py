@@ -90,16 +90,25 @@ class Traffic:
     """
 
     __slots__ = (
-        "_found", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_totals", "_transferred",
+        "_found", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_timers", "_totals", "_transferred",
         "failed", "get_times", "gets", "put_times", "puts", "sent_back",
     )  # fmt: skip
 
-    def __init__(self, *, puts: Callable[[], int], now: Callable[[], float], now_ms: Callable[[], int], max_keys: int = MAX_KEYS) -> None:
-        """*puts*: messages stored so far. *now*: seconds, monotonic. *now_ms*: the time of day, for the day's totals."""
-        self._puts, self._now, self._now_ms = puts, now, now_ms
+    def __init__(
+        self,
+        *,
+        puts: Callable[[], int],
+        now: Callable[[], float],
+        now_ms: Callable[[], int],
+        timers: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        """*puts*: messages stored so far. *now*: seconds, monotonic. *now_ms*: the time of day, for the day's totals.
+        *timers*: messages for a time that came so far, and that were delivered."""
+        self._puts, self._now, self._now_ms, self._timers = puts, now, now_ms, timers
         self._transferred = self._found = self._missed = 0
         self.puts, self.gets, self.sent_back = (Tallies(now, max_keys) for _ in range(3))
-        self._totals = Tallies(now, 2)
+        self._totals = Tallies(now, 4)
         self.put_times, self.get_times = Durations(), Durations()
         self.failed = 0  # sends that could not be stored
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
@@ -157,6 +166,8 @@ class Traffic:
     def _set_totals(self, counts: Counts) -> None:
         self._totals.set("put", "", tallies.Counts(counts.put, 0, counts.put))
         self._totals.set("got", "", tallies.Counts(counts.transferred, 0, counts.found))
+        for way, count in zip(("timer in", "timer out"), self._timers(), strict=True):
+            self._totals.set(way, "", tallies.Counts(count, 0, count))
 
     def total(self, way: Literal["put", "got"]) -> tuple[Passed, ...]:
         """All messages that came in or went out in the last minute, hour and day."""
@@ -164,6 +175,11 @@ class Traffic:
         passed = self._totals.passed(way, "")
         assert passed is not None
         return passed
+
+    def timer_rates(self) -> tuple[float, float]:
+        """Messages for a time that came, and that were delivered, per second of the last minute."""
+        self._set_totals(self.counts())
+        return self._totals.rate("timer in"), self._totals.rate("timer out")
 
     def _today(self) -> tuple[int, ...]:
         return time.localtime(self._now_ms() / 1000)[:3]

@@ -108,9 +108,23 @@ class Timers:
         self._stopping = False
         self.version = 0
         """Grows with every step of progress."""
+        self.taken_up = self.delivered = 0
+        """Messages since the start."""
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def unread(self) -> int:
+        """Messages of the topic that are not taken up yet."""
+        return self._store.max_offset(*TIMER_KEY) - self._end
+
+    @property
+    def behind_s(self) -> float:
+        """For how long the first of those whose time has come has been waiting since."""
+        progress = self.progress()
+        behind_ms = self._times.now_ms() - progress.settled_ms, self._delays.now_ms() - progress.settled_delays_ms
+        return max(0, max(behind_ms) - 1) / 1000
 
     def check_room(self) -> None:
         """Raises Rejected when as many messages wait as may."""
@@ -137,6 +151,7 @@ class Timers:
         self._read(progress._replace(end=min(progress.end, high)))
         if self._waiting:
             log.info("%d timer messages wait", len(self._waiting))
+        self.taken_up = 0
 
     def start(self, put: Put, fetch: Fetch, store_host: bytes) -> None:
         """*put* stores one message, *fetch* reads from disk."""
@@ -213,6 +228,7 @@ class Timers:
         one = self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name, delay)
         self._names[name] = (*self._names.get(name, ()), offset)
         self._line_up(one)
+        self.taken_up += 1
 
     def _line_up(self, one: Waiting) -> None:
         heapq.heappush((self._delays if one.is_delay else self._times).heap, (one.deliver_ms, one.offset))
@@ -326,6 +342,7 @@ class Timers:
             self._wait_again(one)
         else:
             self._settled(one)
+            self.delivered += 1
         if self._idle is not None and not self._on_the_way:
             self._idle.set()
         if self._stopping or self._store.failed is not None:

@@ -80,6 +80,11 @@ class Transactions:
             return None
         return found if found.queue_offset == place else None
 
+    @property
+    def ending(self) -> int:
+        """Ends that are not safe yet."""
+        return sum(found.decision is not None and found.identity not in self._settled for found in self._open.values())
+
     def outcome(self, identity: bytes) -> Decision | None:
         """How a transaction ended, as far as that is remembered."""
         return self._settled.get(identity)

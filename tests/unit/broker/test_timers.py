@@ -286,6 +286,25 @@ async def test_a_message_that_cannot_be_stored_now_is_tried_again(bench: Bench) 
     assert await bench.at(NOW + 1_000) == [b"a", b"b"]
 
 
+async def test_how_late_delivery_is_and_how_much_came_and_went(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.send(b"late", 1_000)
+    bench.send_delayed(b"too", 2_000)
+    bench.send(b"waits", 600_000)
+    bench.refuse = True
+    await bench.at(NOW + 1_000)
+    assert bench.timers.behind_s == 0
+    await bench.at(NOW + 9_500)
+    assert (bench.timers.behind_s, bench.timers.unread) == (8.5, 0)
+    bench.refuse = False
+    await bench.at(NOW + 9_500)
+    assert (bench.timers.behind_s, bench.timers.taken_up, bench.timers.delivered) == (0, 3, 2)
+    await bench.close()
+    again = Bench(tmp_path, NOW + 9_500)
+    assert (len(again.timers), again.timers.taken_up) == (3, 0)
+    await again.close()
+
+
 async def test_only_so_many_may_wait(tmp_path: Path) -> None:
     bench = Bench(tmp_path, max_waiting=1)
     bench.timers.check_room()

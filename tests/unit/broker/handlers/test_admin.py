@@ -8,6 +8,7 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.broker.handlers import admin, ask_clients
+from ogive.broker.runtime_info import runtime_info as run_info
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import (
@@ -20,9 +21,9 @@ from ogive.wire.bodies import (
     loads_object,
     producer_connections_loads,
 )
-from ogive.wire.codes import VERSION, Flag, RequestCode, SerializeType
+from ogive.wire.codes import VERSION, Decision, Flag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
-from tests.raw_client import RawClient, messages
+from tests.raw_client import RawClient, messages, unique_key
 
 # What mqadmin's clusterList reads, and Apache's exporter.
 READ_BY_TOOLS = {
@@ -146,6 +147,37 @@ async def test_delay_levels_in_use_show_what_is_delivered_and_what_came_in(clien
         "scheduleMessageOffset_3": "0,2",
         "scheduleMessageOffset_18": "0,1",
     }
+
+
+async def test_messages_that_wait_for_their_time_are_shown(server: Broker, client: RawClient) -> None:
+    names = ("timerCongestNum", "timerOffsetBehind", "timerReadBehind")
+    for _ in range(5):
+        await client.send("T", b"x", {"UNIQ_KEY": unique_key(), "TIMER_DELAY_SEC": "3600"})
+    info = await runtime_info(client)
+    assert [info[name] for name in names] == ["5", "0", "0"]
+    assert float(info["timerEnqueueTps"]) > 0
+    assert float(info["timerDequeueTps"]) == 0
+    await client.send("T", b"x", {"UNIQ_KEY": unique_key(), "TIMER_DELAY_MS": "1"})
+    async with asyncio.timeout(10):
+        while not server.context.store.max_offset("T", 0):
+            await asyncio.sleep(0)
+    info = await runtime_info(client)
+    assert info["timerCongestNum"] == "5"
+    assert float(info["timerEnqueueTps"]) > float(info["timerDequeueTps"]) > 0
+
+
+async def test_ends_of_transactions_that_are_not_safe_yet_are_shown(server: Broker, client: RawClient) -> None:
+    """Those of Java's producers, too, who wait for no answer."""
+    half = await client.send("T", b"x", {"UNIQ_KEY": unique_key(), "TRAN_MSG": "true", "PGROUP": "P"})
+    assert (await runtime_info(client))["EndTransactionQueueSize"] == "0"
+    (transaction,) = server.context.transactions.idle()
+    assert half.ext_fields["queueOffset"] == str(transaction.queue_offset)
+    server.context.transactions.end(transaction, Decision.COMMIT, None)
+    assert run_info(server.context)["EndTransactionQueueSize"] == "1"
+    async with asyncio.timeout(10):
+        while len(server.context.transactions):
+            await asyncio.sleep(0)
+    assert (await runtime_info(client))["EndTransactionQueueSize"] == "0"
 
 
 async def test_producers_of_a_group_are_shown(client: RawClient) -> None:
