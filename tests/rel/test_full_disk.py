@@ -1,5 +1,7 @@
-"""T10: a real file system of 16 MiB that fills up and gets room again, ten times, under a broker's store."""
+"""T10: a real, small file system that fills up and gets room again, ten times, under a broker's store and under ``ogive up``."""
 
+import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -8,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ogive.errors import StoreFull
+from ogive.errors import ResponseCode, StoreFull
 from ogive.store import StoreConfig
+from ogive.wire.codes import RequestCode
 from tests.figures import figures
+from tests.peers import our_broker
+from tests.raw_client import RawClient, messages
 from tests.stores import Driver, message
 
 pytestmark = [pytest.mark.rel, pytest.mark.nightly]
@@ -19,12 +24,15 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Of 16 MiB, or as many as the test says."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root may mount a file system")
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={getattr(request, 'param', 16)}m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()[:200]}")
     try:
@@ -63,3 +71,67 @@ def test_full_disk_refuses_and_goes_on_when_there_is_room(small_disk: Path) -> N
         with Driver(config) as again:
             assert again.bodies() == [*acked, b"last"]
             line["received"], line["lost"] = len(acked), 0
+
+
+def take_all(ballast: Path) -> None:
+    """The broker takes room at the same time."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+async def fill(client: RawClient, acked: list[bytes]) -> int:
+    """Send until the broker says no to a message of any size; how often it did."""
+    refused = 0
+    for size in (100_000, 4_000, 0):
+        while True:
+            body = b"%d " % len(acked) + bytes(size)
+            answer = await client.start_send("T", body)
+            if answer.code != ResponseCode.SUCCESS:
+                break
+            acked.append(body)
+            assert len(acked) < 5000, "the disk was never full"
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer
+        assert "No space left on device" in (answer.remark or "")
+        refused += 1
+    return refused
+
+
+async def received(client: RawClient, topic: str) -> list[bytes]:
+    found: list[bytes] = []
+    while (answer := await client.pull("Looker", topic, len(found))).code == ResponseCode.SUCCESS:
+        found += [message.body for message in messages(answer)]
+    return found
+
+
+@pytest.mark.parametrize("small_disk", [64], indirect=True, ids=["64 MiB"])
+async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+    """A producer hears why, consumers get everything and commit, and within 5 s of there being room all is as before."""
+    acked: list[bytes] = []
+    ballast = small_disk / "ballast"
+    with figures("T10 ogive up", nightly=True, faults=10, attempts=0) as line, our_broker(small_disk) as broker:
+        async with await RawClient.open(broker.address) as client:
+            await client.send("T", b"first")
+            acked.append(b"first")
+            await client.heartbeat("c", "G", "T")
+            for round_ in range(10):
+                take_all(ballast)
+                line["attempts"] += await fill(client, acked)
+                assert await received(client, "T") == acked
+                await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=len(acked))
+                new = await client.start_send(f"New{round_}", b"refused")
+                assert new.code == ResponseCode.SERVICE_NOT_AVAILABLE, new
+                ballast.unlink()
+                async with asyncio.timeout(5.0):
+                    while (await client.start_send(f"New{round_}", b"taken")).code != ResponseCode.SUCCESS:
+                        await asyncio.sleep(0.05)
+                assert await received(client, f"New{round_}") in ([b"taken"], [b"refused", b"taken"])  # the log may have had room for one
+        broker.kill()
+        broker.start()
+        async with await RawClient.open(broker.address) as client:
+            found = await received(client, "T")
+            asked = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+        line["attempts"] += len(acked)
+        line["acknowledged"], line["received"], line["lost"] = len(acked), len(found), len(set(acked) - set(found))
+        assert found == acked
+        assert int(asked.ext_fields["offset"]) <= len(acked)
