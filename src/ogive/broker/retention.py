@@ -75,13 +75,18 @@ class Retention:
         self._store.remove_left()
         self._ages.see(self._store.full_segments, self._now_s())
         full = self._store.full_segments
-        count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=self.at_once)
-        self.at_once = self.at_once and count == MAX_PER_RUN  # the rest goes with the next run
+        asked = self.at_once
+        count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=asked)
+        self.at_once = asked and count == MAX_PER_RUN  # the rest goes with the next run
         until = self._until(full, count)
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             ages = self._ages.of(full[0])
-            for _ in self._store.expire(until):
-                await asyncio.sleep(_STEP_S)
+            try:
+                for _ in self._store.expire(until):
+                    await asyncio.sleep(_STEP_S)
+            except StoreError:
+                self.at_once |= asked
+                raise
             removed = self._store.stats().commitlog_start
             log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", removed, ages / 3600)
             await self.save()

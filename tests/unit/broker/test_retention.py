@@ -8,8 +8,9 @@ import pytest
 
 from ogive.broker import Broker, opening
 from ogive.broker.retention import Retention, local_hour
-from ogive.errors import ResponseCode
+from ogive.errors import ResponseCode, StoreError
 from ogive.store import JsonTable, OsFs
+from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.retention import RetentionConfig
 from ogive.wire.codes import RequestCode
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -136,6 +137,30 @@ async def test_files_that_could_not_be_removed_are_tried_again_though_nothing_ne
                 await server.context.retention.run()
                 await asyncio.sleep(0)
     assert failing.failures == 2
+
+
+async def test_what_an_operator_asked_for_is_not_forgotten_where_a_queue_cannot_be_read(
+    server: Broker, client: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(client)
+    machine, store = Machine(), server.context.store
+    retention = machine.retention(server, tmp_path)
+    await retention.run()
+    machine.now_s = 73 * HOUR
+    retention.at_once = True
+    with monkeypatch.context() as broken:
+        broken.setattr(store._disk, "read", no_handle)
+        broken.setattr(ConsumeQueue, "in_memory", lambda queue, index, count: None)
+        with pytest.raises(StoreError, match="cannot be read"):
+            await retention.run()
+    assert store.min_offset("T", 0) == 0
+    await retention.run()
+    assert store.min_offset("T", 0) > 20
+    assert not retention.at_once
+
+
+def no_handle(path: Path, size: int, offset: int) -> bytes:
+    raise OSError(errno.EMFILE, "too many open files")
 
 
 async def test_broker_does_it_by_itself(start_broker: StartBroker) -> None:
