@@ -105,9 +105,42 @@ def _seconds(text: str) -> float:
     return int(text) / 1000
 
 
+def _count(text: str) -> int:
+    if int(text) <= 0:
+        raise ValueError("more than 0")
+    return int(text)
+
+
+def _period(text: str) -> float:
+    return _count(text) / 1000
+
+
+def _master_id(text: str) -> None:
+    if int(text):
+        raise InvalidOption("only 0, a master, is possible here: there are no replicas. Give each broker a brokerName of its own")
+
+
+def _master_role(text: str) -> None:
+    if text not in ("ASYNC_MASTER", "SYNC_MASTER"):
+        raise InvalidOption("only ASYNC_MASTER and SYNC_MASTER are possible here: there are no replicas")
+
+
+def _client_auth(text: str) -> str:
+    return {"none": "none", "optional": "optional", "require": "required"}[text.lower()]
+
+
+def _credentials(text: str) -> Credentials:
+    """Of the class SessionCredentials."""
+    value = json.loads(text)
+    return _named(value["accessKey"], value["secretKey"])
+
+
 def _user(text: str) -> Credentials:
     value = json.loads(text)
-    name, password = value["username"], value["password"]
+    return _named(value["username"], value["password"])
+
+
+def _named(name: object, password: object) -> Credentials:
     if not isinstance(name, str) or not isinstance(password, str):
         raise TypeError("text")
     return Credentials(access_key=name, secret_key=password)
@@ -121,37 +154,82 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerName": ("broker_name", str),
     "namesrvAddr": ("name_servers", str),
     "brokerClusterName": ("cluster", str),
+    "regionId": ("region", str),
     "flushDiskType": ("flush", _flush),
+    "mappedFileSizeCommitLog": ("segment_size", int),
     "messageDelayLevel": ("delay_levels", str),
+    "timerMaxDelaySec": ("max_timer_delay", float),
     "autoCreateTopicEnable": ("no_auto_create_topics", lambda text: not _switch(text)),
+    "autoCreateSubscriptionGroup": ("no_auto_create_groups", lambda text: not _switch(text)),
+    "defaultTopicQueueNums": ("default_queues", int),
+    "enablePropertyFilter": ("no_property_filter", lambda text: not _switch(text)),
+    "maxMessageSize": ("max_message_size", int),
     "transactionTimeOut": ("transaction_timeout", _seconds),
     "transactionCheckInterval": ("transaction_check_interval", _seconds),
+    "transactionCheckMax": ("transaction_check_max", int),
     "fileReservedTime": ("keep_hours", float),
     "deleteWhen": ("delete_at", lambda text: text.replace(";", ",")),
+    "diskMaxUsedSpaceRatio": ("delete_above", float),
+    "diskSpaceCleanForciblyRatio": ("delete_young_above", float),
     "authenticationEnabled": ("acl", _switch),
     "initAuthenticationUser": ("first_user", _user),
+    "innerClientAuthenticationCredentials": ("name_servers_user", _credentials),
     "tls.server.certPath": ("tls_cert", str),
     "tls.server.keyPath": ("tls_key", str),
     "tls.server.mode": ("tls_mode", str),
     "tls.server.trustCertPath": ("tls_client_ca", str),
+    "tls.server.need.client.auth": ("tls_client_auth", _client_auth),
 }
+"""Name in broker.conf -> the option's attribute, and how the text is read."""
+
+_SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "channelExpiredTimeout": ("client_expiry_s", _period),
+    "cleanResourceInterval": ("retention_check_s", _period),
+    "flushConsumerOffsetInterval": ("offsets_persist_s", _period),
+    "flushDelayOffsetInterval": ("delay_persist_s", _period),
+    "maxTransferBytesOnMessageInMemory": ("max_pull_bytes", _count),
+    "maxTransferCountOnMessageInMemory": ("max_pull_messages", _count),
+    "registerBrokerTimeoutMills": ("name_server_timeout_s", _period),
+    "registerNameServerPeriod": ("register_period_s", _period),
+    "sendThreadPoolQueueCapacity": ("max_sends_waiting", _count),
+    "storeReplyMessageEnable": ("store_replies", _switch),
+}
+"""The same for settings without an option: -> name in BrokerConfig."""
+
+_ONLY: Final[Mapping[str, Callable[[str], None]]] = {"brokerId": _master_id, "brokerRole": _master_role}
+"""Settings of which only some values are possible: those are what the broker does anyway."""
+
+_SECRET: Final = ("initAuthenticationUser", "innerClientAuthenticationCredentials")
+_KNOWN: Final = (*_KEYS, *_SETTINGS, *_ONLY, "authorizationEnabled")
 
 
 def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
-    defaults = {}
+    defaults: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, text in found.items():
-        if name in _KEYS:
-            dest, parse = _KEYS[name]
-            try:
+        try:
+            if name in _KEYS:
+                dest, parse = _KEYS[name]
                 defaults[dest] = parse(text)
-            except (ValueError, KeyError, TypeError, InvalidOption):
-                shown = "what stands there" if name == "initAuthenticationUser" else repr(text[:80])  # never a password
-                raise InvalidOption(f"{path}: {name} cannot be {shown}") from None
+            elif name in _SETTINGS:
+                field, parse = _SETTINGS[name]
+                settings[field] = parse(text)
+            elif name in _ONLY:
+                _ONLY[name](text)
+        except (ValueError, KeyError, TypeError, InvalidOption) as exc:
+            shown = "what stands there" if name in _SECRET else repr(text[:80])  # never a password
+            why = f": {exc}" if name in _ONLY and isinstance(exc, InvalidOption) else ""
+            raise InvalidOption(f"{path}: {name} cannot be {shown}{why}") from None
+    if settings:
+        defaults["broker_settings"] = settings
+    if defaults.get("tls_client_auth") == "none":  # as in Apache's, the authorities are then not used
+        del defaults["tls_client_auth"]
+        defaults.pop("tls_client_ca", None)
     if (found.get("authorizationEnabled", "false").lower() == "true") != bool(defaults.get("acl", False)):
         raise InvalidOption(
             f"{path}: authenticationEnabled and authorizationEnabled must be equal here: one asks who it is, the other decides"
         )
-    unknown = sorted(found.keys() - _KEYS.keys() - {"authorizationEnabled"})
+    unknown = sorted(found.keys() - set(_KNOWN))
     if unknown:
         log.warning("%s: not used here: %s", path, ", ".join(map(_doubted, unknown))[:2000])
     return defaults
@@ -159,5 +237,5 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
 
 def _doubted(name: str) -> str:
     """With the key that it may be a misspelling of: very near ones only, as most are other settings of Apache's."""
-    near = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.9)
+    near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
     return f"{name} (did you mean {near[0]}?)" if near else name

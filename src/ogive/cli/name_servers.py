@@ -56,7 +56,7 @@ def others(options: argparse.Namespace) -> Others:
     file, cafile = options.name_servers_credentials, options.name_servers_cafile
     return Others(
         addresses=parse_name_servers(options.name_servers.replace(",", ";")),
-        credentials=read_credentials(file) if file else None,
+        credentials=read_credentials(file) if file else options.name_servers_user,
         ssl=trusting(cafile) if cafile else None,
     )
 

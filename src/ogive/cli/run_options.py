@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from ogive.cli.options import Commands, Options, add_cluster, add_command
 
+MIB: Final = 1024 * 1024
 ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "checkpoint": "ogive-checkpoint", "once": False, "py_files": []}
 """What only ``--engine spark`` knows, with its defaults."""
 
 
 def up(commands: Commands) -> None:
     command = add_command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
-    command.set_defaults(config_of=command, first_user=None)
+    command.set_defaults(config_of=command, first_user=None, name_servers_user=None, broker_settings={})
     command.add_argument(
         "--config",
         metavar="FILE",
@@ -43,6 +44,7 @@ def _listening(group: Options) -> None:
     group.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 takes a free port (default: 10911)")
     group.add_argument("--broker-name", metavar="NAME", default="broker-a", help="name in routes and queues (default: broker-a)")
     group.add_argument("--cluster", metavar="NAME", default="DefaultCluster", help="name of the cluster (default: DefaultCluster)")
+    group.add_argument("--region", metavar="NAME", default="DefaultRegion", help="MSG_REGION of each message (default: DefaultRegion)")
 
 
 def _name_servers(group: Options) -> None:
@@ -95,6 +97,13 @@ def _storage(group: Options) -> None:
         default="sync",
         help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms or 4 MiB of the newest may be lost",
     )
+    group.add_argument(
+        "--segment-size",
+        metavar="BYTES",
+        type=int,
+        default=64 * MIB,
+        help="size of the log's files in a new directory; the others keep theirs (default: 64 MiB)",
+    )
     group.add_argument("--keep-hours", metavar="HOURS", type=float, default=72.0, help="delete messages older than this (default: 72)")
     group.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day at which to delete, such as 4,16 (default: 4)")
     group.add_argument(
@@ -115,6 +124,21 @@ def _storage(group: Options) -> None:
 def _messages(group: Options) -> None:
     group.add_argument(
         "--no-auto-create-topics", action="store_true", help="refuse messages to topics that do not exist, instead of creating them"
+    )
+    group.add_argument(
+        "--no-auto-create-groups", action="store_true", help="refuse consumer groups that do not exist, instead of creating them"
+    )
+    group.add_argument("--default-queues", metavar="N", type=int, default=8, help="most queues of a topic that a send creates (default: 8)")
+    group.add_argument(
+        "--max-message-size", metavar="BYTES", type=int, default=4 * MIB, help="refuse messages with a larger body (default: 4 MiB)"
+    )
+    group.add_argument("--no-property-filter", action="store_true", help="refuse consumers that filter by SQL92")
+    group.add_argument(
+        "--max-timer-delay",
+        metavar="SECONDS",
+        type=float,
+        default=7 * 86_400.0,
+        help="refuse timer messages that are due later than in SECONDS (default: 604800, 7 days)",
     )
     group.add_argument(
         "--delay-levels", metavar="LIST", help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 levels)"

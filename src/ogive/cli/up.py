@@ -24,6 +24,7 @@ from ogive.cli.logs import set_up
 from ogive.cli.name_servers import Others
 from ogive.client.credentials import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
+from ogive.model import MAX_BODY_BYTES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
@@ -91,19 +92,28 @@ def check_ports(options: argparse.Namespace) -> None:
             raise InvalidOption(f"--{name}-port {port}: 0 to 65535 is needed")
 
 
+_ABOVE_ZERO: Final = (
+    "keep_hours", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
+    "default_queues", "max_message_size", "max_timer_delay",
+)  # fmt: skip
+
+
 def check_numbers(options: argparse.Namespace) -> None:
     """Raises InvalidOption that names the option: what is made of them further in has other names, and partly other units."""
-    for name in ("keep_hours", "transaction_timeout", "transaction_check_interval", "transaction_check_max"):
+    for name in _ABOVE_ZERO:
         _require(options, name, lambda value: value > 0, "more than 0 is needed")
     for name in ("delete_above", "delete_young_above"):
         _require(options, name, lambda value: 0 < value <= 100, "a percentage, more than 0 and up to 100, is needed")
+    _require(options, "segment_size", lambda value: value >= 4096 and not value % 512, "a multiple of 512, 4096 or more, is needed")
+    _require(options, "max_message_size", lambda value: value <= MAX_BODY_BYTES, f"up to {MAX_BODY_BYTES} bytes are possible")
     _require(options, "duplicate_window", lambda value: value >= 0, "0 seconds or more are needed")
 
 
 def _require(options: argparse.Namespace, name: str, holds: Callable[[float], bool], needed: str) -> None:
     value = getattr(options, name)
     if value is not None and not holds(value):
-        raise InvalidOption(f"--{name.replace('_', '-')} {value:g}: {needed}")
+        shown = value if isinstance(value, int) else f"{value:g}"
+        raise InvalidOption(f"--{name.replace('_', '-')} {shown}: {needed}")
 
 
 def check_metrics_host(host: str, insecure_listen: bool) -> None:
@@ -334,6 +344,7 @@ async def _reload(name_server: NameServer | None, broker: Broker | None, console
 
 def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConfig | None = None) -> BrokerConfig:
     """The broker's settings as the command line gives them; *at*: its name servers."""
+    settings: dict[str, Any] = options.broker_settings
     return BrokerConfig(
         data=Path(options.data),
         host=options.host,
@@ -342,8 +353,15 @@ def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConf
         name_servers=at,
         name=options.broker_name,
         cluster=options.cluster,
+        region=options.region,
         flush=options.flush,
+        segment_bytes=options.segment_size,
+        timer_max_delay_s=options.max_timer_delay,
         auto_create_topics=not options.no_auto_create_topics,
+        auto_create_groups=not options.no_auto_create_groups,
+        default_topic_queues=options.default_queues,
+        max_message_bytes=options.max_message_size,
+        property_filter=not options.no_property_filter,
         delay_levels=options.delay_levels or DEFAULT_DELAY_LEVELS,
         retention=retention(options),
         transaction_timeout_s=options.transaction_timeout,
@@ -352,4 +370,5 @@ def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConf
         duplicate_window_s=options.duplicate_window,
         busy_poll_s=options.busy_poll / 1e6,
         tls=tls,
+        **settings,
     )

@@ -28,7 +28,7 @@ class RetentionConfig:
     keep_s: float = 72 * 3600.0  # fileReservedTime, hours
     hours: tuple[int, ...] = (4,)  # deleteWhen; local time
     disk_share: float = 0.75  # diskMaxUsedSpaceRatio; above it segments that are old enough go at any hour
-    force_share: float = 1.0  # above it the oldest go whatever their age; 1: never
+    force_share: float = 1.0  # diskSpaceCleanForciblyRatio, 0.85; above it the oldest go whatever their age; 1: never
 
     def __post_init__(self) -> None:
         if self.keep_s <= 0:

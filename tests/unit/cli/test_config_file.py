@@ -1,16 +1,24 @@
 """`ogive up --config`: TOML under the names of the options, and Apache's broker.conf."""
 
 import argparse
+import inspect
 import logging
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ogive.broker import BrokerConfig, runtime_info
 from ogive.cli import config_file
 from ogive.cli.main import main
+from ogive.cli.name_servers import others
 from ogive.cli.parser import build_parser
+from ogive.cli.up import broker_config, check_numbers
 from ogive.errors import InvalidOption
+from ogive.store.retention import RetentionConfig
+from ogive.transport.tls import TlsConfig
 
 
 def up(*words: str) -> argparse.Namespace:
@@ -81,6 +89,7 @@ authenticationEnabled=true
 authorizationEnabled = true
 initAuthenticationUser={"username":"root","password":"secret-0815"}
 brokerRole=ASYNC_MASTER
+haListenPort=10912
 namesrvAddr=10.0.0.1:9876
 """
 
@@ -100,19 +109,143 @@ def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_onc
         "acl": True,
         "name_servers": "10.0.0.1:9876",
     }
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["not used here: brokerRole"]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["not used here: haListenPort"]
 
 
 def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert read(tmp_path / "broker.conf", "deleteWhn=04\nbrokerId=0\nbrokerIP2=10.0.0.1\n") == {}
     (record,) = caplog.records
-    assert record.getMessage().endswith("not used here: brokerIP2, brokerId, deleteWhn (did you mean deleteWhen?)")
+    assert record.getMessage().endswith("not used here: brokerIP2, deleteWhn (did you mean deleteWhen?)")
 
 
-def test_every_key_leads_to_an_option() -> None:
+def test_every_key_leads_to_an_option_or_a_setting() -> None:
     options = vars(up())
     assert {dest for dest, _ in config_file._KEYS.values()} <= options.keys()
+    assert {name for name, _ in config_file._SETTINGS.values()} <= {field.name for field in fields(BrokerConfig)}
+
+
+APACHES_NAME = re.compile(r"#\s+((?:[a-z]+\.)*[a-z]+[A-Z]\w*|tls(?:\.[a-zA-Z]+)+)(?![\w.])")
+NOT_READ = {
+    "rocketmq.broker.rebalance.lockMaxLiveTime": "a property of Java's process, which stands in no broker.conf",
+    "useServerSideResetOffset": "code 222 always works as if it were true",
+}
+
+
+def test_every_setting_with_a_name_of_apaches_is_read_or_there_is_a_reason() -> None:
+    """Those that the comments in the classes name, and those that the broker tells Apache's tools."""
+    named = {name for kind in (BrokerConfig, RetentionConfig, TlsConfig) for name in APACHES_NAME.findall(inspect.getsource(kind))}
+    told = set(re.findall(r'"(\w+)":', inspect.getsource(runtime_info.settings)))
+    assert len(named) > 35
+    assert len(told) > 25
+    assert (named | told) - set(config_file._KNOWN) == NOT_READ.keys()
+
+
+def test_the_documentation_has_every_key() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+    assert [name for name in config_file._KNOWN if f"`{name}`" not in text] == []
+
+
+EVERY_KEY = """
+storePathRootDir=/data
+listenPort=10999
+brokerIP1=10.0.0.5
+brokerId=0
+brokerRole=SYNC_MASTER
+regionId=R
+mappedFileSizeCommitLog=1073741824
+timerMaxDelaySec=86400
+autoCreateSubscriptionGroup=false
+defaultTopicQueueNums=16
+enablePropertyFilter=false
+maxMessageSize=1048576
+transactionCheckMax=5
+diskMaxUsedSpaceRatio=80
+diskSpaceCleanForciblyRatio=85
+channelExpiredTimeout=60000
+cleanResourceInterval=20000
+flushConsumerOffsetInterval=2000
+flushDelayOffsetInterval=3000
+maxTransferBytesOnMessageInMemory=131072
+maxTransferCountOnMessageInMemory=64
+registerBrokerTimeoutMills=5000
+registerNameServerPeriod=10000
+sendThreadPoolQueueCapacity=500
+storeReplyMessageEnable=false
+"""
+
+
+def test_what_stands_in_broker_conf_is_what_the_broker_runs_with(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(EVERY_KEY)
+    parser = build_parser()
+    options = parser.parse_args(["up"])
+    options.config_of.set_defaults(**config_file.read(str(path), options.config_of))
+    options = parser.parse_args(["up"])
+    check_numbers(options)
+    assert broker_config(options, ()) == BrokerConfig(
+        data=Path("/data"),
+        port=10999,
+        advertised_host="10.0.0.5",
+        region="R",
+        segment_bytes=1024**3,
+        timer_max_delay_s=86400.0,
+        auto_create_groups=False,
+        default_topic_queues=16,
+        property_filter=False,
+        max_message_bytes=1024**2,
+        transaction_check_max=5,
+        retention=RetentionConfig(disk_share=0.8, force_share=0.85),
+        client_expiry_s=60.0,
+        retention_check_s=20.0,
+        offsets_persist_s=2.0,
+        delay_persist_s=3.0,
+        max_pull_bytes=131072,
+        max_pull_messages=64,
+        name_server_timeout_s=5.0,
+        register_period_s=10.0,
+        max_sends_waiting=500,
+        store_replies=False,
+        busy_poll_s=options.busy_poll / 1e6,
+    )
+
+
+def test_without_options_the_broker_has_its_own_defaults() -> None:
+    """They stand twice: the help must not load the broker."""
+    options = up()
+    assert broker_config(options, ()) == BrokerConfig(data=Path("ogive-data"), busy_poll_s=options.busy_poll / 1e6)
+
+
+def test_who_signs_at_other_name_servers_can_stand_in_the_file(tmp_path: Path) -> None:
+    found = read(tmp_path / "broker.conf", 'innerClientAuthenticationCredentials={"accessKey":"b","secretKey":"s"}\nnamesrvAddr=ns:9876')
+    assert (found["name_servers_user"].access_key, found["name_servers_user"].secret_key) == ("b", "s")
+    assert others(argparse.Namespace(**(vars(up()) | found))).credentials == found["name_servers_user"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "values"),
+    [
+        ("none", {}),
+        ("optional", {"tls_client_ca": "ca.pem", "tls_client_auth": "optional"}),
+        ("require", {"tls_client_ca": "ca.pem", "tls_client_auth": "required"}),
+    ],
+)
+def test_certificates_of_clients_are_asked_for_as_in_apaches(tmp_path: Path, asked: str, values: dict[str, str]) -> None:
+    text = f"tls.server.trustCertPath=ca.pem\ntls.server.need.client.auth={asked}"
+    assert read(tmp_path / "broker.conf", text) == values
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("brokerId=1", "brokerId cannot be '1': only 0, a master, is possible here"),
+        ("brokerRole=SLAVE", "brokerRole cannot be 'SLAVE': only ASYNC_MASTER and SYNC_MASTER"),
+        ("registerNameServerPeriod=0", "registerNameServerPeriod cannot be '0'$"),
+    ],
+)
+def test_what_this_broker_cannot_be_is_refused_by_name(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        read(tmp_path / "broker.conf", line)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +258,7 @@ def test_every_key_leads_to_an_option() -> None:
         'initAuthenticationUser={"password":"secret-0815"',
         "authenticationEnabled=true",
         "authorizationEnabled=true",
+        'innerClientAuthenticationCredentials={"accessKey":"secret-0815"}',
     ],
 )
 def test_a_mistake_in_broker_conf_is_named_without_its_secrets(tmp_path: Path, line: str) -> None:

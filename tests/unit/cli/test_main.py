@@ -381,6 +381,11 @@ def test_a_port_that_is_none_is_named_as_the_option(option: str, tmp_path: Path,
         ("--transaction-check-interval", "0", "more than 0"),
         ("--transaction-check-max", "0", "more than 0"),
         ("--duplicate-window", "-3", "0 seconds or more"),
+        ("--default-queues", "0", "more than 0"),
+        ("--max-timer-delay", "0", "more than 0"),
+        ("--max-message-size", "0", "more than 0"),
+        ("--max-message-size", "4194305", "up to 4194304 bytes"),
+        ("--segment-size", "1000", "a multiple of 512"),
     ],
 )
 def test_a_number_that_cannot_be_is_named_as_the_option(
