@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -195,11 +196,12 @@ class Broker:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
 
-    def metrics_page(self) -> Page:
+    async def metrics_page(self) -> Page:
         """For Prometheus."""
-        if self._ctx is None:
-            return Page(503, "this broker does not serve\n")
-        return Page(200, metrics(self._ctx), CONTENT_TYPE)
+        if self._ctx is not None:
+            with suppress(StoreError):  # it stops meanwhile
+                return Page(200, await metrics(self._ctx), CONTENT_TYPE)
+        return Page(503, "this broker does not serve\n")
 
     def health_page(self) -> Page:
         """Whether the process is worth keeping: not once the store has failed."""

@@ -5,17 +5,20 @@ sends since the start.
 """
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
 from ogive.broker import tallies
 from ogive.broker.tallies import Passed, Tallies
 from ogive.errors import StoreError
 from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.transport.prometheus import Histogram
 
+SIZE_BOUNDS: Final = (1024, 4096, 512 * 1024, 1024**2, 2 * 1024**2, 4 * 1024**2)  # BrokerMetricsManager.java
 SAMPLE_S: Final = 10.0
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
 MAX_KEYS: Final = 20_000  # of each table
@@ -40,6 +43,23 @@ class Rates(NamedTuple):
     missed: float
 
 
+class Values:
+    """Values, counted by *bounds*: those up to the first, those above it up to the second, and so on."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds, self._counts, self._total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def histogram(self) -> Histogram:
+        *at_most, count = accumulate(self._counts)
+        return Histogram(self._bounds, at_most, count, self._total)
+
+
 class Durations:
     """How often something took how long: by the millisecond up to FINE_MS, in Java's steps beyond. *longest_s* is the longest."""
 
@@ -49,15 +69,18 @@ class Durations:
         "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
     )  # fmt: skip
 
-    __slots__ = ("_coarse", "_fine", "longest_s")
+    BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)  # of rpc_latency, RemotingMetricsManager.java
+
+    __slots__ = ("_coarse", "_fine", "_total_s", "longest_s")
 
     def __init__(self) -> None:
         self._fine = [0] * self.FINE_MS
         self._coarse = [0] * len(self.STEPS_MS)
-        self.longest_s = 0.0
+        self.longest_s = self._total_s = 0.0
 
     def add(self, seconds: float) -> None:
         ms = int(seconds * 1000)
+        self._total_s += seconds
         if ms < self.FINE_MS:
             self._fine[ms] += 1
         else:
@@ -69,6 +92,12 @@ class Durations:
         """Name of the step to how often."""
         fine = self._fine
         return dict(zip(self.NAMES, (fine[0], sum(fine[1:10]), sum(fine[10:50]), sum(fine[50:]), *self._coarse), strict=True))
+
+    def histogram(self) -> Histogram:
+        """In milliseconds."""
+        fine, coarse = [0, *accumulate(self._fine)], [0, *accumulate(self._coarse)]
+        below = [fine[ms] if ms <= self.FINE_MS else fine[-1] + coarse[self.STEPS_MS.index(ms)] for ms in self.BOUNDS_MS]
+        return Histogram(self.BOUNDS_MS, below, fine[-1] + coarse[-1], self._total_s * 1000)
 
     def share_ms(self, share: float) -> int:
         """What *share* of all did not exceed; 0 without any."""
@@ -90,7 +119,8 @@ class Traffic:
     """
 
     __slots__ = (
-        "_found", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_timers", "_totals", "_transferred",
+        "_found", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_sent_bytes", "_sizes", "_timers", "_totals",
+        "_transferred",
         "failed", "get_times", "gets", "put_times", "puts", "sent_back",
     )  # fmt: skip
 
@@ -111,6 +141,8 @@ class Traffic:
         self._totals = Tallies(now, 4)
         self.put_times, self.get_times = Durations(), Durations()
         self.failed = 0  # sends that could not be stored
+        self._sizes = [0] * 64  # messages sent, by the bits of their size - 1: the bounds are powers of two
+        self._sent_bytes = 0
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
         self._mornings = (self._today(), Counts(), Counts())  # the day, the counts at its beginning and at that of the day before
 
@@ -118,6 +150,13 @@ class Traffic:
         """A send that took *seconds* has put so many messages and bytes into a topic."""
         self.puts.count(topic, "", messages, size)
         self.put_times.add(seconds)
+        self._sizes[(size // messages - 1).bit_length()] += messages
+        self._sent_bytes += size
+
+    def sizes(self) -> Histogram:
+        """Of messages that clients sent, as stored; those of a batch count with their average, as in Java."""
+        below = list(accumulate(self._sizes))
+        return Histogram(SIZE_BOUNDS, [below[(bound - 1).bit_length()] for bound in SIZE_BOUNDS], below[-1], self._sent_bytes)
 
     def counted(self, messages: Sequence[NewMessage], done: PutDone) -> PutDone:
         """*done* for messages that the broker itself stores; they count for their topics."""
@@ -129,12 +168,12 @@ class Traffic:
                 self.puts.count(message.topic, "", 1, stored.size)
         done(result)
 
-    def pulled(self, group: str, topic: str, count: int, size: int) -> None:
-        """One pull was answered with *count* messages of *size* bytes."""
+    def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int, end: int) -> None:
+        """One pull was answered with *count* messages of *size* bytes; *end* is where the next one goes on."""
         if count:
             self._found += 1
             self._transferred += count
-            self.gets.count(group, topic, count, size)
+            self.gets.count(group, topic, count, size).ends[queue_id] = end
         else:
             self._missed += 1
 

@@ -6,7 +6,8 @@ shows nothing for hour and day until it has two samples.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 
@@ -18,6 +19,7 @@ class Window(NamedTuple):
 
 
 WINDOWS: Final = (Window(60, 10), Window(3600, 600), Window(86_400, 3600))  # minute, hour, day
+_NONE: Final[Mapping[int, int]] = MappingProxyType({})
 _JITTER_S: Final = 5.0  # a note that comes this much too early counts for its step
 
 
@@ -39,10 +41,12 @@ class Passed(NamedTuple):
 class Tally:
     """The counters of one key. Callers add to the fields directly."""
 
-    __slots__ = ("_born", "_notes", "calls", "messages", "size")
+    __slots__ = ("_born", "_notes", "calls", "ends", "messages", "size")
 
     def __init__(self, born: float) -> None:
         self.messages = self.size = self.calls = 0
+        self.ends: dict[int, int] = {}
+        """Queue id to the offset up to which it was handed out, where that is counted."""
         self._born = born
         self._notes: tuple[deque[tuple[float, Counts]], ...] = tuple(
             deque(maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS
@@ -85,7 +89,7 @@ class Tallies:
     def __len__(self) -> int:
         return self._count
 
-    def count(self, first: str, second: str, messages: int, size: int) -> None:
+    def count(self, first: str, second: str, messages: int, size: int) -> Tally:
         """One send or pull of so many messages and bytes."""
         table = self._tables.get(first)
         tally = table.get(second) if table is not None else None
@@ -94,6 +98,12 @@ class Tallies:
         tally.messages += messages
         tally.size += size
         tally.calls += 1
+        return tally
+
+    def ends(self, first: str, second: str) -> Mapping[int, int]:
+        """See Tally."""
+        tally = self._tables.get(first, {}).get(second)
+        return _NONE if tally is None else tally.ends
 
     def set(self, first: str, second: str, counts: Counts) -> None:
         """Set it to a total that is counted elsewhere."""

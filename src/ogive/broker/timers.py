@@ -19,12 +19,13 @@ import asyncio
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
+from ogive.broker.stats import Values
 from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time
 from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
@@ -38,6 +39,7 @@ from ogive.wire.message import decode_properties, decode_stored
 log = logging.getLogger(__name__)
 
 TIMER_KEY: Final = (TIMER_TOPIC, 0)
+WAITS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)  # bounds of delay_message_latency, DefaultStoreMetricsManager.java
 BATCH: Final = 128  # messages read and put in one turn of the loop
 IN_FLIGHT: Final = 1024  # messages being stored
 RETRY_S: Final = 0.1
@@ -79,6 +81,14 @@ class _Line:
         self.now_ms = now_ms
         self.heap: list[tuple[int, int]] = []  # (time, offset); holds offsets that were taken back, too
 
+    def overdue(self) -> Iterator[int]:
+        """Offsets in the heap whose time has come, without an order."""
+        now, looked_at = self.now_ms(), [0]
+        for at in looked_at:
+            if at < len(self.heap) and self.heap[at][0] <= now:  # else nothing below it is, either
+                looked_at += (2 * at + 1, 2 * at + 2)
+                yield self.heap[at][1]
+
     def settled_ms(self, waiting: Container[int], apart: Iterable[int]) -> int:
         """See Progress. *apart*: the times of messages that wait and may not be in the heap."""
         while self.heap and self.heap[0][1] not in waiting:
@@ -106,6 +116,8 @@ class Timers:
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         self._stopping = False
+        self.waits = Values(WAITS_S)
+        """For how many seconds messages were to wait that came since the start."""
         self.version = 0
         """Grows with every step of progress."""
         self.taken_up = self.delivered = 0
@@ -125,6 +137,12 @@ class Timers:
         progress = self.progress()
         behind_ms = self._times.now_ms() - progress.settled_ms, self._delays.now_ms() - progress.settled_delays_ms
         return max(0, max(behind_ms) - 1) / 1000
+
+    @property
+    def overdue(self) -> int:
+        """How many there are of those: messages that are due, and not safe under their own topic."""
+        due = {offset for line in (self._times, self._delays) for offset in line.overdue() if offset in self._waiting}
+        return len(self._on_the_way.keys() | due - self._held.keys())
 
     def check_room(self) -> None:
         """Raises Rejected when as many messages wait as may."""
@@ -226,6 +244,9 @@ class Timers:
         if "TIMER_ROLL_TIMES" in properties:
             self._drop(name)  # this is the same message again, which Apache's broker put farther on
         one = self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name, delay)
+        if self._loop is not None:  # else it came before the start
+            clock = self._delays if delay else self._times
+            self.waits.add(max(0, deliver_ms - clock.now_ms()) / 1000)
         self._names[name] = (*self._names.get(name, ()), offset)
         self._line_up(one)
         self.taken_up += 1

@@ -30,6 +30,7 @@ class Transaction:
     moving: bool = False  # a new half message of it is being stored
     decision: Decision | None = None  # its end is being stored, waits for the move, or only lacks marks
     waiting: list[Ended] = field(default_factory=list)
+    opened_ms: int = 0  # 0: before this start
 
     @property
     def queue_offset(self) -> int:

@@ -25,6 +25,7 @@ from typing import Final
 from ogive.broker.half_messages import as_it_is, committed, find_half_message, for_consumers, half_message, identity_of, immunity_ms
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.replies import Rejected
+from ogive.broker.stats import Values
 from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
 from ogive.errors import ResponseCode, StoreError
@@ -41,6 +42,7 @@ _MARK_PROPERTIES: Final = b"TAGS\x01d\x02"
 MAX_MARKS_AT_ONCE: Final = 4  # of one transaction, in one write; nearly all have one
 _BESIDE_BYTES: Final = 1024  # what is written with a half message's copy or commit is less: its marks, and the count of checks
 _LARGE_BYTES: Final = 2048  # a smaller message has room for that in any segment
+AGES_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)  # bounds of finish_message_latency, BrokerMetricsManager.java
 MAX_SETTLED: Final = 10_000  # outcomes remembered, for repeated requests
 _new_message: Final = tuple.__new__  # a third of what the call of a named tuple costs
 
@@ -64,6 +66,10 @@ class Transactions:
         self._doubted: set[int] = set()  # places whose mark a start did not believe
         self._stray: list[int] = []  # older places of ended transactions, without their mark
         self._ready = ReadyMessages()
+        self.ended = dict.fromkeys(Decision, 0)
+        """How many ended how, since the start; those that are given up count as rolled back."""
+        self.commit_ages = Values(AGES_S)
+        """For how many seconds those were open that were committed."""
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -134,6 +140,7 @@ class Transactions:
     def _accepted(self, opened: Transaction, ready: NewMessage, done: PutDone, result: list[PutResult] | StoreError) -> None:
         if not isinstance(result, StoreError):
             stored = result[0]
+            opened.opened_ms = stored.store_timestamp_ms
             self._half_end = stored.queue_offset + 1
             known = self._open.get(opened.identity)
             if known is not None:
@@ -246,13 +253,19 @@ class Transactions:
         self._answer(transaction, error)
 
     def _answer(self, transaction: Transaction, error: StoreError | None) -> None:
-        if error is None and transaction.decision is not None:
-            self._settled.setdefault(transaction.identity, transaction.decision)
+        if error is None and transaction.decision is not None and transaction.identity not in self._settled:
+            self._count(transaction, transaction.decision)
+            self._settled[transaction.identity] = transaction.decision
             if len(self._settled) > MAX_SETTLED:
                 self._settled.popitem(last=False)
         waiting, transaction.waiting = transaction.waiting, []
         for ended in waiting:
             ended(error)
+
+    def _count(self, transaction: Transaction, decision: Decision) -> None:
+        self.ended[decision] += 1
+        if decision is Decision.COMMIT:
+            self.commit_ages.add(max(0, self._now_ms() - (transaction.opened_ms or transaction.stored_ms)) / 1000)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from ogive.model import MAX_BODY_BYTES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
-from ogive.transport.http import Page, PageServer
+from ogive.transport.http import Make, Page, PageServer
 from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.access import SUPER, User
@@ -240,7 +240,7 @@ def _say_ready(options: argparse.Namespace, own: NameServer | None, others: Othe
 async def _serve_pages(options: argparse.Namespace, broker: Broker | None, running: AsyncExitStack) -> PageServer | None:
     if options.metrics_port is None:
         return None
-    pages: dict[str, Callable[[], Page]] = {"/health": lambda: Page(200, "ok\n"), "/ready": lambda: Page(200, "ready\n")}
+    pages: dict[str, Make] = {"/health": lambda: Page(200, "ok\n"), "/ready": lambda: Page(200, "ready\n")}
     if broker is not None:
         pages = {"/metrics": broker.metrics_page, "/health": broker.health_page, "/ready": broker.ready_page}
     server = PageServer(pages, host=options.metrics_host, port=options.metrics_port)

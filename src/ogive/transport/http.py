@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,10 +24,14 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-class PageServer:
-    """*pages*: path to what makes the page, on the loop and at once."""
+Make = Callable[[], Page | Awaitable[Page]]
+"""What makes a page, on the loop."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page]], *, host: str, port: int) -> None:
+
+class PageServer:
+    """*pages*: path to what makes the page, within TIMEOUT_S."""
+
+    def __init__(self, pages: Mapping[str, Make], *, host: str, port: int) -> None:
         self.host, self.port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
@@ -64,7 +68,9 @@ class PageServer:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(self._answer(head))
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await self._answer(head)
+            writer.write(answer)
             async with asyncio.timeout(TIMEOUT_S):
                 await writer.drain()
                 writer.close()
@@ -75,7 +81,7 @@ class PageServer:
         finally:
             self._busy.pop(writer, None)
 
-    def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         page, body = Page(400, "this is no HTTP request\n"), True
         if len(words) == 3 and words[2].startswith(b"HTTP/1."):
@@ -86,7 +92,8 @@ class PageServer:
             elif make is None:
                 page = Page(404, f"there are {' '.join(self._pages)}\n")
             else:
-                page = make()
+                made = make()
+                page = made if isinstance(made, Page) else await made
         raw = page.text.encode()
         top = (
             f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.content_type}\r\nContent-Length: {len(raw)}\r\n"

@@ -1,16 +1,21 @@
 """The page for Prometheus."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, BrokerConfig, metrics
-from ogive.errors import StoreFailed
+from ogive.errors import StoreError, StoreFailed
+from ogive.store.disk import Cold
 from ogive.wire.bodies import User
-from tests.raw_client import RawClient
+from ogive.wire.codes import Decision, RequestCode
+from tests.raw_client import RawClient, unique_key
+from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker
+from tests.unit.broker.handlers.test_transaction import end, send_half
 
 LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+)')
 
@@ -39,7 +44,7 @@ async def test_what_came_in_went_out_and_lies_behind(server: Broker, client: Raw
     await client.heartbeat("c1", "G", "T")
     await client.pull("G", "T", 0, count=2)
     await client.pull("G", "T", 2, commit=2, count=1)
-    text = server.metrics_page().text
+    text = (await server.metrics_page()).text
     assert value(text, "rocketmq_messages_in_total", topic="T", is_system="false") == 5
     assert value(text, "rocketmq_throughput_in_total", topic="T") > 5 * 80
     assert value(text, "rocketmq_messages_out_total", topic="T", consumer_group="G") == 3
@@ -51,18 +56,148 @@ async def test_what_came_in_went_out_and_lies_behind(server: Broker, client: Raw
     assert value(text, "ogive_connections") == 1
 
 
+APACHES = """
+messages_in_total messages_out_total throughput_in_total throughput_out_total message_size producer_connections consumer_connections
+consumer_lag_messages consumer_lag_latency consumer_inflight_messages consumer_queueing_latency consumer_ready_messages
+send_to_dlq_messages_total half_messages commit_messages_total rollback_messages_total finish_message_latency rpc_latency topic_number
+consumer_group_number processor_watermark broker_permission storage_size storage_flush_behind_bytes storage_dispatch_behind_bytes
+storage_message_reserve_time timing_messages timer_enqueue_lag timer_enqueue_latency timer_dequeue_lag timer_dequeue_latency
+delay_message_latency timer_enqueue_total timer_dequeue_total timer_message_snapshot topic_create_execution_time
+consumer_group_create_execution_time
+"""
+"""Source: BrokerMetricsConstant.java, DefaultStoreMetricsConstant.java, RemotingMetricsConstant.java, 5.5; each begins with rocketmq_."""
+NOT_SERVED = {
+    "timer_message_snapshot": "a table of all waiting messages by their time; timing_messages says how many wait",
+    "topic_create_execution_time": "one write of a table; nobody waits for anything else",
+    "consumer_group_create_execution_time": "the same",
+}
+HISTOGRAMS = ("message_size", "rpc_latency", "finish_message_latency", "delay_message_latency")
+
+
+async def test_every_metric_of_apaches_is_served_or_there_is_a_reason(server: Broker, client: RawClient) -> None:
+    """With a message in the store, so that each that can has a line; as a name alone it would be an empty panel."""
+    await client.send("T", b"hello")
+    await client.pull("G", "T", 0, commit=0, count=1)
+    await client.heartbeat("c1", "G", "T")
+    await client.send("%DLQ%G")
+    text = (await server.metrics_page()).text
+    kinds = dict(re.findall(r"^# TYPE rocketmq_(\w+) (\w+)$", text, re.MULTILINE))
+    assert sorted(kinds) == sorted(set(APACHES.split()) - NOT_SERVED.keys())
+    for name, kind in kinds.items():
+        assert kind == ("histogram" if name in HISTOGRAMS else "counter" if name.endswith("_total") else "gauge"), name
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) if name not in kinds else name for name, _ in figures(text)}
+    assert {f"rocketmq_{name}" for name in kinds} - shown == set()
+
+
+async def test_what_was_handed_out_is_told_from_what_waits(server: Broker, client: RawClient) -> None:
+    for _ in range(5):
+        await client.send("T", b"hello")
+    await client.heartbeat("c1", "G", "T")
+    await client.pull("G", "T", 0, count=3)
+    await client.pull("G", "T", 3, commit=1, count=1)
+    real_ms = server.context.now_ms
+    server.context.now_ms = lambda: real_ms() + 60_000
+    text = (await server.metrics_page()).text
+    group = {"topic": "T", "consumer_group": "G", "is_retry": "false"}
+    assert [value(text, f"rocketmq_consumer_{name}_messages", **group) for name in ("lag", "inflight", "ready")] == [4, 3, 1]
+    lag, queueing = (value(text, f"rocketmq_consumer_{name}_latency", **group) for name in ("lag", "queueing"))
+    assert 60_000 <= queueing <= lag < 120_000
+    assert 60_000 <= value(text, "rocketmq_storage_message_reserve_time") < 120_000
+    await client.pull("G", "T", 4, commit=5, count=1)
+    text = (await server.metrics_page()).text
+    assert [value(text, f"rocketmq_consumer_{name}", **group) for name in ("lag_messages", "lag_latency", "queueing_latency")] == [0, 0, 0]
+
+
+async def test_old_messages_are_read_from_the_disk_without_stopping_anybody(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send("T", b"hello")
+    await client.pull("G", "T", 0, commit=0, count=1)
+    ctx = server.context
+    disk = ColdDisk(ctx.store)
+    fetched = []
+
+    def fetch(cold: Cold, then: Callable[[StoreError | None], None]) -> None:
+        fetched.append(cold)
+        disk.fetch(cold, then)
+        disk.bring_in(failure)
+
+    failure: StoreError | None = None
+    monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
+    disk.forget()
+    assert value((await server.metrics_page()).text, "rocketmq_consumer_lag_latency", consumer_group="G") >= 0
+    assert fetched
+    failure = StoreError("the disk is gone")
+    disk.forget()
+    text = (await server.metrics_page()).text
+    assert "rocketmq_consumer_lag_latency{" not in text
+    assert value(text, "rocketmq_consumer_lag_messages", consumer_group="G") == 1
+    assert value(text, "ogive_metrics_left_out") == 1
+    failure = None
+    monkeypatch.setattr(metrics, "LAG_READS_S", -1.0)
+    assert "rocketmq_consumer_lag_latency{" not in (await server.metrics_page()).text
+
+
+async def test_messages_count_by_the_type_of_their_topic(server: Broker, client: RawClient) -> None:
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="F", readQueueNums=1, writeQueueNums=1, perm=6, topicFilterType="SINGLE_TAG",
+        topicSysFlag=0, order="false", defaultTopic="TBW102", attributes="+message.type=FIFO",
+    )  # fmt: skip
+    await client.send("F", b"x", {"UNIQ_KEY": unique_key(), "__SHARDINGKEY": "k"})
+    await client.send("T", b"x")
+    text = (await server.metrics_page()).text
+    assert value(text, "rocketmq_messages_in_total", topic="F", message_type="fifo") == 1
+    assert value(text, "rocketmq_throughput_in_total", topic="T", message_type="normal") > 80
+
+
+async def test_sizes_and_times_are_histograms(server: Broker, client: RawClient) -> None:
+    for size in (10, 2000, 5000):
+        await client.send("T", b"x" * size)
+    text = (await server.metrics_page()).text
+    bounds = ("1024.0", "4096.0", "524288.0", "4194304.0", "+Inf")
+    assert [value(text, "rocketmq_message_size_bucket", le=bound) for bound in bounds] == [1, 2, 3, 3, 3]
+    assert 7010 < value(text, "rocketmq_message_size_sum") < 8500
+    assert value(text, "rocketmq_rpc_latency_count", request_code="send_message") == 3
+    assert value(text, "rocketmq_rpc_latency_bucket", request_code="send_message", le="+Inf") == 3
+    assert value(text, "rocketmq_rpc_latency_sum", request_code="send_message") > 0
+
+
+async def test_transactions_count_by_their_end(server: Broker, client: RawClient) -> None:
+    for decision in (Decision.COMMIT, Decision.COMMIT, Decision.ROLLBACK):
+        half = await send_half(client)
+        await end(client, half, decision)
+        await end(client, half, decision)  # it has ended already
+    await send_half(client)
+    text = (await server.metrics_page()).text
+    counted = [value(text, f"rocketmq_{name}") for name in ("commit_messages_total", "rollback_messages_total", "half_messages")]
+    assert counted == [2, 1, 1]
+    assert value(text, "rocketmq_finish_message_latency_bucket", le="5.0") == 2
+    assert value(text, "rocketmq_finish_message_latency_count") == 2
+
+
+async def test_messages_wait_for_their_time(server: Broker, client: RawClient) -> None:
+    for seconds in (30, 3000, 3000):
+        await client.send("T", b"later", {"TIMER_DELAY_SEC": str(seconds), "UNIQ_KEY": unique_key()})
+    text = (await server.metrics_page()).text
+    assert value(text, "rocketmq_timing_messages") == 3
+    late = [value(text, f"rocketmq_timer_{name}") for name in ("enqueue_lag", "dequeue_lag", "dequeue_latency")]
+    assert (late, value(text, "rocketmq_timer_enqueue_total")) == ([0, 0, 0], 3)
+    delays = [value(text, "rocketmq_delay_message_latency_bucket", le=bound) for bound in ("60.0", "600.0", "3600.0", "+Inf")]
+    assert delays == [1, 1, 3, 3]
+
+
 async def test_a_group_that_broadcasts_has_no_lag(server: Broker, client: RawClient) -> None:
     await client.send("T")
     await client.heartbeat("c1", "B", "T", model="BROADCASTING")
     await client.pull("B", "T", 0, commit=0)
-    assert not [name for name, labels in figures(server.metrics_page().text) if "lag" in name and ("consumer_group", "B") in labels]
+    assert not [name for name, labels in figures((await server.metrics_page()).text) if "lag" in name and ("consumer_group", "B") in labels]
 
 
 async def test_lines_are_bounded_and_the_rest_is_counted(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_SERIES", 2)
     for number in range(5):
         await client.send(f"T{number}")
-    text = server.metrics_page().text
+    text = (await server.metrics_page()).text
     assert len([name for name, _ in figures(text) if name == "rocketmq_messages_in_total"]) == 2
     assert value(text, "ogive_metrics_left_out") == 6  # messages and bytes
 
@@ -74,12 +209,12 @@ async def test_refused_requests_count(tmp_path: Path) -> None:
     await broker.start()
     async with await RawClient.open(broker.address) as client:
         assert (await client.call(10)).code == 16
-    assert value(broker.metrics_page().text, "ogive_access_refused_total") == 1
+    assert value((await broker.metrics_page()).text, "ogive_access_refused_total") == 1
     await broker.stop()
 
 
 async def test_ready_and_healthy_are_two_things(server: Broker) -> None:
-    assert (server.ready_page().status, server.health_page().status, server.metrics_page().status) == (200, 200, 200)
+    assert (server.ready_page().status, server.health_page().status, (await server.metrics_page()).status) == (200, 200, 200)
     server._fail(StoreFailed("the disk is gone"))
     assert (server.ready_page().status, server.health_page().status) == (503, 503)
     assert "the disk is gone" in server.health_page().text
@@ -90,9 +225,9 @@ async def test_a_broker_that_no_name_server_knows_is_not_ready(start_broker: Sta
     broker = await start_broker(name_servers=("127.0.0.1:1",))
     assert (broker.ready_page().status, broker.ready_page().text) == (503, "not ready: not registered at 127.0.0.1:1\n")
     assert broker.health_page().status == 200
-    assert value(broker.metrics_page().text, "ogive_registered", name_server="127.0.0.1:1") == 0
+    assert value((await broker.metrics_page()).text, "ogive_registered", name_server="127.0.0.1:1") == 0
 
 
 async def test_a_broker_that_stopped_is_not_ready_but_not_ill(server: Broker) -> None:
     await server.stop()
-    assert (server.ready_page().status, server.health_page().status, server.metrics_page().status) == (503, 200, 503)
+    assert (server.ready_page().status, server.health_page().status, (await server.metrics_page()).status) == (503, 200, 503)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ogive.broker import tallies
-from ogive.broker.stats import SAMPLE_S, Counts, Durations, Traffic
+from ogive.broker.stats import SAMPLE_S, Counts, Durations, Traffic, Values
 
 DAY_MS = 86_400_000
 
@@ -50,19 +50,46 @@ async def test_a_young_broker_shows_its_rates_since_the_start() -> None:
     assert [rate.put for rate in traffic.rates()] == [10.0, 10.0, 10.0]
 
 
+async def test_histograms_count_up_to_each_bound() -> None:
+    traffic = Clock().traffic()
+    for size, messages in ((1024, 1), (1025, 1), (3 * 4096, 3), (4 * 1024**2 + 1, 1)):
+        traffic.stored("T", messages, size, 0.0)
+    assert traffic.sizes() == ((1024, 4096, 524288, 1048576, 2097152, 4194304), [1, 5, 5, 5, 5, 5], 6, 2049 + 3 * 4096 + 4 * 1024**2 + 1)
+    times = Durations()
+    for ms in (0.5, 2.5, 99.5, 150, 1500, 2500, 20_000):
+        times.add(ms / 1000)
+    bounds, at_most, count, total = times.histogram()
+    assert (list(bounds), at_most, count) == ([1, 3, 5, 7, 10, 100, 1000, 2000, 3000], [1, 2, 2, 2, 2, 3, 4, 5, 6], 7)
+    assert total == pytest.approx(24252.5)
+    values = Values((5, 60))
+    for seconds in (0, 5, 6, 61):
+        values.add(seconds)
+    assert values.histogram() == ((5, 60), [2, 3], 4, 72)
+
+
+async def test_where_pulls_have_come_to_is_known_by_queue() -> None:
+    traffic = Clock().traffic()
+    traffic.pulled("G", "T", 0, 20, 400, 20)
+    traffic.pulled("G", "T", 3, 1, 20, 8)
+    traffic.pulled("G", "T", 3, 0, 0, 9)
+    assert traffic.gets.ends("G", "T") == {0: 20, 3: 8}
+    traffic.forget_group("G")
+    assert traffic.gets.ends("G", "T") == {}
+
+
 async def test_pulls_count_for_their_group_and_as_found_or_missed() -> None:
     clock = Clock()
     traffic = clock.traffic()
     for _ in range(6):
-        traffic.pulled("G", "T", 20, 400)
-        traffic.pulled("G", "T", 0, 0)
+        traffic.pulled("G", "T", 0, 20, 400, 20)
+        traffic.pulled("G", "T", 0, 0, 0, 20)
     assert traffic.counts() == Counts(0, 120, 6, 6)
     await clock.run(traffic, 60, 0)
     assert traffic.group_rate("G") == 2.0
     assert traffic.group_rate("unknown") == 0.0
     await clock.run(traffic, 60, 0)
     assert traffic.group_rate("G") == 0.0
-    traffic.pulled("G", "T", 60, 60)
+    traffic.pulled("G", "T", 0, 60, 60, 80)
     traffic.forget_group("G")
     traffic.forget_group("G")
     assert traffic.group_rate("G") == 0.0
@@ -120,7 +147,7 @@ async def test_figures_are_forgotten_with_their_topic_or_group() -> None:
     traffic.stored("T", 1, 1, 0.0)
     for group in ("G", "H"):
         for topic in ("T", "U"):
-            traffic.pulled(group, topic, 1, 1)
+            traffic.pulled(group, topic, 0, 1, 1, 1)
     traffic.forget_topic("T")
     assert [traffic.puts.passed("T", ""), traffic.gets.passed("G", "T"), traffic.gets.passed("H", "T")] == [None] * 3
     traffic.forget_group("G")

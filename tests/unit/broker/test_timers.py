@@ -293,12 +293,13 @@ async def test_how_late_delivery_is_and_how_much_came_and_went(tmp_path: Path) -
     bench.send(b"waits", 600_000)
     bench.refuse = True
     await bench.at(NOW + 1_000)
-    assert bench.timers.behind_s == 0
+    assert (bench.timers.behind_s, bench.timers.overdue) == (0, 1)
     await bench.at(NOW + 9_500)
-    assert (bench.timers.behind_s, bench.timers.unread) == (8.5, 0)
+    assert (bench.timers.behind_s, bench.timers.unread, bench.timers.overdue) == (8.5, 0, 2)
     bench.refuse = False
     await bench.at(NOW + 9_500)
     assert (bench.timers.behind_s, bench.timers.taken_up, bench.timers.delivered) == (0, 3, 2)
+    assert bench.timers.overdue == 0
     await bench.close()
     again = Bench(tmp_path, NOW + 9_500)
     assert (len(again.timers), again.timers.taken_up) == (3, 0)

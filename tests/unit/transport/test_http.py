@@ -70,3 +70,21 @@ async def test_connections_are_bounded_and_the_pages_stay_there(server: PageServ
     for _, writer in held:
         writer.close()
     assert (await ask(server, b"GET /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_page_may_take_a_moment_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "TIMEOUT_S", 0.05)
+
+    async def later() -> Page:
+        await asyncio.sleep(0)
+        return Page(200, "later\n")
+
+    async def never() -> Page:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    pages = PageServer({"/later": later, "/never": never}, host="127.0.0.1", port=0)
+    await pages.start()
+    assert (await ask(pages, b"GET /later HTTP/1.1\r\n\r\n")).endswith(b"later\n")
+    assert await ask(pages, b"GET /never HTTP/1.1\r\n\r\n") == b""
+    await pages.stop()

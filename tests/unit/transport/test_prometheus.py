@@ -1,6 +1,6 @@
 """The text that Prometheus reads."""
 
-from ogive.transport.prometheus import MetricsText
+from ogive.transport.prometheus import Histogram, MetricsText
 
 
 def test_lines_have_all_labels_and_numbers_as_they_are() -> None:
@@ -23,3 +23,17 @@ def test_a_label_cannot_end_its_line() -> None:
     text = MetricsText()
     text.add("lag", "gauge", "messages", [({"group": 'a"} 1\nfake 2\\'}, 5)])
     assert text.text().splitlines()[2:] == ['lag{group="a\\"} 1\\nfake 2\\\\"} 5']
+
+
+def test_a_histogram_ends_with_all_of_its_values() -> None:
+    text = MetricsText({"node": "a"})
+    text.histogram("size", "bytes", [({"topic": "T"}, Histogram((1024, 4096), (1, 2), 3, 7000.5))])
+    assert text.text().splitlines() == [
+        "# HELP size bytes",
+        "# TYPE size histogram",
+        'size_bucket{node="a",topic="T",le="1024.0"} 1',
+        'size_bucket{node="a",topic="T",le="4096.0"} 2',
+        'size_bucket{node="a",topic="T",le="+Inf"} 3',
+        'size_sum{node="a",topic="T"} 7000.5',
+        'size_count{node="a",topic="T"} 3',
+    ]

@@ -127,7 +127,7 @@ class Pull:
 
     def reply(self, result: GetResult) -> None:
         status = result.status
-        self._ctx.traffic.pulled(self._group, self.key[0], result.count, result.size)
+        self._ctx.traffic.pulled(self._group, *self.key, result.count, result.size, result.next_offset)
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND

@@ -39,7 +39,7 @@ async def test_a_client_of_an_unknown_language_is_shown_as_another_one(server: B
         await stranger.heartbeat("c1", "G", "T")
         for code in (RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.GET_ALL_PRODUCER_INFO):
             assert b'"OTHER"' in (await another.ok(code, consumerGroup="G")).body
-        assert 'language="other"' in server.metrics_page().text
+        assert 'language="other"' in (await server.metrics_page()).text
 
 
 async def test_a_message_or_client_that_is_not_there_is_an_answer(client: RawClient) -> None:
