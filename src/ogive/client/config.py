@@ -1,8 +1,10 @@
 """Settings of clients and producers. Times are in seconds; the comment of each field names its counterpart in Java."""
 
 import ssl as tls
-from dataclasses import dataclass
-from typing import TypeVar, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from ogive.client.hooks import SendHook
@@ -21,6 +23,16 @@ DEFAULT_NAME_SERVER_PORT = 9876
 DEFAULT_GROUP = "ogive-producer"
 MAX_TIME_S = 86_400.0  # a day: anything longer is not a time budget
 
+_KINDS: Final[dict[Any, tuple[Any, str]]] = {  # of annotations: what isinstance takes, and in words
+    bool: (bool, "True or False"),
+    int: (int, "int"),
+    int | None: (int | None, "int or None"),
+    float: (int | float, "a number of seconds"),
+    str: (str, "str"),
+    str | None: (str | None, "str or None"),
+    Path | None: (Path | None, "a pathlib.Path or None"),
+}
+
 
 def own_config(config: C | None, kind: type[C]) -> C:
     """*config*, or the defaults. Raises TypeError at once for any other object, rather than at the first message."""
@@ -29,10 +41,22 @@ def own_config(config: C | None, kind: type[C]) -> C:
     return kind() if config is None else config
 
 
+def check_type(name: str, value: object, kind: Any, words: str) -> None:
+    """Raises TypeError that says in *words* what to write instead."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {words}, not {type(value).__name__}")
+
+
+def check_types(config: Any) -> None:
+    """Look at the fields of plain types; all floats are seconds. Raises TypeError."""
+    for field in fields(config):
+        if field.type in _KINDS:
+            check_type(field.name, getattr(config, field.name), *_KINDS[field.type])
+
+
 def check_time(name: str, seconds: float) -> float:
     """Return *seconds* if it is a valid time budget. Raises InvalidOption, also for infinity and NaN; TypeError."""
-    if not isinstance(seconds, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {type(seconds).__name__}")
+    check_type(name, seconds, int | float, "a number of seconds")
     if not 0 < seconds <= MAX_TIME_S:
         raise InvalidOption(f"{name} is {seconds}: above 0 and up to {MAX_TIME_S:.0f} seconds are possible")
     return seconds
@@ -88,8 +112,10 @@ class ClientConfig:
     namespace_v2: str | None = None  # namespaceV2 of 5.x: in the header of every request
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name_server, str):
-            raise TypeError(f"name_server must be str, several joined by ;, not {type(self.name_server).__name__}")
+        check_type("name_server", self.name_server, str, "str, several joined by ;")
+        check_types(self)
+        check_type("ssl", self.ssl, bool | tls.SSLContext, 'True, False or an ssl.SSLContext (ssl.create_default_context(cafile="ca.pem"))')
+        check_type("credentials", self.credentials, Credentials | None, "ogive.Credentials(access_key=..., secret_key=...)")
         validate_namespace(self.namespace)
         validate_namespace(self.namespace_v2)
         if address_source(self.name_server) is None:
@@ -144,6 +170,12 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         validate_group(self.group)
+        check_types(self)
+        hooks = "a tuple of objects with before_send and after_send"
+        check_type("hooks", self.hooks, Sequence, hooks)
+        for hook in self.hooks:
+            if not (callable(getattr(hook, "before_send", None)) and callable(getattr(hook, "after_send", None))):
+                raise TypeError(f"hooks must be {hooks}, and {hook!r} is none")
         check_time("send_timeout_s", self.send_timeout_s)
         if self.retries < 0:
             raise InvalidOption("retries must not be negative")

@@ -1,8 +1,10 @@
 """Settings of consumers. Times are in seconds; the comment of each field names its counterpart in Java."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ogive.client.config import check_type, check_types
 from ogive.client.consumer.allocate import Strategy, average
 from ogive.client.consumer.intercept import Interceptor
 from ogive.errors import InvalidOption
@@ -37,6 +39,15 @@ class ConsumerConfig:
     await_termination_s: float = 10.0  # awaitTerminationMillisWhenShutdown, 0; how long close() waits for running calls
 
     def __post_init__(self) -> None:
+        check_types(self)
+        if not callable(self.strategy):
+            raise TypeError(
+                f"strategy must be a function of ogive.client.consumer.allocate, such as average, or one like it, not {self.strategy!r}"
+            )
+        check_type("interceptors", self.interceptors, Sequence, "a tuple of functions, each of which makes a context manager")
+        for one in self.interceptors:
+            if not callable(one):
+                raise TypeError(f"interceptors must be functions, each of which makes a context manager, and {one!r} is none")
         _within("pull_batch_size", self.pull_batch_size, 1, 4096)
         _within("pull_batch_bytes", self.pull_batch_bytes, 1024, 8 * 1024 * 1024)
         _within("max_cached_messages", self.max_cached_messages, 1, 65_535)
