@@ -90,7 +90,7 @@ _HOME: Final = {
     "suspend": "ogive.client.listener",
     "to_json": "ogive.client.serialize",
 }
-_SUBMODULES: Final = frozenset({"aio", "errors"})
+_SUBMODULES: Final = frozenset({"aio", "errors", "testing"})  # the last is no part of the face: it stands above the client
 
 
 def __getattr__(name: str) -> Any:
@@ -104,4 +104,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

@@ -87,7 +87,8 @@ class Scene:
             result = work(message)
             return await result if isinstance(result, Awaitable) else result
 
-        settings = {"topic": TOPIC, "group": GROUP, "start": "earliest", "suspend_s": 0.02, **settings}
+        pause = {"suspend_s": 0.02} if settings.get("orderly") else {}
+        settings = {"topic": TOPIC, "group": GROUP, "start": "earliest", **pause, **settings}
         return ogive.listener(**settings)(plain if thread else on_loop)
 
     def consumer(self, *listeners: AnyListener, client: ClientConfig | None = None, **changes: Any) -> aio.PushConsumer:

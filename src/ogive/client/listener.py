@@ -37,13 +37,13 @@ Start = Literal["latest", "earliest"] | datetime
 """Where a group begins in a queue without a committed offset."""
 
 
-def validate_start(start: Start) -> None:
-    """Raises InvalidOption."""
+def validate_start(start: Start, argument: str = "start") -> None:
+    """Raises InvalidOption, which names the *argument*."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            raise InvalidOption("start needs a time zone: datetime(..., tzinfo=UTC)")
+            raise InvalidOption(f"{argument} needs a time zone: datetime(..., tzinfo=UTC)")
     elif start not in ("latest", "earliest"):
-        raise InvalidOption(f'start is {start!r}: "latest", "earliest" or a datetime are possible')
+        raise InvalidOption(f'{argument} is {start!r}: "latest", "earliest" or a datetime are possible')
 
 
 def consume_from_where(start: Start) -> str:
@@ -168,6 +168,8 @@ class ListenerConfig:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+        if not self.orderly and self.suspend_s != 1.0:
+            raise InvalidOption("suspend_s is for orderly listeners: a failed message of a concurrent one goes back to the broker")
         if self.as_ is not None:
             if self.batch > 1:
                 raise InvalidOption(

@@ -24,6 +24,7 @@ from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.publish import Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
+from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import Message, MessageExt, MessageQueue, SendResult
 from ogive.transport.tasks import every
@@ -41,7 +42,7 @@ else:
 HANDLE_WORDS: Final = 5  # version, topic, broker, time, unique key
 
 
-class Producer(Generic[B]):
+class Producer(OnlyAsyncWith, Generic[B]):
     """Sends messages: ``async with Producer() as producer``. Bound to one event loop; many tasks may share it.
 
     Leaving the block waits for the messages in flight. *check* is asked about transactions of *group* that were never ended: True commits,

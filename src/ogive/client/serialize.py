@@ -196,7 +196,12 @@ def _dataclass_reader(kind: type, known: dict[type, Read]) -> Read:
         hints = typing.get_type_hints(kind)
     except NameError as exc:
         raise InvalidOption(f"an annotation of {kind.__qualname__} cannot be looked up: {exc}") from None
-    readers.update({field.name: _json_reader(hints[field.name], known) for field in dataclasses.fields(kind) if field.init})
+    for field in dataclasses.fields(kind):
+        if field.init:
+            try:
+                readers[field.name] = _json_reader(hints[field.name], known)
+            except InvalidOption as exc:
+                raise InvalidOption(f"{kind.__qualname__}.{field.name}: {exc}") from None
     return read
 
 

@@ -29,6 +29,7 @@ from ogive.client.listener import is_async
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.publish import Publisher
 from ogive.client.user_code import must_pass, running_task
+from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
 from ogive.transport.connection import Connection
@@ -46,7 +47,7 @@ Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[b
 _NOBODY_GETS_IT: Final = "It is a half message: nobody gets it unless the check of the producer group commits it."
 
 
-class Transaction:
+class Transaction(OnlyAsyncWith):
     """``async with producer.transaction(topic, body) as transaction``. For one block."""
 
     def __init__(self, client: ClientInstance, publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:

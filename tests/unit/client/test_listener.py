@@ -67,6 +67,7 @@ def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int)
         ({"consume_timeout_s": 0}, "above zero"),
         ({"max_retries": -1}, "negative"),
         ({"suspend_s": 60}, "suspend_s is 60"),
+        ({"suspend_s": 3}, "suspend_s is for orderly listeners"),
         ({"start": "yesterday"}, "yesterday"),
         ({"start": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001  the naive time is the fault
         ({"broadcast": True, "max_retries": 3}, "no meaning with broadcast"),

@@ -210,8 +210,10 @@ async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
     async with producing("Orders", queues=3) as (producer, _):
         queue = MessageQueue("Orders", "broker-a", 2)
         assert {(await producer.send("Orders", b"", queue=queue)).queue for _ in range(3)} == {queue}
-        with pytest.raises(NoRoute, match="Orders/broker-a/3"):
+        with pytest.raises(NoRoute, match="Orders/broker-a/3 is none that Orders may be written to; there are 0 to 2 on broker-a"):
             await producer.send("Orders", b"", queue=replace(queue, queue_id=3))
+        with pytest.raises(TypeError, match=r"queue must be an ogive.MessageQueue \(sent.queue, or MessageQueue\('Orders', .*, not int"):
+            await producer.send("Orders", b"", queue=1)  # type: ignore[arg-type]
 
 
 async def test_new_queues_are_used_once_the_route_shows_them() -> None:

@@ -1,5 +1,6 @@
 """Values instead of bodies: what a producer makes of them, and what a listener gets."""
 
+import asyncio
 import enum
 import json
 from collections.abc import AsyncIterator
@@ -187,3 +188,18 @@ async def test_a_serializer_that_gives_no_bytes_is_named(broker: FakeBroker) -> 
         with pytest.raises(TypeError, match="the serializer gave a str for a int"):
             await producer.send("Orders", 1)
     assert broker.requests == []
+
+
+@dataclass
+class Held:
+    lock: asyncio.Lock
+
+
+@dataclass
+class Holder:
+    held: list[Held]
+
+
+def test_a_field_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InvalidOption, match=r"Holder\.held: Held\.lock: bodies cannot be read as <class 'asyncio\.locks\.Lock'>"):
+        reader(Holder)

@@ -47,6 +47,25 @@ ONLY_BLOCKING = {"close_at_exit"}
 OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: each of its own world
 
 
+def test_testing_is_there_after_import_ogive_alone() -> None:
+    """Who tests without a broker imports nothing else of ogive."""
+    result = run_python("import ogive; print(ogive.testing.message('Orders', b'4711').text)")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "4711\n", "")
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+async def test_the_wrong_kind_of_with_says_where_the_right_one_is(blocking: Any, awaited: Any) -> None:
+    """Both classes of a pair have one name."""
+    arguments = [ogive.listener("Orders", group="billing")(print)] if blocking is ogive.PushConsumer else []
+    blocks: Any = blocking(*arguments)
+    with pytest.raises(TypeError, match=f"this {blocking.__name__} blocks and takes `with`; the one for `async with` is in ogive.aio"):
+        async with blocks:
+            pass
+    text = f"this {awaited.__name__} is for asyncio and takes `async with`; the one that blocks is in ogive, not ogive.aio"
+    with pytest.raises(TypeError, match=text), awaited(*arguments):
+        pass
+
+
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with on_a_thread() as fake:

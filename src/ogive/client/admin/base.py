@@ -12,6 +12,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.namespace import Namespace
 from ogive.client.owner import ClientOwner
 from ogive.client.routes import MASTER_ID
+from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.model import MessageQueue, reply_topic, retry_topic
 from ogive.wire.bodies import ClusterInfo, TopicRouteData
@@ -22,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class AdminBase:
+class AdminBase(OnlyAsyncWith):
     """Start, close, and which brokers to ask."""
 
     def __init__(

@@ -17,11 +17,12 @@ from ogive.client.consumer.wired import wired_on_change
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, validate_start
 from ogive.client.owner import ClientOwner
+from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullResult
 
 
-class PullConsumer:
+class PullConsumer(OnlyAsyncWith):
     """Messages on demand: ``async with PullConsumer("Orders", group="replay") as consumer``.
 
     With *topics* it is a member of *group* and shares their queues with the other members. Without topics it reads the queues given to
@@ -46,6 +47,11 @@ class PullConsumer:
         config: ConsumerConfig | None = None,
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
+        for topic in topics:
+            if not isinstance(topic, str):
+                raise TypeError(
+                    f"topics are str, one argument each: PullConsumer('Orders', 'Refunds', group=...), not {type(topic).__name__}"
+                )
         self._settings = PullSettings(
             topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
         )
@@ -199,7 +205,7 @@ class PullConsumer:
         target = at if to is None else to
         assert target is not None
         if not isinstance(target, int):
-            validate_start(target)
+            validate_start(target, "at" if to is None else "to")
         await member.seek(self._namespace.wrap_queue(queue), target)
 
     async def pause(self, *queues: MessageQueue) -> None:
@@ -234,7 +240,7 @@ class PullConsumer:
 
     async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
         """The offset of the first message stored *at* that time or later; the queue's end if there is none."""
-        validate_start(at)
+        validate_start(at, "at")
         queue = self._namespace.wrap_queue(queue)
         return await (await self._calls(queue)).start_offset(queue, at)
 

@@ -105,6 +105,7 @@ class PullMember:
         self._gained: set[MessageQueue] = set()  # of which the application does not know yet
         self._lost: set[MessageQueue] = set()
         self._news = asyncio.Event()
+        self._assigned = bool(settings.topics)  # or will be: somebody says which queues are read
         self._polling = False
         self._closed = False
         self._assigning = asyncio.Lock()
@@ -155,6 +156,8 @@ class PullMember:
 
     async def poll(self, timeout_s: float | None, max_messages: int) -> list[MessageExt]:
         """See PullConsumer.poll."""
+        if not self._assigned:
+            raise IllegalStateError("no queues yet: assign(queues), or name topics and a group")
         if self._polling:
             raise IllegalStateError(
                 "another poll of this consumer is under way: what it hands out is finished with the next poll, so one task polls"
@@ -230,6 +233,7 @@ class PullMember:
             offsets = await asyncio.gather(*map(self._begin_offset, taken))
             if self._closed:
                 raise IllegalStateError("the pull consumer is closed")
+            self._assigned = True
             self._subscriptions.update({queue.topic: self._subscription(queue.topic) for queue in taken})
             await self._rebalancer.exchange(given_up, dict(zip(taken, offsets, strict=True)))
             self._prefetch.discard_dropped()

@@ -21,6 +21,7 @@ from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.client.owner import ClientOwner
+from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageQueue
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 _found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
 
 
-class PushConsumer:
+class PushConsumer(OnlyAsyncWith):
     """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners, several of which may be of one group.
 
     Given a topic and a *group* instead of listeners, ``async for message in consumer`` yields messages, each to be finished by

@@ -101,7 +101,11 @@ class Intake:
             yield indexes, outgoing
 
     def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
-        """The names that brokers know. Raises InvalidOption."""
+        """The names that brokers know. Raises InvalidOption, TypeError."""
+        if queue is not None and not isinstance(queue, MessageQueue):
+            raise TypeError(
+                f"queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', 'broker-a', 1)), not {type(queue).__name__}"
+            )
         if not self._namespace:
             return validate_topic(topic), queue
         return validate_topic(self._namespace.wrap(topic)), None if queue is None else self._namespace.wrap_queue(queue)

@@ -186,7 +186,7 @@ class Publisher:
     def _place_in_order(self, topic: Topic, outgoing: Outgoing) -> None:
         outgoing.target = target = pinned_target(topic, outgoing)
         if target is None:
-            self.end(outgoing, _no_such_queue(outgoing))
+            self.end(outgoing, _no_such_queue(topic, outgoing))
             return
         self._watch.add(outgoing)  # until its outcome: it may wait behind others
         if target.ordered is None:
@@ -210,7 +210,7 @@ class Publisher:
                     await self._resolver.find(topic, timeout_s)
                 target = pinned_target(topic, outgoing) if outgoing.pinned else self.destinations.next_target(topic)
                 if target is None:
-                    raise _no_such_queue(outgoing)
+                    raise _no_such_queue(topic, outgoing)
                 connection = await self.client.pool.get(self.client.routes.broker_address(target.queue.broker_name))
                 await connection.drain()
         except TimeoutError:
@@ -379,5 +379,9 @@ def _held_up(target: Target) -> OgiveError:
     return RequestTimeout(f"messages before it on {target.queue} took all of it")
 
 
-def _no_such_queue(outgoing: Outgoing) -> NoRoute:
-    return NoRoute(f"queue {outgoing.queue} is none that {outgoing.topic} may be written to")
+def _no_such_queue(topic: Topic, outgoing: Outgoing) -> NoRoute:
+    last: dict[str, int] = {}
+    for queue in sorted(topic.by_queue):
+        last[queue.broker_name] = queue.queue_id
+    there = ", ".join(f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items())
+    return NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to; there are {there}")

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from ogive.client.portal import Portal, portal
+from ogive.client.with_blocks import OnlyWith
 from ogive.errors import IllegalStateError
 
 
-class Facade(ABC):
+class Facade(OnlyWith, ABC):
     """The portal that a blocking object lives on, from ``start`` to ``close``."""
 
     _consumes = False

@@ -16,6 +16,7 @@ from ogive.client.sending.lone import LoneSends
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sync.facade import Facade
 from ogive.client.transaction import Check
+from ogive.client.with_blocks import OnlyWith
 from ogive.model import Message, MessageExt, MessageQueue, SendResult
 
 MAX_POSTED: Final = 256  # messages being passed to the loop, beside those in flight
@@ -247,7 +248,7 @@ class Producer(Facade, Generic[B]):
             portal.call(publisher.accept(outgoing, budget))
 
 
-class Transaction:
+class Transaction(OnlyWith):
     """``with producer.transaction(topic, body) as transaction``. For one block."""
 
     def __init__(self, transaction: aio_transaction.Transaction, portal: Portal) -> None:

@@ -317,7 +317,7 @@ async def test_a_seek_that_cannot_work_changes_nothing(broker: FakeBroker) -> No
             await consumer.seek(Q0, 11)
         with pytest.raises(InvalidOption, match="takes an offset"):
             await consumer.seek(Q0)
-        with pytest.raises(InvalidOption, match="time zone"):
+        with pytest.raises(InvalidOption, match=r"^at needs a time zone"):
             await consumer.seek(Q0, at=datetime(2026, 11, 1))  # noqa: DTZ001  the naive time is the fault
         with pytest.raises(IllegalStateError, match="not held"):
             await consumer.seek(Q1, 0)

@@ -356,6 +356,21 @@ def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], says: s
         make()
 
 
+def test_topics_are_arguments_and_no_list() -> None:
+    topics: Any = ["Orders"]
+    with pytest.raises(TypeError, match=r"topics are str, one argument each: PullConsumer\('Orders', 'Refunds', group=...\), not list"):
+        PullConsumer(topics, group="replay")
+
+
+async def test_a_poll_before_there_are_queues_is_refused(broker: FakeBroker) -> None:
+    """It would wait for ever. That somebody assigned no queues at all is another thing."""
+    async with reader(broker) as consumer:
+        with pytest.raises(IllegalStateError, match=r"no queues yet: assign\(queues\), or name topics and a group"):
+            await consumer.poll(0)
+        await consumer.assign([])
+        assert await consumer.poll(0) == []
+
+
 async def test_use_outside_the_lifetime_is_explained() -> None:
     consumer = PullConsumer("Orders", group="replay")
     assert consumer.assignment == []
