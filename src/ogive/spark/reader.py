@@ -18,7 +18,7 @@ Differs from Spark's Kafka source
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.bounds import AtTime, AtTimes, Bound
 from ogive.spark.fetching import SETTLE_S
 from ogive.spark.losses import data_loss, removed, shrunk
-from ogive.spark.offsets import Positions, Spans, fingerprint, from_offset, resolve, times_wanted, to_offset
+from ogive.spark.offsets import Positions, Spans, entering, fingerprint, from_offset, resolve, times_wanted, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
@@ -98,9 +98,9 @@ class _Reading:
         )
         return [Ranges(tuple(group)) for group in groups]
 
-    def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
+    def _committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         group = self._options.consumer_group
-        return {} if group is None else self._cluster.committed(group, spans)
+        return {} if group is None else self._cluster.committed(group, queues)
 
     def _lost(self, loss: DataLoss) -> None:
         if self._options.fail_on_data_loss:
@@ -200,6 +200,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._advanced_at = -math.inf
         self._idle_s = 0.0
         self._missing: set[MessageQueue] = set()
+        self._behind: set[MessageQueue] = set()
         self._progress: Progress | None = None
 
     # --- on the driver -----------------------------------------------------------------------------------------------
@@ -221,6 +222,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         begin = from_offset(start, self._owner)
         self._store(begin)
         end = self._wait_for_news(begin) if self._target is None else self._up_to_target(begin, self._target)
+        taken_up = self._taken_up(begin, end)
+        if taken_up:
+            return to_offset({**begin, **taken_up}, self._owner, taken_up)
         known = self._known(begin, end)
         if self._holds_back(known, end):
             return start
@@ -241,7 +245,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if finish.keys() - begin.keys():
             spans = self._spans(settled=True)
             begin = {queue: spans[queue].min_offset if queue in spans else 0 for queue in finish} | begin
-        return self._plan(begin, finish)
+        return self._plan(begin | {queue: finish[queue] for queue in entering(end)}, finish)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._store(from_offset(end, self._owner))
@@ -258,6 +262,17 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             positions = {**positions, **self._committed(spans)}
             self._store_now(positions)
         return positions
+
+    def _taken_up(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
+        """Where the group stands in queues that are new since *begin*: their broker was away when the query began.
+
+        Others are read from their first message: the topic got them since.
+        """
+        fresh = [queue for queue in end if queue not in begin]
+        if not fresh or (self._options.starting or "latest") not in ("latest", "group"):
+            return {}
+        committed = self._committed(fresh)
+        return {q: min(offset, self._latest.get(q, offset)) for q, offset in committed.items() if offset > self._first.get(q, 0)}
 
     def _wait_for_news(self, begin: Positions) -> Positions:
         """Where the queues end. Spark asks 75 times a second while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
@@ -296,6 +311,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._looked_at = time.monotonic()
         self._first = {queue: span.min_offset for queue, span in spans.items()}
         self._latest = {queue: span.max_offset for queue, span in spans.items()}
+        self._wait_for_slaves(begin)
         shorter = [
             QueueRange(queue, self._latest[queue], position)
             for queue, position in begin.items()
@@ -303,6 +319,20 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         ]
         self._report_missing(begin, spans)
         return {**begin, **self._bounded(begin, spans)}, shorter
+
+    def _wait_for_slaves(self, begin: Positions) -> None:
+        """A slave may not have the last messages yet that its master gave us: nothing is lost, and nothing comes before it has them."""
+        away = self._cluster.without_master
+        behind = {q: end for q, end in self._latest.items() if q.broker_name in away and end < begin.get(q, 0)}
+        for queue in sorted(behind.keys() - self._behind):
+            log.warning(
+                "queue %s was read up to %d, and its master is away: its slave ends at %d and is waited for",
+                queue,
+                begin[queue],
+                behind[queue],
+            )
+        self._behind = set(behind)
+        self._latest = {**self._latest, **{queue: begin[queue] for queue in behind}}
 
     def _report_missing(self, begin: Positions, spans: Spans) -> None:
         """Report queues that were read before and are missing: their broker is unreachable, or they were removed from the topic."""

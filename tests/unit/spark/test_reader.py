@@ -33,6 +33,7 @@ class FixedCluster:
     def __init__(self, ends: Positions, committed: Positions | None = None) -> None:
         self.ends = dict(ends)
         self.removed: dict[MessageQueue, int] = {}
+        self.without_master: set[str] = set()
         self.of_group = dict(committed or {})
         self.stored_at: dict[MessageQueue, list[int]] = {}
         self.answers: list[tuple[QueueRange, bytes]] = []
@@ -40,8 +41,8 @@ class FixedCluster:
     def selected(self, *_: object) -> Spans:
         return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in self.ends.items()}
 
-    def committed(self, _: str, __: Iterable[MessageQueue]) -> Positions:
-        return self.of_group
+    def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
+        return {queue: self.of_group[queue] for queue in queues if queue in self.of_group}
 
     def start_commit(self, _: str, positions: Positions) -> "Future[None]":
         self.of_group.update(positions)
@@ -243,3 +244,51 @@ def test_a_hole_in_the_middle_of_an_answer_is_data_loss(monkeypatch: pytest.Monk
         batches = list(stream(monkeypatch, cluster, failOnDataLoss="false").read(part))
     assert [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()] == [10, 11, 14, 15, 16, 18, 20]
     assert [gap in caplog.text for gap in ("12 to 13", "17 to 17", "19 to 19")] == [True] * 3
+
+
+# --- brokers that are away -------------------------------------------------------------------------------------------
+
+AWAY = MessageQueue("Orders", "broker-b", 0)
+
+
+def batches(source: StreamReader, at: dict[str, Any], count: int = 3) -> list[QueueRange]:
+    """What the next batches read, from the offset *at* on."""
+    planned: list[QueueRange] = []
+    for _ in range(count):
+        end = source.latestOffset(at, ReadMaxRows(100))
+        planned += [part for partition in source.partitions(at, end) for part in partition.value or ()]
+        at = end
+    return planned
+
+
+@pytest.mark.parametrize("starting", ["group", "latest"])
+def test_a_broker_that_comes_back_is_read_from_where_the_group_stands(starting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from its first message; and the group is not put back to that."""
+    cluster = FixedCluster({QUEUE: 30}, {QUEUE: 30, AWAY: 1000})
+    source = stream(monkeypatch, cluster, startingOffsets=starting, consumerGroup="g")
+    at = source.initialOffset()
+    cluster.ends[AWAY] = 1003
+    assert batches(source, at) == [QueueRange(AWAY, 1000, 1003)]
+    source.stop()
+    assert cluster.of_group[AWAY] == 1003
+
+
+def test_a_queue_that_its_topic_got_since_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 30}, {QUEUE: 30})
+    source = stream(monkeypatch, cluster, startingOffsets="group", consumerGroup="g")
+    at = source.initialOffset()
+    cluster.ends[OTHER] = 4
+    assert batches(source, at) == [QueueRange(OTHER, 0, 4)]
+
+
+def test_a_slave_that_is_behind_has_lost_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FixedCluster({QUEUE: 100})
+    source = stream(monkeypatch, cluster)
+    at = source.latestOffset(source.initialOffset(), ReadMaxRows(1000))
+    cluster.ends[QUEUE], cluster.without_master = 98, {QUEUE.broker_name}
+    assert batches(source, at) == []
+    assert [entry.getMessage() for entry in caplog.records] == [
+        f"queue {QUEUE} was read up to 100, and its master is away: its slave ends at 98 and is waited for"
+    ]
+    cluster.ends[QUEUE], cluster.without_master = 102, set()
+    assert batches(source, at) == [QueueRange(QUEUE, 100, 102)]
