@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import ogive
 from ogive.testing import Broker
 from tests.interop import apache
 from tests.topics import eventually
@@ -108,6 +109,39 @@ def test_an_orderly_message_that_always_fails_is_dead_and_the_queue_goes_on(ogiv
     assert [line["queueOffset"] for line in tries] == [0, 0, 0, 1, 1, 1]
     dead = apache.consume(ogive_broker.name_server, f"%DLQ%{group}", f"{group}_after", 1, mode="orderly")  # the second may be there, too
     assert dead[0]["body"] == "message 0"
+
+
+def poll(broker: Broker, topic: str, group: str, count: int, **options: object) -> list[dict[str, Any]]:
+    """By the lite pull consumer, which commits what it printed."""
+    arguments = {"nameServer": broker.name_server, "topic": topic, "group": group, "count": count} | options
+    run = apache.run_java("Poll", *(f"{name}={value}" for name, value in arguments.items()))
+    assert run.code == 0, run.other
+    return list(run.lines)
+
+
+def test_the_lite_pull_consumer_shares_a_group_s_progress(ogive_broker: Broker, topic: str, group: str) -> None:
+    """Its pulls have a code of their own, 361."""
+    apache.send(ogive_broker.name_server, topic, 20, tags="a,b")
+    first = poll(ogive_broker, topic, group, 20)
+    assert sorted(line["body"] for line in first) == sorted(f"message {index}" for index in range(20))
+    apache.send(ogive_broker.name_server, topic, 4, first=20, tags="a,b")
+    assert {line["body"] for line in poll(ogive_broker, topic, group, 4)} == {f"message {index}" for index in range(20, 24)}
+    with ogive.Admin(ogive_broker.name_server) as admin:
+        assert sum(row.lag for row in admin.lag(group)) == 0
+    assert {line["tags"] for line in poll(ogive_broker, topic, f"{group}_b", 12, expression="b")} == {"b"}
+
+
+def test_the_lite_pull_consumer_reads_assigned_queues_from_where_it_seeks(ogive_broker: Broker, topic: str, group: str) -> None:
+    apache.send(ogive_broker.name_server, topic, 40, mode="orderly", shards=4)
+    read = poll(ogive_broker, topic, group, 12, mode="assign", seek=7)
+    assert {place(line) for line in read} == {(queue, offset) for queue in range(4) for offset in range(7, 10)}
+
+
+def test_a_client_that_lets_the_broker_assign_is_told_to_pull(ogive_broker: Broker, topic: str, group: str) -> None:
+    """Such clients ask for the mode first, and use POP where a broker has it."""
+    apache.send(ogive_broker.name_server, topic, 20)
+    received = apache.consume(ogive_broker.name_server, topic, group, 20, clientRebalance="false")
+    assert sorted(line["body"] for line in received) == sorted(f"message {index}" for index in range(20))
 
 
 def test_delayed_messages_arrive(ogive_broker: Broker, topic: str, group: str) -> None:

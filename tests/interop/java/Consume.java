@@ -21,6 +21,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
  * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=100]
  * [sql=an SQL92 expression, which takes the place of the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
+ * [clientRebalance=true, else the broker assigns queues and chooses between pull and POP]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
  */
 public class Consume {
@@ -40,6 +41,7 @@ public class Consume {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("nameServer"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setClientRebalance(Boolean.parseBoolean(options.text("clientRebalance", "true")));
         consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // the last delivery's progress counts too
