@@ -132,6 +132,11 @@ elif sys.argv[1:3] == ["-m", "venv"]:
 """
 
 
+def _listen_to_sigint() -> None:
+    """Tests that run in a shell's background are started with the signal ignored, and a shell that is cannot change that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("step", ["venv", "pip"])
 def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: str, tmp_path: Path) -> None:
     """As a terminal does it: to every process of the foreground group. No process stays."""
@@ -145,7 +150,13 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
     environment = {"PATH": os.environ["PATH"], "OGIVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
     command = setup_command(tmp_path, "run")
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_listen_to_sigint,  # noqa: PLW1509  it starts no thread and takes no lock
     ) as first:
         assert first.stderr is not None
         assert first.stderr.readline() == "begun\n"
