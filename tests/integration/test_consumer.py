@@ -188,6 +188,53 @@ async def test_an_orderly_group_keeps_the_order_while_members_come_and_go(
     assert dict(offsets) == {i: list(range(500)) for i in range(4)}
 
 
+async def test_no_two_calls_of_a_queue_overlap_while_a_member_comes_and_goes_twenty_times(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Orders flow meanwhile. Each time the other member has calls of its own."""
+    busy: Counter[MessageQueue] = Counter()
+    overlaps: list[MessageQueue] = []
+    seen: list[tuple[int, MessageExt]] = []
+    lock, over = threading.Lock(), asyncio.Event()
+
+    def member(turn: int) -> aio.PushConsumer:
+        @ogive.listener(topic, group=group, start="earliest", orderly=True)
+        def ship(message: MessageExt) -> None:
+            with lock:
+                busy[message.queue] += 1
+                if busy[message.queue] > 1:
+                    overlaps.append(message.queue)
+            time.sleep(0.005)
+            with lock:
+                busy[message.queue] -= 1
+                seen.append((turn, message))
+
+        return consumer(broker, ship)
+
+    async def flow() -> int:
+        sent = 0
+        while not over.is_set():
+            await send(orders, topic, range(sent, sent + 20))
+            sent += 20
+            await asyncio.sleep(0.05)
+        return sent
+
+    flowing = asyncio.create_task(flow())
+    async with member(0):
+        for turn in range(1, 21):
+            async with member(turn):
+                await until(lambda turn=turn: any(by == turn for by, _ in seen))  # type: ignore[misc]
+        over.set()
+        sent = await flowing
+        await until(lambda: len(seen) >= sent)
+    assert overlaps == []
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for _, message in seen:
+        offsets[message.queue.queue_id].append(message.queue_offset)
+    assert all(found == list(range(len(found))) for found in offsets.values())
+    assert sum(map(len, offsets.values())) == sent
+
+
 async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBroker, topic: str, group: str) -> None:
     """Whoever sends: what one producer has had confirmed comes before what another sends then."""
     seen: list[MessageExt] = []

@@ -466,6 +466,17 @@ async def test_a_lost_connection_is_followed_by_another_try() -> None:
         assert broker.bodies("Orders") == {0: [b"1"]}
 
 
+async def test_a_message_is_tried_three_times_and_not_four() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.script(SEND, HANG_UP, HANG_UP)
+        await producer.send("Orders", b"1")
+        assert (len(broker.of(SEND)), broker.bodies("Orders")) == (3, {0: [b"1"]})
+        broker.script(SEND, HANG_UP, HANG_UP, HANG_UP)
+        with pytest.raises(SendTimeout, match="after 3 tries on 1 broker"):
+            await producer.send("Orders", b"2")
+        assert (len(broker.of(SEND)), broker.bodies("Orders")) == (6, {0: [b"1"]})
+
+
 async def test_a_lost_connection_without_retries_says_that_nobody_knows() -> None:
     async with producing("Orders", config=ProducerConfig(retries=0)) as (producer, [broker]):
         broker.script(SEND, HANG_UP)

@@ -1,6 +1,7 @@
 """Connections between two peers on loopback."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator
 from typing import Final, cast
@@ -62,6 +63,30 @@ async def test_many_requests_in_one_loop_turn_are_answered(server: Server) -> No
     connection.close()
 
 
+async def test_a_hundred_thousand_calls_that_wait_together_get_their_own_answers() -> None:
+    """The last request is answered first, and the numbers of the requests begin again in between."""
+    count, waiting = 100_000, list[RemotingCommand]()
+    limits = Limits(max_calls_in_flight=count, max_requests_in_flight=count + 1)
+
+    def last_first(connection: Connection, command: RemotingCommand) -> None:
+        waiting.append(command)
+        if len(waiting) == count:
+            for request in reversed(waiting):
+                connection.reply(answer(request, request.body))
+
+    server = Server(last_first, limits=ServerLimits(connection=limits))
+    await server.start()
+    connection = await connect("127.0.0.1", server.port, limits=limits)
+    connection._opaques = itertools.count(2**31 - count // 2)
+    calls = [connection.start_call(RemotingCommand(1, body=b"%d" % i), 60.0) for i in range(count)]
+    assert connection.calls_in_flight == count
+    assert all([(await call).body == b"%d" % i for i, call in enumerate(calls)])
+    assert len({request.opaque for request in waiting}) == count
+    assert connection.calls_in_flight == 0
+    connection.close()
+    await server.stop()
+
+
 async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unknown(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     with pytest.raises(RequestTimeout, match=rf"127.0.0.1:{server.port} within \d+\.\d s") as caught:
@@ -119,6 +144,43 @@ async def test_calls_in_flight_are_limited(server: Server) -> None:
     with pytest.raises(TooManyRequests):
         connection.start_call(RemotingCommand(1), 1.0)
     connection.close()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_after_faults_as_many_calls_fit_as_before_and_not_one_more(server: Server) -> None:
+    """Timeouts, calls that nobody waits for any more, late answers, answers that nobody asked for, a lost connection."""
+
+    async def two_fit(connection: Connection) -> list[asyncio.Future[RemotingCommand]]:
+        assert connection.calls_in_flight == 0
+        calls = [connection.start_call(RemotingCommand(2), 5.0) for _ in range(2)]
+        with pytest.raises(TooManyRequests):
+            connection.start_call(RemotingCommand(1), 5.0)
+        return calls
+
+    limits = Limits(max_calls_in_flight=2)
+    connection = await connect("127.0.0.1", server.port, limits=limits)
+    for _ in range(3):
+        late = [connection.start_call(RemotingCommand(2), 0.02) for _ in range(2)]
+        late[0].cancel()
+        with pytest.raises(RequestTimeout):
+            await late[1]
+        await connection.call(RemotingCommand(3), 5.0)  # and with it the late answers
+        calls = await two_fit(connection)
+        while len(HELD) < 2:
+            await asyncio.sleep(0)
+        for peer, opaque in [*HELD, *HELD, (HELD[0][0], 999_999)]:
+            peer.reply(answer(RemotingCommand(2, opaque=opaque)))
+        HELD.clear()
+        await asyncio.gather(*calls)
+    lost = await two_fit(connection)
+    for peer in server.connections:
+        peer.abort("")
+    assert all(isinstance(result, ConnectionLost) for result in await asyncio.gather(*lost, return_exceptions=True))
+    assert connection.calls_in_flight == 0
+    HELD.clear()
+    again = await connect("127.0.0.1", server.port, limits=limits)
+    calls = await two_fit(again)
+    again.close()
     await asyncio.gather(*calls, return_exceptions=True)
 
 

@@ -92,6 +92,33 @@ async def test_waiting_for_room_is_told_seldom_and_without_bodies(broker: FakeBr
     assert "secret" not in caplog.text
 
 
+async def test_what_is_full_all_the_time_is_told_once_more_after_a_thousand_times(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    step, seen = threading.Semaphore(0), Seen()
+    for i in range(2_200):
+        broker.put("Orders", b"%d" % i, queue_id=i % 2)
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "is not pulled until" in record.getMessage()]
+
+    def bill(message: MessageExt) -> None:
+        step.acquire(timeout=WAIT_S)
+        seen(message)
+
+    config = replace(QUICK, pull_batch_size=1_024, max_cached_messages=10)
+    async with consumer(broker, to(bill, threads=1), config=config):
+        finished = 0
+        while len(told()) < 2 and finished < 2_000:  # each makes room that is too little
+            finished += 1
+            step.release()
+            await seen.wait(finished)
+        step.release(2_200)
+        await seen.wait(2_200)
+    assert [message.rpartition(", ")[2] for message in told()[:2]] == ["1 times)", "1001 times)"]
+    assert len(told()) <= 3
+
+
 @pytest.mark.parametrize("wrong", [{"max_topic_messages": 0}, {"max_topic_bytes": 0}, {"max_topic_messages": 10_000_000}])
 def test_a_limit_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match="max_topic"):

@@ -269,6 +269,28 @@ async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker:
         assert [r.ext_fields["commitOffset"] for r in broker.of(UPDATE)[updates:] if r.ext_fields["topic"] == "Orders"][:1] != ["0"]
 
 
+async def test_a_renewal_that_grants_some_of_the_queues_ends_the_others_alone(broker: FakeBroker) -> None:
+    broker.topics["Orders"] = 3
+    seen = Seen()
+    async with consumer(broker, in_order(seen), config=LEASED) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 4)
+        kept = [queue for queue in running.assignment["billing"] if queue != MessageQueue("Orders", "broker-a", 1)]
+        held = {queue: running._members[0].assignment[queue] for queue in kept}
+        broker.on(LOCK, lambda request: ok(body=locked_queues_dumps([q for q in LockBatchBody.decode(request.body).queues if q in kept])))
+        await eventually(lambda: running.assignment["billing"] == kept)
+        leased_until = {queue: process_queue.leased_until for queue, process_queue in held.items()}
+        for queue_id in range(3):
+            broker.put("Orders", b"%d" % queue_id, queue_id=queue_id)
+        await seen.wait(2)
+        await eventually(lambda: all(held[queue].leased_until > until for queue, until in leased_until.items()))
+        await rounds(broker)
+        assert sorted(seen.bodies) == [b"0", b"2"]
+        assert running._members[0].assignment == held  # the same ones: they were not given up in between
+        broker.on(LOCK, None)
+        await seen.wait(3)
+    assert sorted(seen.bodies) == [b"0", b"1", b"2"]
+
+
 async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broker: FakeBroker) -> None:
     """The lock comes back while the old call still runs: the new one waits for it."""
     running_calls, most, free, seen = 0, 0, threading.Event(), Seen()

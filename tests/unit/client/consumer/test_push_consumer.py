@@ -16,6 +16,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer, run
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
+from ogive.client.producer import Producer
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PullResult
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
@@ -167,6 +168,30 @@ async def test_a_topic_that_comes_later_is_consumed_then(broker: FakeBroker) -> 
         broker.topics["Later"] = 1
         broker.put("Later", b"first")
         assert await seen.wait(1) == [b"first"]
+
+
+async def test_a_topic_that_does_not_exist_is_reported_and_disturbs_nobody(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """A producer and another consumer share the client."""
+    seen, later = Seen(), Seen()
+    async with (
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+        Producer(client=client) as producer,
+        PushConsumer(to(seen, group="others"), client=client, config=QUICK),
+    ):
+        broker.topics["%RETRY%others"] = 1
+        await producer.send("Orders", b"before")
+        await seen.wait(1)
+        async with PushConsumer(to(later, topic="Absent"), client=client, config=QUICK) as running:
+            [report] = [r for r in caplog.records if "group billing waits for its topic" in r.getMessage()]
+            assert (report.levelno, 'topic "Absent" has no route' in report.getMessage()) == (logging.WARNING, True)
+            for body in (b"1", b"2"):
+                await producer.send("Orders", body)
+                await rounds(broker)
+            await seen.wait(3)
+            assert [queue.topic for queue in running.assignment["billing"] if queue.topic != RETRY] == []
+        await producer.send("Orders", b"after")
+        await seen.wait(4)
+    assert later.messages == []
 
 
 async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -611,6 +636,40 @@ async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBr
         await seen.wait(5)
     assert [progress(broker, i) for i in range(4)] == [1, 1, 1, 2]
     assert len(seen.messages) == 5
+
+
+async def test_progress_is_told_before_the_next_holder_asks_for_it(broker: FakeBroker) -> None:
+    """In the order of the requests at the broker. What nobody tells by and by is told at the hand-over."""
+    broker.topics["Orders"] = 4
+    seen, others = Seen(), Seen()
+    for i in range(8):
+        broker.put("Orders", b"%d" % i, queue_id=i % 4)
+    config = replace(QUICK, hand_over_pause_s=1.0, persist_period_s=60, persist_again_s=60)
+
+    def places(code: int, queue_id: int) -> list[int]:
+        return [
+            at
+            for at, request in enumerate(broker.requests)
+            if (request.code, request.ext_fields.get("topic"), request.ext_fields.get("queueId")) == (code, "Orders", str(queue_id))
+        ]
+
+    async with consumer(broker, to(seen), config=config) as first:
+        await seen.wait(8)
+        assert broker.of(UPDATE) == []
+        client = ClientConfig(name_server=broker.address, instance_name="other")
+        async with PushConsumer(to(others), client=client, config=config) as second:
+            await broker.until(lambda: len(broker.members["billing"]) == 2)
+            broker.notify("billing")
+            await eventually(lambda: sum(queue.topic == "Orders" for queue in second.assignment["billing"]) == 2)
+            moved = [queue.queue_id for queue in second.assignment["billing"] if queue.topic == "Orders"]
+            for queue_id in moved:
+                [told], asked = places(UPDATE, queue_id), places(QUERY, queue_id)
+                assert asked[0] < told < asked[1], "the first holder asked, told what it had done, then the next one asked"
+                assert len(asked) == 2
+                assert broker.requests[told].ext_fields["commitOffset"] == "2"
+            kept = [queue.queue_id for queue in first.assignment["billing"] if queue.topic == "Orders"]
+            assert sorted(kept + moved) == [0, 1, 2, 3]
+    assert (len(seen.messages), others.messages) == (8, [])
 
 
 async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: FakeBroker) -> None:
