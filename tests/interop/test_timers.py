@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ogive import Admin
 from ogive.testing import Broker
 from tests.interop import apache
 from tests.interop.apache import Apache
@@ -19,6 +20,14 @@ def now_ms() -> int:
 
 def recall(name_server: str, topic: str, handle: str) -> apache.Run:
     return apache.run_client("Send", nameServer=name_server, topic=topic, mode="recall", handle=handle)
+
+
+def everything(name_server: str, topic: str) -> list[str]:
+    """The bodies of all that the topic ever got, two seconds after the last that was expected: what must not come gives no sign."""
+    time.sleep(2.0)
+    with Admin(name_server) as admin:
+        count = sum(offsets.max_offset for offsets in admin.offsets(topic))
+    return [line["body"] for line in apache.consume(name_server, topic, "everything", count)]
 
 
 def test_javas_client_sends_for_a_time_and_takes_back(ogive_broker: Broker, topic: str, group: str) -> None:
@@ -34,6 +43,7 @@ def test_javas_client_sends_for_a_time_and_takes_back(ogive_broker: Broker, topi
     lines = apache.consume(server, topic, group, 4)
     assert sorted(line["body"] for line in lines) == ["message 0", "message 2", "message 3", "message 4"]
     assert all(line["at"] >= deliver_ms for line in lines if line["body"] != "message 0")
+    assert sorted(everything(server, topic)) == ["message 0", "message 2", "message 3", "message 4"]
 
 
 def fill(name_server: str, topic: str, deliver_ms: int) -> None:
@@ -53,6 +63,7 @@ def check(name_server: str, topic: str, deliver_ms: int) -> None:
     assert {"message 2", "message 3", "message 4"} <= late | {line["body"] for line in lines}
     assert "message 1" not in late
     assert all(line["at"] >= deliver_ms for line in lines if line["body"] != "message 0")
+    assert set(everything(name_server, topic)) == {"message 0", "message 2", "message 3", "message 4"}
 
 
 def new_apache(folder: Path) -> Apache:
