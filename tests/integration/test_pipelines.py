@@ -22,6 +22,7 @@ from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, t
 from ogive.pipelines.archive import SCHEMA, compact, recover
 from ogive.pipelines.running import last_batch, positions
 from ogive.pipelines.sendable import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE
+from ogive.spark.lasting import keep_plan
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 from tests.peers import RunningBroker, our_broker
@@ -148,6 +149,22 @@ def test_a_batch_that_spark_repeats_is_not_doubled(spark: SparkSession, broker: 
     (crashed.folder / "_checkpoint" / "commits" / str(last)).unlink()
     assert "is in the archive already" in " ".join(crashed.run().notes)
     assert crashed.offsets() == all_of(spark, broker, lake.topic)
+
+
+def test_which_messages_a_batch_has_is_on_stable_storage_before_its_parts(lake: Lake, send: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut takes Spark's note back, and what came since is taken for archived with the batch of that number."""
+    kept: list[tuple[int, list[Path]]] = []
+
+    def noted(checkpoint: Path) -> None:
+        batch = max(int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*"))
+        kept.append((batch, list(lake.folder.glob(f"topic=*/*/*/part=b{batch:09d}"))))
+        keep_plan(checkpoint)
+
+    monkeypatch.setitem(archive.__globals__, "keep_plan", noted)
+    send(20)
+    lake.run(max_rows=10)
+    assert kept == [(batch, []) for batch in range(last_batch(lake.folder / "_checkpoint") + 1)]
+    assert len(kept) > 1
 
 
 @pytest.mark.nightly

@@ -2,8 +2,9 @@
 
 Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that a batch which Spark repeats replaces
 what its first attempt wrote. When the stream has ended, the parts of an hour become one file, sorted by queue and offset; a journal makes
-that step repeatable. Files are on stable storage before anything relies on them: a part before Spark notes its batch, the file of an hour
-before its parts go. The checkpoint lives in ``TO/_checkpoint``: whoever moves the folder moves both.
+that step repeatable. Files are on stable storage before anything relies on them: Spark's note which messages a batch has before its parts,
+a part before Spark notes its batch as done, the file of an hour before its parts go. The checkpoint lives in ``TO/_checkpoint``: whoever
+moves the folder moves both.
 """
 
 import json
@@ -18,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
-from ogive.pipelines.lasting import keep, sync_dir, write_json
 from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, waiting, watch
 from ogive.pipelines.summary import Summary
+from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
 from ogive.spark.stopping import Stop
 
 STORED: Final = (
@@ -62,6 +63,7 @@ def archive(
             if batch <= through:  # Spark lost its note that the batch is done; we have not
                 summary.notes.append(f"batch {batch} is in the archive already")
                 return
+            keep_plan(checkpoint)
             dated = rows.withColumn("date", f.date_format("storeTimestamp", "yyyy-MM-dd"))
             parts = dated.withColumn("hour", f.date_format("storeTimestamp", "HH"))
             parts = parts.withColumn("part", f.lit(f"b{batch:09d}"))

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ogive.errors import InvalidOption
@@ -53,7 +54,7 @@ _SOURCE: Final = (
     "includeMetadata",
 )
 _SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout")
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})  # writeStream hands its own options to the sink
+_SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}  # writeStream hands its own options to the sink
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
 
 Queues = dict[str, dict[str, frozenset[int]]]
@@ -184,6 +185,7 @@ class SinkOptions:
     max_in_flight: int = 64
     delivery: Delivery = "atLeastOnce"
     transaction_timeout_s: float = 3600.0
+    checkpoint: Path | None = None  # of the streaming query, on this machine's file systems
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
@@ -197,6 +199,7 @@ class SinkOptions:
             max_in_flight=given.take("maxInFlight", _count, 64),
             delivery=given.take("delivery", _delivery, "atLeastOnce"),
             transaction_timeout_s=given.take("transactionTimeout", parse_duration_s, 3600.0),
+            checkpoint=given.take("checkpointLocation", _local_folder, None),
         )
 
 
@@ -211,14 +214,15 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in names}
+        taken = known | _SPARKS_OWN
         self.texts: dict[str, str] = {}
         for name, text in options.items():
             key = aliases.get(name.lower(), name.lower())
             if self.texts.get(key, text) != text:
-                raise InvalidOption(f"option {name!r} says {text!r}, but {known[key]} is {self.texts[key]!r} already")
-            if key in known:
+                raise InvalidOption(f"option {name!r} says {text!r}, but {taken[key]} is {self.texts[key]!r} already")
+            if key in taken:
                 self.texts[key] = text
-            elif key not in _SPARKS_OWN:
+            else:
                 near = difflib.get_close_matches(key, known, 1, 0.5)
                 hint = f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}"
                 raise InvalidOption(f"unknown option {name!r}: {hint}")
@@ -308,6 +312,12 @@ def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str])
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
+
+
+def _local_folder(_: str, text: str) -> Path | None:
+    """None for a folder on another file system, as of hdfs: or s3a:."""
+    path = text.removeprefix("file:")
+    return None if re.match(r"\w[\w+.-]*:", path) else Path(path)
 
 
 def _tags(_: str, text: str) -> frozenset[str] | None:

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from ogive.client.portal import portal
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
 from ogive.spark.attempts import SEEN, BatchLog, ends, stored_keys
+from ogive.spark.lasting import keep_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
@@ -196,7 +197,12 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("rocketmq")`"""
+    """`df.writeStream.format("rocketmq")`. Spark makes one for each batch, on the driver's machine, behind its note of what that holds."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(options)
+        if options.checkpoint is not None and options.delivery != "atLeastOnce":
+            keep_plan(options.checkpoint)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         attempt = Attempt.current()

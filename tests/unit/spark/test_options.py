@@ -239,5 +239,6 @@ def test_every_tag_is_no_filter() -> None:
 def test_sink_options() -> None:
     options = SinkOptions.parse({"topic": "Orders", "nameServer": "a:1", "checkpointLocation": "/tmp/x", "maxInFlight": "8"})
     assert (options.topic, options.access.name_servers, options.max_in_flight) == ("Orders", ("a:1",), 8)
+    assert options.checkpoint == Path("/tmp/x")
     with pytest.raises(InvalidOption, match="did you mean topic"):
         SinkOptions.parse({"topics": "Orders"})

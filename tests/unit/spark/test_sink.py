@@ -1,9 +1,11 @@
 """A sink whose cluster, or a broker of it, is away at the wrong moment."""
 
 import asyncio
+import os
 import threading
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -162,3 +164,33 @@ async def test_a_task_may_come_to_a_new_topic_while_it_is_looked_up_what_is_stor
     begins["Parcels"] = {}
     added.set()
     assert await recall == {"key of Bills"}
+
+
+# --- a power cut -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the name of an open file is read from /proc")
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize(("delivery", "kept"), [("atLeastOnce", False), ("idempotent", True), ("transactional", True)])
+def test_which_rows_a_batch_has_is_on_stable_storage_before_any_is_written(
+    delivery: str, kept: bool, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch with more rows would be planned under its number after a power cut, and taken for the one that is written."""
+    for name in ("metadata", "offsets/9", "offsets/10", "commits/9"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("v1")
+    synced: list[str] = []
+
+    def fsync(handle: int) -> None:
+        synced.append(os.path.relpath(Path(f"/proc/self/fd/{handle}").readlink(), tmp_path))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoint = {"checkpointLocation": f"{scheme}{tmp_path}"}
+    sink.StreamSink(SinkOptions.parse({"nameServer": "127.0.0.1:9876", "topic": "Orders", "delivery": delivery, **checkpoint}))
+    assert synced == (["offsets/10", "metadata", "offsets", ".", ".."] if kept else [])
+
+
+@pytest.mark.parametrize("folder", ["hdfs://nn:8020/checkpoint", "s3a://bucket/checkpoint", "/no/such/folder"])
+def test_a_checkpoint_elsewhere_is_its_file_systems_matter(folder: str) -> None:
+    given = {"nameServer": "127.0.0.1:9876", "topic": "Orders", "delivery": "idempotent", "checkpointLocation": folder}
+    sink.StreamSink(SinkOptions.parse(given))

@@ -20,6 +20,27 @@ def keep(folder: Path, *, within: Path) -> None:
             break
 
 
+def keep_plan(checkpoint: Path) -> None:
+    """Sync what says which rows the newest batch of a streaming query has, and whose it is. Nothing where Spark has noted no batch there.
+
+    To be called before anything is written of a batch or noted about it by its number: a power cut would take Spark's own note back, and
+    the batch that is planned anew under that number has the messages that came since as well.
+    """
+    offsets = checkpoint / "offsets"
+    newest = max(offsets.glob("[0-9]*"), key=lambda file: int(file.name), default=None)
+    if newest is None:
+        return
+    for file in (newest, checkpoint / "metadata"):
+        if file.exists():
+            _sync(file, os.O_RDONLY)
+    sync_dir(offsets)
+    if (checkpoint / "sources").exists():  # what file sources have seen
+        keep(checkpoint / "sources", within=checkpoint)
+    sync_dir(checkpoint)
+    if os.access(checkpoint.parent, os.R_OK):
+        sync_dir(checkpoint.parent)
+
+
 def sync_dir(directory: Path) -> None:
     """The names in it, as they are now."""
     _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
