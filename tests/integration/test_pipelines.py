@@ -14,12 +14,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import concat, lit
 
 import ogive
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import MAX_BODY_BYTES, dlq_topic
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.pipelines.archive import SCHEMA, compact, recover
+from ogive.pipelines.replay import HOUR, UNSEEN
 from ogive.pipelines.running import last_batch, positions
 from ogive.pipelines.sendable import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE
 from ogive.spark.lasting import keep_plan
@@ -253,6 +255,13 @@ def test_an_archive_is_replayed_with_its_keys_in_order(spark: SparkSession, brok
     assert all(numbers == sorted(numbers) for numbers in order(copied.where("properties['__SHARDINGKEY'] like 'N%'")).values())
     with pytest.raises(InvalidOption, match="another replay"):
         replay(spark, **{**options, "where": "tags = 'arrived'"}, stop=Stop(), say=lambda _: None)
+    done = json.loads((state / "replay.json").read_text())
+    away = done["known"].pop()  # as when its broker was away in the first run
+    (state / "replay.json").write_text(json.dumps({**done, "hour": f"{datetime.now(UTC) + timedelta(hours=2):{HOUR}}"}))
+    count = sum(place[1] == int(away.split("\n")[2]) for place in lake.offsets())
+    third = replay(spark, **options, stop=Stop(), say=lambda _: None)
+    assert dict(third.skipped) == {"sent by an earlier run": 120 - count, UNSEEN: count}
+    assert 0 < count < 120
 
 
 @pytest.mark.nightly
@@ -331,6 +340,11 @@ def test_dead_letters_go_back_once(spark: SparkSession, broker: RunningBroker, t
     rest = redrive(spark, **options, dry_run=False)
     assert (rest.written, dict(rest.skipped)) == (5, {"sent by an earlier run": 5})
     assert redrive(spark, **options, dry_run=False).written == 0
+    ledger = spark.read.parquet(str(tmp_path / group))
+    ledger.withColumn("msgId", concat("msgId", lit("0"))).write.parquet(str(tmp_path / "made anew" / group))
+    ledger.drop("msgId").write.parquet(str(tmp_path / "of before" / group))
+    assert redrive(spark, **{**options, "state": tmp_path / "made anew"}).written == 10  # other letters stood at those places
+    assert redrive(spark, **{**options, "state": tmp_path / "of before"}).written == 0
     back = content(table(spark, broker, topic))
     assert set(back.values()) == {2}
     assert len(back) == 10

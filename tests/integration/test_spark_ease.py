@@ -37,6 +37,19 @@ class Order:
     note: str | None
 
 
+@dataclass
+class Line:
+    item: str
+    note: str | None
+
+
+@dataclass
+class Parcel:
+    lines: list[Line]
+    to: Line | None
+    by_shop: dict[str, Line] | None
+
+
 def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
     ogive.spark.register(spark)
     with ogive.Producer(broker.name_server) as producer:
@@ -86,6 +99,21 @@ def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, b
     assert whole.where("value is null").count() == 3
     with pytest.raises(PySparkException, match="number is missing"):
         parse_json(messages, Order, on_error="fail")[0].collect()
+
+
+def test_what_is_missing_inside_a_body_is_named(spark: SparkSession) -> None:
+    good_ones = ['{"lines": []}', '{"lines": [{"item": "a", "note": null}], "to": null, "by_shop": {"x": {"item": "b"}}}']
+    bad_ones = {
+        '{"to": {"item": "a"}}': "lines is missing",
+        '{"lines": [{"item": "a"}, {"note": "b"}]}': "lines[].item is missing",
+        '{"lines": [null]}': "lines[] is missing",
+        '{"lines": [], "to": {"note": "a"}}': "to.item is missing",
+        '{"lines": [], "by_shop": {"x": {"item": null}}}': "by_shop[].item is missing",
+    }
+    rows = spark.createDataFrame([(body.encode(),) for body in [*good_ones, *bad_ones]], "body binary")
+    good, bad = parse_json(rows, Parcel)
+    assert [bytes(row.body).decode() for row in good.collect()] == good_ones
+    assert {bytes(row.body).decode(): row.properties["reason"] for row in bad.collect()} == bad_ones
 
 
 def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path) -> None:

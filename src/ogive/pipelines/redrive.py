@@ -1,7 +1,7 @@
 """Dead letters back to the topic that they came from, as new messages with their keys, tags, properties and order of a sharding key.
 
 All groups of that topic get them; to give them to the one group that failed, use ``ogive dead-letter send``. What was sent is noted in a
-ledger under *state*, so that no run sends a letter again; a crash repeats at most one chunk.
+ledger under *state*, by its place and its id, so that no run sends a letter again; a crash repeats at most one chunk.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
 PLACE: Final = ["topic", "brokerName", "queueId", "queueOffset"]
-_LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT"
+_LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT, msgId STRING"
 
 
 def redrive(
@@ -37,22 +37,24 @@ def redrive(
     except NoRoute:
         return no_letters(group, dry_run=dry_run)
     options = {**security, "nameServer": name_server}
-    letters = spark.read.format("rocketmq").options(**options).load(topic)
+    letters = spark.read.format("rocketmq").options(**options, includeMetadata="true").load(topic)
     origin = f.lit(to) if to else f.col("properties")[PropertyName.RETRY_TOPIC]
     marked = letters.withColumn("wanted", f.coalesce(f.expr(where), f.lit(False))).withColumn("origin", origin)
     ledger = state / group
     sent = spark.read.schema(_LEDGER).parquet(str(ledger)) if ledger.exists() else spark.createDataFrame([], _LEDGER)
-    plan = marked.join(sent.distinct().withColumn("sent", f.lit(True)), PLACE, "left").withColumn(
+    sent = sent.select(f.struct(*PLACE).alias("sent"), f.col("msgId").alias("sent_id")).distinct()
+    same = (f.struct(*PLACE) == f.col("sent")) & (f.coalesce("sent_id", "msgId") == f.col("msgId"))  # a ledger of before has no ids
+    plan = marked.join(sent, same, "left").withColumn(
         "why",
         f.when(~f.col("wanted"), "not chosen")
-        .when(f.col("sent"), "sent by an earlier run")
+        .when(f.col("sent").isNotNull(), "sent by an earlier run")
         .when(f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)")
         .otherwise(why_not()),
     )
     chosen = (
         plan.where(f.col("why").isNull())
         .withColumn("number", f.row_number().over(Window.orderBy("storeTimestamp", *PLACE)))
-        .select("number", "origin", "body", "keys", "tags", "properties", *PLACE)
+        .select("number", "origin", "body", "keys", "tags", "properties", *PLACE, "msgId")
         .localCheckpoint()  # not persist(): Spark would recompute it when the ledger, which is in its plan, grows
     )
     for row in plan.groupBy("why").count().collect():
@@ -75,7 +77,7 @@ def redrive(
             f.col("properties")[PropertyName.SHARDING_KEY].alias("shardingKey"),
         )  # fmt: skip
         messages.write.format("rocketmq").options(**options).mode("append").save()
-        part.select(*PLACE).coalesce(1).write.mode("append").parquet(str(ledger))
+        part.select(*PLACE, "msgId").coalesce(1).write.mode("append").parquet(str(ledger))
         summary.written += min(chunk, count - first + 1)
         say(f"{summary.written:,} of {count:,} dead letters sent")
     return summary

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
@@ -26,6 +26,7 @@ from ogive.spark.stopping import Stop
 QUEUE: Final = ["topic", "brokerName", "queueId"]
 CHUNK: Final = 50_000
 HOUR: Final = "%Y-%m-%dT%HZ"
+UNSEEN: Final = "nobody could read their queue when their hour was sent: replay it with --where and another --state"
 
 
 def replay(
@@ -59,6 +60,14 @@ def replay(
         summary.skipped += Counter()  # drops the reasons with no message
         summary.notes = [f"{since_epoch(row['slot']):{HOUR}}: {row['count']:,} messages" for row in hours]
         return summary
+    if done["hour"] is None:
+        done["known"] = sorted(row["queue"] for row in rows.select(f.concat_ws("\n", *QUEUE).alias("queue")).distinct().collect())
+    for row in unseen(sendable, done):
+        summary.skipped["sent by an earlier run"] -= row["count"]
+        summary.skipped[UNSEEN] += row["count"]
+        summary.notes.append(
+            f"{row['queue'].replace(chr(10), '/')}: {row['count']:,} messages are in no run; its broker was away in the first"
+        )
     begun = time.monotonic()
     for row in hours:
         start = since_epoch(row["slot"])
@@ -98,6 +107,15 @@ def refuse_itself(source: str, to: str | None, name_server: str, target: str) ->
     """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names it."""
     if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
+
+
+def unseen(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
+    """queue and count of the queues that the first run did not see, and that have messages of hours which are passed."""
+    if done["hour"] is None or "known" not in done:
+        return []
+    begin = datetime.strptime(done["hour"], HOUR).replace(tzinfo=UTC)
+    late = rows.where(f.col("storeTimestamp") < f.lit(begin)).withColumn("queue", f.concat_ws("\n", *QUEUE))
+    return late.where(~f.col("queue").isin(done["known"])).groupBy("queue").count().orderBy("queue").collect()
 
 
 def since_epoch(hours: int) -> datetime:

@@ -3,11 +3,12 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final, Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
@@ -78,9 +79,9 @@ def _type(owner: type, name: str, hint: Any) -> DataType:
 def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnError = "dead-letter") -> tuple[DataFrame, DataFrame]:
     """Parse bodies into a struct column ``value``. Returns (good, bad): the messages whose body fits *schema*, and the others.
 
-    A body fits if it is a JSON object whose fields have the right types, and none is missing that may not be None. With "dead-letter" *bad*
-    has the columns of the sink (body, keys, tags, properties with reason and origin), ready to be written to a topic. With "null" *good*
-    has all rows, the bad ones with a null value. With "fail" a bad row ends the query.
+    A body fits if it is a JSON object whose fields have the right types, and none is missing, at any depth, that may not be None. With
+    "dead-letter" *bad* has the columns of the sink (body, keys, tags, properties with reason and origin), ready to be written to a topic.
+    With "null" *good* has all rows, the bad ones with a null value. With "fail" a bad row ends the query.
     """
     wanted = json_schema(schema) if isinstance(schema, type) else schema
     loose = StructType([*(StructField(field.name, field.dataType) for field in wanted), StructField(_BROKEN, StringType())])
@@ -89,9 +90,8 @@ def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnEr
     parsed = messages.withColumn("value", f.from_json(text, loose, options))
     value = f.col("value")
     reason = f.when(f.col("body").isNull() | value.isNull() | value[_BROKEN].isNotNull(), f.lit("the body is no JSON of the schema"))
-    for field in wanted:
-        if not field.nullable:
-            reason = reason.when(value[field.name].isNull(), f.lit(f"{field.name} is missing"))
+    for path, missing in _gaps(wanted):
+        reason = reason.when(missing(value), f.lit(f"{path.removeprefix('.')} is missing"))
     judged = parsed.withColumn("_reason", reason)
     whole = f.when(f.col("_reason").isNull(), f.struct(*(value[name].alias(name) for name in wanted.names)))
     if on_error == "fail":
@@ -102,6 +102,34 @@ def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnEr
         good = judged.withColumn("value", whole)
         good = good if on_error == "null" else good.where(f.col("_reason").isNull())
     return good.drop("_reason"), _letters(judged.where(f.col("_reason").isNotNull()))
+
+
+def _gaps(kind: DataType, nullable: bool = True) -> Iterator[tuple[str, Callable[[Column], Column]]]:
+    """What a value of *kind* may lack: the path to it, and whether a value does."""
+    if not nullable:
+        yield "", lambda value: value.isNull()
+    if isinstance(kind, StructType):
+        for field in kind:
+            for path, missing in _gaps(field.dataType, field.nullable):
+                yield f".{field.name}{path}", _in_field(field.name, missing)
+    elif isinstance(kind, ArrayType):
+        for path, missing in _gaps(kind.elementType, kind.containsNull):
+            yield f"[]{path}", _in_elements(missing)
+    elif isinstance(kind, MapType):
+        for path, missing in _gaps(kind.valueType, kind.valueContainsNull):
+            yield f"[]{path}", _in_values(missing)
+
+
+def _in_field(name: str, missing: Callable[[Column], Column]) -> Callable[[Column], Column]:
+    return lambda value: value.isNotNull() & missing(value[name])
+
+
+def _in_elements(missing: Callable[[Column], Column]) -> Callable[[Column], Column]:
+    return lambda value: f.exists(value, missing)
+
+
+def _in_values(missing: Callable[[Column], Column]) -> Callable[[Column], Column]:
+    return lambda value: f.exists(f.map_values(value), missing)
 
 
 def _present(messages: DataFrame) -> list[str]:
