@@ -11,15 +11,14 @@ def way_out(error: OgiveError, options: argparse.Namespace) -> str:
     """The options to look at, as a sentence; empty where the error says all there is to say."""
     if not hasattr(options, "name_server"):
         return ""  # a command that goes to no cluster
-    where = place(options)
     if isinstance(error, NotANameServer):
         return "Name it with -n HOST:PORT."
     if isinstance(error, NoNameServer):
-        if where.cafile:
-            return f"Check the address (-n HOST:PORT) and the authorities in {where.cafile}."
+        if cafile := place(options).cafile:
+            return f"Check the address (-n HOST:PORT) and the authorities in {cafile}."
         return "Start one with `ogive up`, or name another with -n HOST:PORT; one with TLS needs --cafile FILE."
     if isinstance(error, NoPermission) and NO_CREDENTIALS in str(error):
         return "Give them with --credentials FILE."
     if isinstance(error, NoPermission) and NOBODY_KNOWN in str(error):
-        return f"Check both keys in {where.credentials}."
+        return f"Check both keys in {place(options).credentials}."
     return ""
