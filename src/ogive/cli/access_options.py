@@ -40,7 +40,8 @@ def acl(commands: Commands) -> None:
             word,
             f"users:{word}",
             what,
-            "The most specific matching rule decides: a name before a prefix before a whole kind. What no rule allows is denied.",
+            "The most specific matching rule decides: a name before a prefix before a whole kind. What no rule allows is denied. "
+            "There is one rule for each user and resource: a new one takes the place of the old one, so name all actions.",
         )
         command.add_argument("user", metavar="NAME")
         command.add_argument(
@@ -60,7 +61,13 @@ def acl(commands: Commands) -> None:
         add_cluster(command)
     command = add_command(rules, "delete", "users:delete_rules", "delete the rules of a user")
     command.add_argument("user", metavar="NAME")
-    command.add_argument("resource", metavar="RESOURCE", nargs="?", help="only on this resource, as shown by `ogive acl list`")
+    command.add_argument(
+        "resource",
+        metavar="RESOURCE",
+        nargs="?",
+        help="only on this resource, as shown by `ogive acl list`; without it all rules, after a question",
+    )
+    add_yes(command)
     add_cluster(command)
 
 

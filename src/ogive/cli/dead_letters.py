@@ -7,7 +7,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.groups import instant
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.output import print_message
+from ogive.cli.output import confirm, counted, print_message
 from ogive.client.admin.messages import MAX_MESSAGES
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt
@@ -35,6 +35,13 @@ async def send(options: argparse.Namespace) -> int:
         if missing:
             raise InvalidOption(f"group {options.group} has no dead letter {min(missing)}")
         chosen = [letter for letter in letters.values() if options.all or letter.id in options.ids]
+        if options.all and chosen:
+            oldest = min(letter.stored_at for letter in chosen).date()
+            confirm(
+                f"give {counted(len(chosen), 'dead letter')}, the oldest of {oldest}, to {options.group} again? "
+                "It gets those that it has consumed meanwhile, too; --since TIME leaves older ones out.",
+                yes=options.yes,
+            )
         for letter in chosen:
             await admin.send_again(options.group, letter)
     if not chosen:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from ogive.cli.options import Commands, add_cluster, add_command, add_group, add_json
+from ogive.cli.options import Commands, add_cluster, add_command, add_group, add_json, add_yes
 
 
 def send(commands: Commands) -> None:
@@ -121,8 +121,9 @@ def dead_letter(commands: Commands) -> None:
     )
     command.add_argument("group")
     command.add_argument("ids", nargs="*", metavar="ID", help="ids from `ogive dead-letter list`")
-    command.add_argument("--all", action="store_true", help="all of them (at most the 10,000 oldest)")
+    command.add_argument("--all", action="store_true", help="all of them (at most the 10,000 oldest), after a question")
     command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
+    add_yes(command)
     add_cluster(command)
 
 

@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import difflib
 import getpass
 import sys
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, print_json, print_table
+from ogive.client.admin import AccessRule
 from ogive.errors import InvalidOption
 
 
@@ -111,14 +113,30 @@ async def deny(options: argparse.Namespace) -> int:
 
 async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
+        old = [rule for rule in await admin.access_rules() if (rule.user, rule.resource) == (options.user, options.resource)]
         say = admin.allow if allowed else admin.deny
         await say(options.user, options.resource, options.actions.split(","), source_ips=tuple(options.source_ips))
-    print(f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}")
+    print(f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}{_before(old)}")
     return 0
+
+
+def _before(old: list[AccessRule]) -> str:
+    """What the new rule took the place of."""
+    words = [f"{'' if rule.allowed else 'not '}{','.join(rule.actions)}" for rule in old]
+    return f" (before: {'; '.join(words)})" if words else ""
 
 
 async def delete_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
+        known = sorted({rule.resource for rule in await admin.access_rules() if rule.user == options.user})
+        if not known:
+            raise InvalidOption(f"there are no rules for user {options.user} (ogive acl list)")
+        if options.resource is None:
+            confirm(f"delete all rules for user {options.user}: {', '.join(known)}?", yes=options.yes)
+        elif options.resource not in known:
+            similar = difflib.get_close_matches(options.resource, known)
+            hint = f". Similar: {', '.join(similar)}" if similar else ""
+            raise InvalidOption(f"user {options.user} has no rule for {options.resource}{hint} (ogive acl list {options.user})")
         await admin.forget_rules(options.user, options.resource)
     print(f"deleted the rules for user {options.user}{f' on {options.resource}' if options.resource else ''}")
     return 0

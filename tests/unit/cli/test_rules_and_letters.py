@@ -1,0 +1,90 @@
+"""Commands that take access away or send again, without a broker: they look and ask first."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import pytest
+
+from ogive import aio
+from ogive.cli.main import main
+
+
+class Cluster:
+    """An Admin that notes what it is told to do."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[Any, ...]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    async def access_rules(self) -> list[Any]:
+        return [SimpleNamespace(user="billing", resource="Topic:Pay", actions=("Pub",), allowed=True, source_ips=(), default=False)]
+
+    async def forget_rules(self, user: str, resource: str | None = None) -> None:
+        self.done.append((user, resource))
+
+    async def allow(self, *words: Any, source_ips: tuple[str, ...]) -> None:
+        self.done.append(words)
+
+    async def dead_letters(self, group: str, **_: Any) -> list[Any]:
+        return [SimpleNamespace(id=name, stored_at=datetime(2026, 11, day, tzinfo=UTC)) for name, day in (("p1", 16), ("p2", 23))]
+
+    async def send_again(self, group: str, letter: Any) -> None:
+        self.done.append((group, letter.id))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    one = Cluster()
+    monkeypatch.setattr(aio, "Admin", lambda **_: one)
+    monkeypatch.delenv("OGIVE_CONTEXT", raising=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["acl", "delete", "billing", "Topic:Pya"], "user billing has no rule for Topic:Pya. Similar: Topic:Pay (ogive acl list billing)"),
+        (["acl", "delete", "biling"], "no rules for user biling"),
+        (["acl", "delete", "billing"], "delete all rules for user billing: Topic:Pay? There is nobody to ask here: add --yes"),
+        (["dead-letter", "send", "payd", "--all"], "give 2 dead letters, the oldest of 2026-11-16, to payd again?"),
+    ],
+)
+def test_nothing_is_done_that_was_not_meant(words: list[str], said: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "-n", "h:1"]) == 1
+    assert said in capsys.readouterr().err
+    assert not cluster.done
+
+
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (["acl", "delete", "billing", "Topic:Pay"], [("billing", "Topic:Pay")]),
+        (["acl", "delete", "billing", "--yes"], [("billing", None)]),
+        (["dead-letter", "send", "payd", "--all", "--yes"], [("payd", "p1"), ("payd", "p2")]),
+        (["dead-letter", "send", "payd", "p2"], [("payd", "p2")]),
+    ],
+)
+def test_what_was_meant_is_done(words: list[str], done: list[tuple[Any, ...]], cluster: Cluster) -> None:
+    assert main([*words, "-n", "h:1"]) == 0
+    assert cluster.done == done
+
+
+def test_a_new_rule_says_what_it_took_the_place_of(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["acl", "allow", "billing", "Topic:Pay", "Sub", "-n", "h:1"]) == 0
+    assert capsys.readouterr().out == "user billing may Sub on Topic:Pay (before: Pub)\n"
+
+
+def test_a_misspelt_context_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.setenv("OGIVE_CONTEXT", "nope")
+    assert main(["topic", "list"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("ogive: there is no context 'nope'")
+    assert said.count("\n") == 1
