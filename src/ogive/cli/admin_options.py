@@ -12,7 +12,7 @@ RETRY_LIMIT: Final = "retries before a message becomes a dead letter, for member
 def topic(commands: Commands) -> None:
     topics = add_group(commands, "topic", "list, show, create, change and delete topics")
     command = add_command(topics, "list", "topics:list_topics", "list the topics with their queues and messages")
-    command.add_argument("--all", action="store_true", help="also system, retry and dead-letter topics")
+    command.add_argument("--all", "--system", action="store_true", help="also system, retry and dead-letter topics")
     add_cluster(command)
     add_json(command)
     command = add_command(topics, "create", "topics:create_topic", "create a topic; refused if it exists with other queues")
@@ -148,7 +148,7 @@ def lag(commands: Commands) -> None:
         "lag:run",
         "show how far a consumer group is behind, queue by queue",
         "OFFSET is the next message for the group, END the next one for the queue, LAG the difference, MEMBER the client that holds the "
-        "queue now.",
+        "queue now. A message that waits for its next try, or for its time, is counted when its delay is over.",
     )
     command.add_argument("group", help="a consumer group: the group=... of its listeners")
     command.add_argument("--topic", metavar="TOPIC", help="only this topic")

@@ -8,10 +8,11 @@ from typing import Any
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import named_queue
+from ogive.cli.lag import refuse_unknown
 from ogive.cli.output import confirm, print_changes, print_json, print_table
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
-from ogive.errors import InvalidOption
+from ogive.errors import GroupNotExist, InvalidOption
 
 
 async def list_groups(options: argparse.Namespace) -> int:
@@ -129,7 +130,11 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         if isinstance(target, int):
             target = {await named_queue(admin, options): target}
-        plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
+        try:
+            plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
+        except GroupNotExist:
+            await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
+            raise
     if options.json:
         for row in plan:
             where = {"topic": row.queue.topic, "broker": row.queue.broker_name, "queue": row.queue.queue_id}

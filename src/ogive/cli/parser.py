@@ -14,12 +14,16 @@ _FIRST_STEPS: Final = (
     "`ogive COMMAND --help` describes a command."
 )
 
+_OTHER_WORDS: Final = {"consume": "tail or run", "produce": "send", "publish": "send"}
+
 
 class Parser(argparse.ArgumentParser):
     """Suggests the nearest command or choice for a misspelt one."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # private, and the only place where argparse looks at choices
         choices = list(map(str, action.choices or ()))
+        if "tail" in choices and value in _OTHER_WORDS:
+            raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {_OTHER_WORDS[value]}?")
         if value not in choices and (near := difflib.get_close_matches(str(value), choices, n=1)):
             raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {near[0]}?")
         super()._check_value(action, value)

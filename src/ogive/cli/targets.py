@@ -66,7 +66,10 @@ def _import(target: str, name: str) -> ModuleType:
             return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
-            raise InvalidOption(f"{target}: there is no module {exc.name!r}, neither here ({os.getcwd()}) nor installed") from None  # noqa: PTH109
+            parent, _, last = name.rpartition(".")
+            hint = f"; a listener stands behind a colon: {parent}:{last}" if exc.name == name and parent in sys.modules else ""
+            where = f"neither here ({os.getcwd()}) nor installed"  # noqa: PTH109
+            raise InvalidOption(f"{target}: there is no module {exc.name!r}, {where}{hint}") from None
         raise _broken(target, name, exc) from None
     except Exception as exc:  # noqa: BLE001  the user's module: whatever it raises at import is theirs to see, with its place
         raise _broken(target, name, exc) from None

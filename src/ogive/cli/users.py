@@ -113,7 +113,9 @@ async def deny(options: argparse.Namespace) -> int:
 
 async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
-        old = [rule for rule in await admin.access_rules() if (rule.user, rule.resource) == (options.user, options.resource)]
+        kind, colon, name = options.resource.partition(":")
+        resource = f"{kind.capitalize()}{colon}{name}"  # brokers take the kind in any case
+        old = [rule for rule in await admin.access_rules() if (rule.user, rule.resource) == (options.user, resource)]
         say = admin.allow if allowed else admin.deny
         await say(options.user, options.resource, options.actions.split(","), source_ips=tuple(options.source_ips))
     print(f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}{_before(old)}")

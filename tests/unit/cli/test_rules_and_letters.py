@@ -8,6 +8,7 @@ import pytest
 
 from ogive import aio
 from ogive.cli.main import main
+from ogive.errors import GroupNotExist, ResponseCode
 
 
 class Cluster:
@@ -33,6 +34,12 @@ class Cluster:
 
     async def dead_letters(self, group: str, **_: Any) -> list[Any]:
         return [SimpleNamespace(id=name, stored_at=datetime(2026, 11, day, tzinfo=UTC)) for name, day in (("p1", 16), ("p2", 23))]
+
+    async def reset_offsets(self, *_: Any, **__: Any) -> None:
+        raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group biling not exist!")
+
+    async def group(self, name: str) -> None:
+        raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no broker knows it. Similar groups: billing.")
 
     async def send_again(self, group: str, letter: Any) -> None:
         self.done.append((group, letter.id))
@@ -76,9 +83,22 @@ def test_what_was_meant_is_done(words: list[str], done: list[tuple[Any, ...]], c
     assert cluster.done == done
 
 
-def test_a_new_rule_says_what_it_took_the_place_of(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["acl", "allow", "billing", "Topic:Pay", "Sub", "-n", "h:1"]) == 0
-    assert capsys.readouterr().out == "user billing may Sub on Topic:Pay (before: Pub)\n"
+@pytest.mark.parametrize("resource", ["Topic:Pay", "topic:Pay"])
+def test_a_new_rule_says_what_it_took_the_place_of(resource: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["acl", "allow", "billing", resource, "Sub", "-n", "h:1"]) == 0
+    assert capsys.readouterr().out == f"user billing may Sub on {resource} (before: Pub)\n"
+
+
+def test_a_reset_of_an_unknown_group_names_those_spelt_alike(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["group", "reset", "biling", "Pay", "--to", "earliest", "-n", "h:1"]) == 1
+    assert "Similar groups: billing." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "meant"), [("consume", "tail or run"), ("produce", "send"), ("publish", "send")])
+def test_words_of_other_tools_lead_to_the_command(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([word, "Orders"])
+    assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
 def test_a_misspelt_context_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,7 @@ def test_a_module_alone_stands_for_all_of_its_listeners_and_each_runs_once() -> 
         ("ogive_empty:bill", "It has none; a function becomes one with @ogive.listener"),
         ("ogive_empty", "ogive_empty has no listener"),
         ("ogive_shopp:bill", "there is no module 'ogive_shopp', neither here ("),
+        ("ogive_shop.bill", "nor installed; a listener stands behind a colon: ogive_shop:bill"),
         ("ogive_shop.py:bill", "named as in an import, for example ogive_shop:listener"),
         ("./src/shop:bill", "for example src.shop:listener"),
         ("no module:bill", "expected module:listener, for example app:bill"),
