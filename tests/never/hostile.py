@@ -273,6 +273,7 @@ MOVES_ON: Final = {
     "delivers a good message behind one whose checksum is wrong",
     "delivers an empty message with a checksum",
     "sends the group from place to place",
+    "delivers a bomb of zeros",
     "delivers what declares to be lz4",
     "delivers what declares to be zstd",
     "delivers what is compressed by nothing known",

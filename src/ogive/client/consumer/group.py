@@ -50,7 +50,7 @@ class Group:
         ]
 
     async def _persist(self, *, again: bool) -> None:
-        await self.store.persist(list(self.held), again=again)
+        await self.store.persist([queue for queue, held in self.held.items() if not held.doubted], again=again)
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
         """Forget finished messages, and advance the queue's progress to its lowest unfinished one.

@@ -93,7 +93,15 @@ class Member:
             starts[self._retry_topic] = "earliest"
         self._listeners = {one.config.topic: one for one in listeners if one.function is not no_function}
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
-        self._pulls = PullService(group, config, self._subscriptions, deliver=self._deliver, reject=self._reject, repair=self._go_to)
+        self._pulls = PullService(
+            group,
+            config,
+            self._subscriptions,
+            deliver=self._deliver,
+            reject=self._reject,
+            repair=self._go_to,
+            verify=self._verify,
+        )
         self._rejected = returns(
             group,
             listeners[0],
@@ -299,6 +307,9 @@ class Member:
 
     async def _go_to(self, process_queue: ProcessQueue, offset: int) -> None:
         await self._rebalancer.go_to(process_queue, offset)
+
+    async def _verify(self, process_queue: ProcessQueue) -> None:
+        await self._rebalancer.verify(process_queue)
 
     async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
         return all(await asyncio.gather(*(service.quiet(process_queue, timeout_s) for service in self._services.values())))

@@ -16,7 +16,7 @@ class OffsetStore(Protocol):
     """Offsets of the queues that a member holds, and the lasting record behind them.
 
     An offset never moves back, but for a repair, which also freezes it: results of listeners that were still running then cannot overwrite
-    it. Queues are independent of each other: persisting or forgetting one touches no other.
+    it. Queues are independent of each other: persisting or forgetting one touches no other. What is taken over begins with ``begin``.
     """
 
     async def open(self) -> None: ...
@@ -29,10 +29,22 @@ class OffsetStore(Protocol):
         """What is known here."""
         ...
 
+    def highest(self, queue: MessageQueue) -> int | None:
+        """The highest offset that was known here since ``begin``: only somebody else can have brought the record further."""
+        ...
+
+    def begin(self, queue: MessageQueue, offset: int) -> None:
+        """The queue is taken over at *offset*; what was known before is forgotten."""
+        ...
+
     def update(self, queue: MessageQueue, offset: int) -> None: ...
 
     def repair(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, also back, and keep it until the queue is forgotten."""
+        """Set the offset, also back, and keep it until ``thaw``, or until the queue is forgotten."""
+        ...
+
+    def thaw(self, queue: MessageQueue) -> None:
+        """What comes from now on is consumed from the repaired offset on."""
         ...
 
     def forget(self, queue: MessageQueue) -> None:
@@ -51,25 +63,41 @@ class Offsets:
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
+        self._passed: dict[MessageQueue, int] = {}  # the highest offset before the present one
         self._frozen: set[MessageQueue] = set()
 
     def read(self, queue: MessageQueue) -> int | None:
         return self._offsets.get(queue)
+
+    def highest(self, queue: MessageQueue) -> int | None:
+        known = [offsets[queue] for offsets in (self._offsets, self._passed) if queue in offsets]
+        return max(known, default=None)
+
+    def begin(self, queue: MessageQueue, offset: int) -> None:
+        self.forget(queue)
+        self._passed[queue] = offset
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         if queue not in self._frozen and offset > self._offsets.get(queue, -1):
             self._offsets[queue] = offset
 
     def repair(self, queue: MessageQueue, offset: int) -> None:
-        self._offsets[queue] = offset
+        self.move(queue, offset)
         self._frozen.add(queue)
+
+    def thaw(self, queue: MessageQueue) -> None:
+        self._frozen.discard(queue)
 
     def move(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset, also back, at the application's request. Unlike after a repair, consumption continues there."""
+        highest = self.highest(queue)
+        if highest is not None:
+            self._passed[queue] = highest
         self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
         self._offsets.pop(queue, None)
+        self._passed.pop(queue, None)
         self._frozen.discard(queue)
 
 

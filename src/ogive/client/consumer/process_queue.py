@@ -44,6 +44,7 @@ class ProcessQueue:
         "active",
         "busy",
         "consumed_at_ms",
+        "doubted",
         "failed_unlocks",
         "leased_until",
         "paused",
@@ -64,6 +65,7 @@ class ProcessQueue:
         self.active = True  # state is ACTIVE; read by other threads before each listener call
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.paused = False  # neither pulled nor handed out until ``resume``
+        self.doubted = False  # its broker could not be reached, or had forgotten us: others may have gone on in it
         self.suggested_broker_id = 0
         self.stuck_at: int | None = None  # its next pulls bring bytes that are no message, see ``damage.py``
         self.taken: Sequence[MessageExt] = ()  # orderly: what a worker has now, behind what was consumed and not committed

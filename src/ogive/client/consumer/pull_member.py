@@ -36,7 +36,7 @@ from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
-from ogive.client.consumer.rebalance import Rebalancer, difference
+from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
 from ogive.client.consumer.report import queue_info, stuck
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
@@ -92,7 +92,15 @@ class PullMember:
         self._group = group = Group(self.group, instance, calls, self._store, Statistics(self._loop.time()), auto_commit=auto_commit)
         self._subscriptions = {topic: self._subscription(topic) for topic in settings.topics}
         self._prefetch = Prefetch()
-        self._pulls = PullService(group, config, self._subscriptions, deliver=self._deliver, repair=self._repair, post_subscription=True)
+        self._pulls = PullService(
+            group,
+            config,
+            self._subscriptions,
+            deliver=self._deliver,
+            repair=self._repair,
+            verify=self._verify,
+            post_subscription=True,
+        )
         self._rebalancer = Rebalancer(
             group,
             config,
@@ -230,18 +238,20 @@ class PullMember:
             given_up, taken = difference(self._group.held, queues)
             for topic in {queue.topic for queue in taken}:
                 await self.calls.queues(topic)  # so that their brokers are known
-            offsets = await asyncio.gather(*map(self._begin_offset, taken))
+            begins = await asyncio.gather(*map(self._begin, taken))
             if self._closed:
                 raise IllegalStateError("the pull consumer is closed")
             self._assigned = True
             self._subscriptions.update({queue.topic: self._subscription(queue.topic) for queue in taken})
-            await self._rebalancer.exchange(given_up, dict(zip(taken, offsets, strict=True)))
+            await self._rebalancer.exchange(given_up, begins)
             self._prefetch.discard_dropped()
 
-    async def _begin_offset(self, queue: MessageQueue) -> int:
+    async def _begin(self, queue: MessageQueue) -> Begin:
         """Raises where it cannot be learned: a failed query is never "no offset"."""
         offset = None if self._settings.group is None else await self._store.fetch(queue)
-        return offset if offset is not None else await self._group.calls.start_offset(queue, self._settings.start)
+        if offset is not None:
+            return Begin(queue, offset, new=offset == 0)
+        return Begin(queue, await self._group.calls.start_offset(queue, self._settings.start), new=True)
 
     async def seek(self, queue: MessageQueue, to: int | Start) -> None:
         """See PullConsumer.seek."""
@@ -296,6 +306,9 @@ class PullMember:
     async def _repair(self, process_queue: ProcessQueue, offset: int) -> None:
         if process_queue.active:
             self._jump(process_queue, offset)
+
+    async def _verify(self, process_queue: ProcessQueue) -> None:
+        await self._rebalancer.verify(process_queue)
 
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         for message in messages:

@@ -5,7 +5,8 @@ Behaviour
 - A queue is not pulled while too much of it, of its topic or of the whole group is unfinished: count, bytes, or (of the queue) distance
   from the lowest to the highest message; nor while the consumer is suspended.
 - Brokers filter tags by hash, and SQL as they can; what they let through is filtered again. Filtered messages count as finished.
-- After an error the queue is pulled again a second later; its loop ends only with the queue.
+- After an error the queue is pulled again a second later; its loop ends only with the queue. If its broker could not be reached, the
+  broker is asked first whether others have gone on in the queue meanwhile.
 - An offset that the broker does not have is corrected, with a line in the log.
 - A message whose body does not match its checksum reaches nobody: it is read again, and passed over once that is how it is stored; see
   ``damage.py``. Bytes that are no message at all are never passed over: the queue waits in front of them.
@@ -29,7 +30,7 @@ from ogive.client.consumer.filter import select
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.routes import MASTER_ID
-from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated
+from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
 from ogive.model import MessageExt, PullResult, PullStatus
 from ogive.wire.bodies import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord
@@ -43,14 +44,15 @@ FULL_REPORT_EVERY: Final = 1000
 
 Deliver = Callable[[ProcessQueue, Sequence[MessageExt]], None]
 Repair = Callable[[ProcessQueue, int], Awaitable[None]]
+Verify = Callable[[ProcessQueue], Awaitable[None]]
 
 
 class PullService:
     """Fills the process queues of one group.
 
     *deliver* gets what is new in a queue, *reject* what of it cannot be read (where nobody rejects, it is delivered as it is); *repair*
-    puts a queue at another offset. With *post_subscription* each pull says what it wants, so that it works without heartbeats
-    (postSubscriptionWhenPull).
+    puts a queue at another offset; *verify* settles a doubt about it (``ProcessQueue.doubted``), or raises OgiveError. With
+    *post_subscription* each pull says what it wants, so that it works without heartbeats (postSubscriptionWhenPull).
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class PullService:
         deliver: Deliver,
         reject: Deliver | None = None,
         repair: Repair,
+        verify: Verify,
         post_subscription: bool = False,
     ) -> None:
         self._group = group
@@ -70,6 +73,7 @@ class PullService:
         self._deliver = deliver
         self._reject = reject
         self._repair = repair
+        self._verify = verify
         self._post_subscription = post_subscription
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
@@ -117,6 +121,9 @@ class PullService:
                 await process_queue.changed(look_again_s)
                 continue
             try:
+                if process_queue.doubted:
+                    await self._verify(process_queue)
+                    continue
                 await self._pull_once(process_queue, readings)
             except DamagedMessage as exc:
                 await self._around(process_queue, exc, readings)
@@ -186,7 +193,7 @@ class PullService:
             suspend_s=config.pull_suspend_s,
         )
         readings.was_right()
-        if not process_queue.active:
+        if not process_queue.active or process_queue.doubted:
             return
         process_queue.suggested_broker_id = result.suggested_broker_id
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -281,6 +288,7 @@ class PullService:
 
     async def _after_failure(self, process_queue: ProcessQueue, exc: OgiveError) -> None:
         process_queue.suggested_broker_id = 0
+        process_queue.doubted |= isinstance(exc, TransportError)
         if isinstance(exc, SubscriptionOutdated):
             await self._group.calls.heartbeat()
         await asyncio.sleep(BUSY_PAUSE_S if isinstance(exc, BrokerBusy) else self._config.pull_retry_s)

@@ -10,6 +10,10 @@ Behaviour
   listener is at work stays until it has ended, or until our lease on the lock is over.
 - A queue that is taken over (orderly: after the broker granted the lock) begins at the group's offset. If that cannot be learned the queue
   is left alone until it can: an unknown offset is never taken for "no offset".
+- Where the group has no offset the place where it begins is committed before the first pull: it is the group's progress from then on.
+- A member whose link to a queue's broker was cut, or that its brokers had forgotten, asks where the group is in the queue before it pulls
+  or commits there again. If another one has brought it further, the queue starts anew there: progress that others made counts.
+- A suspended member takes part: it holds its share, and gives up what is not its any more.
 
 Differs from Java
 - A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
@@ -18,11 +22,15 @@ Differs from Java
   commits what it has done. Without this every hand-over repeats what was consumed since the last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
 - A retry topic is always read from its beginning if the group has no offset there: no retry is skipped.
+- Java does not commit where a new group begins, so that who takes over before its first message is finished begins later. After a cut it
+  goes on where it was, writes that over what others committed, and while suspended it keeps its queues.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
@@ -48,6 +56,15 @@ Changed = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], None]
 def difference(held: Collection[MessageQueue], mine: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """(queues to give up, queues to take over), sorted."""
     return sorted(set(held) - set(mine)), sorted(set(mine) - set(held))
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a queue that is taken over begins. *new*: the group may have no offset there yet."""
+
+    queue: MessageQueue
+    offset: int
+    new: bool = False
 
 
 class Rebalancer:
@@ -96,7 +113,7 @@ class Rebalancer:
             except TimeoutError:
                 pass
             self._wanted.clear()
-            balanced = self._pulls.suspended or await self.rebalance()
+            balanced = await self.rebalance()
             await asyncio.sleep(config.rebalance_pause_s)
 
     async def settle(self) -> None:
@@ -158,8 +175,12 @@ class Rebalancer:
             members = []
         if self._group.instance.client_id in members:
             return members
+        for process_queue in self._group.held.values():
+            process_queue.doubted = True
         await self._group.calls.heartbeat()
-        return await self._group.calls.members(topic)
+        members = await self._group.calls.members(topic)
+        await self._verify_doubted(list(self._group.held.values()))
+        return members
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -186,12 +207,15 @@ class Rebalancer:
         return [process_queue.queue for process_queue in (*released, *overdue)]
 
     async def _let_go(self, process_queues: Sequence[ProcessQueue], *, unlock: bool) -> None:
+        """Those of them that are still held. What is in doubt even now is not committed."""
+        await self._verify_doubted(process_queues)
+        process_queues = [p for p in process_queues if self._group.held.get(p.queue) is p]
         if not process_queues:
             return
         queues = [process_queue.queue for process_queue in process_queues]
         for process_queue in process_queues:
             self._drop(process_queue)
-        await self._group.store.persist(queues, again=True)
+        await self._group.store.persist([p.queue for p in process_queues if not p.doubted], again=True)
         for queue in queues:
             self._group.store.forget(queue)
         if unlock:
@@ -261,6 +285,25 @@ class Rebalancer:
             self._group.store.forget(process_queue.queue)
             self.soon()
 
+    async def verify(self, process_queue: ProcessQueue) -> None:
+        """Settle the doubt about a queue: what others have made of it meanwhile counts. Raises OgiveError, and it stays in doubt."""
+        group, queue = self._group, process_queue.queue
+        if not group.broadcast and queue.topic in self._starts:
+            at, known = await group.store.fetch(queue), group.store.highest(queue)
+            if at is not None and known is not None and at > known and group.held.get(queue) is process_queue:
+                log.warning("%s: another member has brought %s from %d to %d: it starts anew there", queue, group.name, known, at)
+                self._lose(process_queue)
+                if self._changed is not None:
+                    self._changed([], [queue])
+        process_queue.doubted = False
+
+    async def _verify_doubted(self, process_queues: Iterable[ProcessQueue]) -> None:
+        async def settle(process_queue: ProcessQueue) -> None:
+            with contextlib.suppress(OgiveError):  # it stays in doubt, and its pulls ask again
+                await self.verify(process_queue)
+
+        await asyncio.gather(*(settle(process_queue) for process_queue in process_queues if process_queue.doubted))
+
     # --- taking over -------------------------------------------------------------------------------------------------
 
     async def _take_over(self, queues: Sequence[MessageQueue], *, alone: bool) -> list[MessageQueue]:
@@ -279,34 +322,44 @@ class Rebalancer:
                 return []
         elif not alone:
             await asyncio.sleep(self._config.hand_over_pause_s)
-        offsets = await asyncio.gather(*map(self._begin_offset, queues))
-        added = [(queue, offset) for queue, offset in zip(queues, offsets, strict=True) if offset is not None]
-        for queue, offset in added:
-            self._group.store.forget(queue)
-            self._hold(ProcessQueue(queue, offset, leased_until))
-        return [queue for queue, _ in added]
+        begins = [begin for begin in await asyncio.gather(*map(self._begin, queues)) if begin is not None]
+        await self._hold_from(begins, leased_until)
+        return [begin.queue for begin in begins]
+
+    async def _hold_from(self, begins: Sequence[Begin], leased_until: float = float("inf")) -> None:
+        store = self._group.store
+        for begin in begins:
+            store.begin(begin.queue, begin.offset)
+        if self._group.auto_commit:
+            new = [begin for begin in begins if begin.new]
+            for begin in new:
+                store.update(begin.queue, begin.offset)
+            await store.persist([begin.queue for begin in new])
+        for begin in begins:
+            self._hold(ProcessQueue(begin.queue, begin.offset, leased_until))
 
     def _hold(self, process_queue: ProcessQueue) -> None:
         self._group.held[process_queue.queue] = process_queue
         self._pulls.start(process_queue)
 
-    async def _begin_offset(self, queue: MessageQueue) -> int | None:
-        """The offset at which the group continues in *queue*; None if it cannot be found out now."""
+    async def _begin(self, queue: MessageQueue) -> Begin | None:
+        """Where the group continues in *queue*; None if it cannot be found out now."""
         try:
             offset = await self._group.store.fetch(queue)
-            return offset if offset is not None else await self._group.calls.start_offset(queue, self._starts[queue.topic])
+            if offset is not None:
+                return Begin(queue, offset, new=offset == 0)  # which brokers say of a young queue, and no longer of an old one
+            return Begin(queue, await self._group.calls.start_offset(queue, self._starts[queue.topic]), new=True)
         except OgiveError as exc:
             log.warning("%s is left alone: where %s stands in it cannot be learned: %s", queue, self._group.name, exc)
             return None
 
     # --- what an application that pulls asks for ---------------------------------------------------------------------
 
-    async def exchange(self, given_up: Iterable[MessageQueue], taken: Mapping[MessageQueue, int]) -> None:
-        """Give up queues that are held, and take over others, each from its offset on."""
+    async def exchange(self, given_up: Iterable[MessageQueue], taken: Sequence[Begin]) -> None:
+        """Give up queues that are held, and take over others."""
         async with self._changing:
             await self._let_go([self._group.held[queue] for queue in given_up], unlock=False)
-            for queue, offset in taken.items():
-                self._hold(ProcessQueue(queue, offset))
+            await self._hold_from(taken)
 
     def jump(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue a held queue at *offset*, and discard what was pulled before, or is being pulled."""
@@ -330,11 +383,11 @@ class Rebalancer:
             if group.held.get(queue) is not process_queue:
                 return  # given up in between
             self._drop(process_queue)
-            group.store.forget(queue)
             if process_queue.busy:
+                group.store.forget(queue)
                 self.soon()
             else:
-                group.store.update(queue, offset)
+                group.store.thaw(queue)
                 self._hold(ProcessQueue(queue, offset, process_queue.leased_until))
 
     def _lease_time(self) -> float:

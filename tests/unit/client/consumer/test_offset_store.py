@@ -71,6 +71,32 @@ async def test_a_repair_sets_an_offset_back_and_late_results_do_not_overwrite_it
     assert store.read(A) == 4
 
 
+async def test_after_a_repair_is_over_progress_goes_on_from_it() -> None:
+    store = RemoteOffsetStore(Broker())
+    store.update(A, 10)
+    store.repair(A, 3)
+    store.thaw(A)
+    store.update(A, 4)
+    assert store.read(A) == 4
+
+
+async def test_the_highest_offset_that_was_known_outlives_a_step_back() -> None:
+    """What the broker has of this member's own is not somebody else's."""
+    store = RemoteOffsetStore(Broker())
+    assert store.highest(A) is None
+    store.begin(A, 7)
+    assert (store.highest(A), store.read(A)) == (7, None)
+    store.update(A, 10)
+    store.move(A, 3)
+    assert (store.highest(A), store.read(A)) == (10, 3)
+    store.repair(A, 2)
+    assert store.highest(A) == 10
+    store.begin(A, 5)
+    assert store.highest(A) == 5
+    store.forget(A)
+    assert store.highest(A) is None
+
+
 async def test_queues_are_independent() -> None:
     """Persisting or forgetting one touches no other."""
     broker = Broker()
