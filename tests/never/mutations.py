@@ -75,12 +75,12 @@ MUTATIONS: Final = (
     ),
     never(
         "7", "client/consumer/outcome.py",
-        "    return Failure(why=f\"its listener returned {answer!r:.200}, which is no result\"), False\n", "    return None, True\n",
+        "    return Failure(why=f\"its listener returned {shown(answer)}, which is no result\"), False\n", "    return None, True\n",
         "test_failures.py::test_case_7_what_is_no_clear_success_comes_again[True-plain]",
     ),
     never(
         "7", "client/consumer/outcome.py",
-        "    return Failure(why=f\"{error!r:.200}\")\n", "    return None  # type: ignore[return-value]\n",
+        "    return Failure(why=shown(error))\n", "    return None  # type: ignore[return-value]\n",
         "test_failures.py::test_case_7_what_is_no_clear_success_comes_again[raise-async]",
     ),
     never(
@@ -119,7 +119,7 @@ MUTATIONS: Final = (
         "test_repetition.py::test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_and_its_late_result_is_ignored[plain]",
     ),
     never(
-        "15", REBALANCE, "        if unlock:\n            await self._unlock(queues)\n", "",
+        "15", REBALANCE, "            await self._unlock(quiet)\n", "            pass\n",
         "test_stuck.py::test_case_15_locks_are_given_back_after_the_last_progress",
     ),
     never(

@@ -10,7 +10,8 @@ Behaviour
 Differs from Java
 - One instance per producer or consumer unless they are given a common one; its client id holds 64 random bits.
 - A name-server call tries the other servers within its own time.
-- A background task that ends with an unexpected error stops the client: it is logged, and every later call says so.
+- A background task that ends with an unexpected error stops the client: it is logged, every later call says so, and the connections are
+  closed, so that brokers give its queues to others.
 """
 
 import asyncio
@@ -89,6 +90,7 @@ class ClientInstance:
         self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._leaving: asyncio.Task[None] | None = None  # after a failure
         self._state = "new"
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -122,6 +124,8 @@ class ClientInstance:
                 task.cancel()
             await asyncio.gather(*tasks, self.routes.close(), self.requests.close(), return_exceptions=True)
             await self.pool.close()
+            if self._leaving is not None:
+                await self._leaving
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -157,8 +161,16 @@ class ClientInstance:
         log.critical("client %s stops: its task %r failed", self.client_id, task.get_name(), exc_info=error)
         if self.failure is None:
             self.failure = error
-            for callback in self.on_failure:
+            for callback in list(self.on_failure):
                 callback(error)
+            if self._state == "running":
+                self._leaving = asyncio.create_task(self._leave(), name=f"leave {self.client_id}")
+
+    async def _leave(self) -> None:
+        """Half a client would keep queues from those who could consume them."""
+        for task in list(self._tasks):
+            task.cancel()
+        await self.pool.close()
 
     # --- name servers and routes -------------------------------------------------------------------------------------
 

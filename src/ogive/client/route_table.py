@@ -177,11 +177,13 @@ class RouteTable:
         return addresses[broker_id], broker_id
 
     def any_broker(self, route: TopicRouteData) -> str:
-        """A broker of the topic that knows its groups: the first master, else the first slave. Raises NoRoute."""
-        for broker in route.brokers:
-            if MASTER_ID in broker.addresses:
-                return broker.addresses[MASTER_ID]
-        for broker in route.brokers:
-            if broker.addresses:
-                return broker.addresses[min(broker.addresses)]
-        raise NoRoute(f"the route names no broker with an address on {self._name_servers}")
+        """A broker of the topic that knows its groups. Raises NoRoute."""
+        return self.group_brokers(route)[0]
+
+    def group_brokers(self, route: TopicRouteData) -> list[str]:
+        """The brokers of the topic that know its groups, in the route's order: the masters, or else a slave of each. Raises NoRoute."""
+        masters = [broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses]
+        addresses = masters or [broker.addresses[min(broker.addresses)] for broker in route.brokers if broker.addresses]
+        if not addresses:
+            raise NoRoute(f"the route names no broker with an address on {self._name_servers}")
+        return addresses

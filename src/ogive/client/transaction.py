@@ -180,8 +180,8 @@ class CheckService:
     def _make_workers(self) -> Workers[_Question]:
         name, count = f"check {self._config.group}", self._config.check_threads
         if is_async(self._check):
-            return LoopWorkers(self._decide_async, self._answer, count=count, name=name)
-        return ThreadWorkers(self._decide, self._answer, count=count, name=name)
+            return LoopWorkers(self._decide_async, self._answer, failed=Decision.UNKNOWN, count=count, name=name)
+        return ThreadWorkers(self._decide, self._answer, failed=Decision.UNKNOWN, count=count, name=name)
 
     def _decide(self, question: _Question) -> Decision:
         try:

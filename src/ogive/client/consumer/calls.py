@@ -11,7 +11,7 @@ from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start
 from ogive.client.routes import MASTER_ID
-from ogive.errors import ConnectError, OgiveError
+from ogive.errors import ConnectError, OgiveError, TransportError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
 from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
@@ -62,14 +62,20 @@ class GroupCalls:
         return await self._instance.routes.subscribe_queues(topic)
 
     async def members(self, topic: str) -> list[str]:
-        """Client ids of the group, sorted: all members must see the same list, so all ask the topic's first broker."""
+        """Client ids of the group, sorted: all members must see the same list, so all ask the topic's first broker.
+
+        If that cannot be reached the next one is asked: those with a connection come first, as a dead one may cost its whole timeout.
+        """
         route = await self._instance.routes.find(topic)
-        address = self._instance.routes.any_broker(route)
-        try:
-            return sorted(await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s))
-        except OgiveError as exc:
-            await self._learn(exc, topic)
-            raise
+        addresses = sorted(self._instance.routes.group_brokers(route), key=lambda address: self._pool.existing(address) is None)
+        for address in addresses:
+            try:
+                return sorted(await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s))
+            except OgiveError as exc:
+                await self._learn(exc, topic)
+                if not isinstance(exc, TransportError) or address == addresses[-1]:
+                    raise
+        raise AssertionError("a route names a broker")
 
     async def heartbeat(self) -> None:
         await self._instance.heartbeat_now()

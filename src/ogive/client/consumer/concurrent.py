@@ -24,7 +24,7 @@ from typing import Any, Final
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
-from ogive.client.consumer.outcome import Failure, Verdict
+from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.reply import Replier
 from ogive.client.consumer.send_back import returns
@@ -74,11 +74,12 @@ class ConcurrentService:
         self._loop = asyncio.get_running_loop()
         count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
         self._expiry: asyncio.Task[Any] | None = None
+        broken: Result = Failure(why=BROKEN)
         self._workers: Workers[Batch]
         if listener.is_async:
-            self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
+            self._workers = LoopWorkers(self._run_async, self._finished, failed=broken, count=count, name=name)
         else:
-            self._workers = ThreadWorkers(self._run, self._finished, count=count, name=name)
+            self._workers = ThreadWorkers(self._run, self._finished, failed=broken, count=count, name=name)
         self._failed_messages = returns(
             group,
             listener,

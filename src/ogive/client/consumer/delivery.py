@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
-from ogive.client.consumer.outcome import ASKED, GIVEN_UP
+from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.listener import AnyListener, Later
@@ -81,15 +81,15 @@ class Processing:
         if not isinstance(error, Exception):
             return False  # cancelled or interrupted: no verdict
         log.warning(
-            "processing %s/%d failed (try %d, id %s): %r",
+            "processing %s/%d failed (try %d, id %s): %s",
             message.queue,
             message.queue_offset,
             message.reconsume_times + 1,
             message.id,
-            error,
+            shown(error),
             exc_info=error if message.reconsume_times == 0 else None,
         )
-        message._settle(Later(), f"{error!r:.200}")
+        message._settle(Later(), shown(error))
         return True
 
     async def __aenter__(self) -> IncomingMessage:

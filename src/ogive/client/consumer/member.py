@@ -163,6 +163,10 @@ class Member:
             if self._tracer is not None:
                 await self._tracer.close()
 
+    def abandon(self) -> None:
+        """The client has failed: call no listener any more. The group gets again what was not committed."""
+        self._rebalancer.lose_all()
+
     # --- more and less, at run time ----------------------------------------------------------------------------------
 
     async def add(self, listener: AnyListener) -> None:

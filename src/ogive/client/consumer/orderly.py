@@ -27,7 +27,7 @@ from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.dead_letters import DeadLetters
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.lease import lease_time
-from ogive.client.consumer.outcome import Failure, Verdict
+from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
@@ -99,9 +99,9 @@ class OrderlyService:
         count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
         self._workers: Workers[Turn]
         if listener.is_async:
-            self._workers = LoopWorkers(self._run_async, self._finished, count=count, name=name)
+            self._workers = LoopWorkers(self._run_async, self._finished, failed=TurnResult(0, Failure(why=BROKEN)), count=count, name=name)
         else:
-            self._workers = ThreadWorkers(self._run, self._finished, count=count, name=name)
+            self._workers = ThreadWorkers(self._run, self._finished, failed=TurnResult(0, Failure(why=BROKEN)), count=count, name=name)
 
     def start(self) -> None:
         self._workers.start()
@@ -163,8 +163,10 @@ class OrderlyService:
         waiting = process_queue.count - len(process_queue.taken)
         if process_queue.busy or process_queue in self._paused or waiting <= 0 or not self._may_call(process_queue):
             return
-        process_queue.busy = True
         messages = process_queue.head(self._turn, len(process_queue.taken))
+        if not messages:  # only what cannot be read is waiting, on its way to the dead letters
+            return
+        process_queue.busy = True
         process_queue.taken = [*process_queue.taken, *messages]
         self._workers.submit([(process_queue, messages)])
 

@@ -12,6 +12,7 @@ log = logging.getLogger(__name__)
 
 ASKED: Final = "its listener asked for another try"
 GIVEN_UP: Final = "its listener gave it up"
+BROKEN: Final = "its call was broken off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]
         return (Failure(answer.done, answer.delay_level, None, why) if answer.done < count else None), True
     if isinstance(answer, Suspend) and orderly and answer.done <= count:
         return (Failure(answer.done, 0, answer.seconds) if answer.done < count else None), True
-    return Failure(why=f"its listener returned {answer!r:.200}, which is no result"), False
+    return Failure(why=f"its listener returned {shown(answer)}, which is no result"), False
 
 
 def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Verdict:
@@ -60,10 +61,10 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
     elif not sensible:
         orderly = listener.config.orderly
         log.error(
-            "listener %s returned %.200r, which is no result of %s listener for %d message(s): they come again later. "
+            "listener %s returned %s, which is no result of %s listener for %d message(s): they come again later. "
             "Return None for success, or %s",
             listener.name,
-            answer,
+            shown(answer),
             "an orderly" if orderly else "a concurrent",
             len(messages),
             _results(listener),
@@ -81,13 +82,21 @@ def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseExc
     """The listener raised. The traceback is logged when a message fails for the first time, one line when it fails again."""
     first = messages[0]
     log.warning(
-        "listener %s failed on %s/%d (try %d, id %s): %r",
+        "listener %s failed on %s/%d (try %d, id %s): %s",
         listener.name,
         first.queue,
         first.queue_offset,
         first.reconsume_times + 1,
         first.id,
-        error,
+        shown(error),
         exc_info=error if first.reconsume_times == 0 else None,
     )
-    return Failure(why=f"{error!r:.200}")
+    return Failure(why=shown(error))
+
+
+def shown(value: object) -> str:
+    """The beginning of its repr. That is code of the application's as well: a row of a session that was closed has none, for one."""
+    try:
+        return f"{value!r:.200}"
+    except Exception as exc:  # noqa: BLE001  user code, and the line that names it must come out
+        return f"<{type(value).__name__}, whose repr raises {type(exc).__name__}>"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -84,6 +84,7 @@ class PushConsumer(OnlyAsyncWith):
         self._by_group = _by_group(self._listeners)
         self._on_change = on_change
         self._changing = asyncio.Lock()  # one subscribe, unsubscribe or close at a time
+        self._changes: set[asyncio.Task[None]] = set()
         self._members: list[Member] = []
         self._delivery: DeliveryService | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -150,6 +151,8 @@ class PushConsumer(OnlyAsyncWith):
             raise IllegalStateError("the consumer stopped after an unexpected error") from instance.failure
 
     def _fail(self, error: BaseException) -> None:
+        for member in self._members:
+            member.abandon()
         if self._delivery is not None:
             self._delivery.fail(error)
         if self._ended is not None and not self._ended.done():
@@ -171,6 +174,9 @@ class PushConsumer(OnlyAsyncWith):
         """Add a listener, in a new group or in one that this consumer is in. Raises InvalidOption, NoNameServer."""
         self._check_listening()
         (listener,) = _checked_listeners([listener], None)
+        await self._change(self._subscribe(listener), "subscribe")
+
+    async def _subscribe(self, listener: AnyListener) -> None:
         async with self._changing:
             self._check_listening()
             member = self._member(listener.config.group)
@@ -193,6 +199,9 @@ class PushConsumer(OnlyAsyncWith):
     async def unsubscribe_for(self, listener: AnyListener, caller: object) -> None:
         """``unsubscribe``, asked for by *caller*: a task, or the ident of a thread."""
         self._check_listening()
+        await self._change(self._unsubscribe(listener, caller), "unsubscribe")
+
+    async def _unsubscribe(self, listener: AnyListener, caller: object) -> None:
         async with self._changing:
             self._check_listening()
             group, topic = listener.config.group, self._owner.namespace.wrap(listener.config.topic)
@@ -205,6 +214,18 @@ class PushConsumer(OnlyAsyncWith):
                 self._members.remove(member)
                 await member.stop(caller)
                 member.announce()
+
+    async def _change(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Half of it would leave queues that nobody consumes, here or elsewhere."""
+        task = asyncio.create_task(work, name=f"{name} of {self.client_id}")
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[None]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # perhaps nobody waits for it any more
 
     def _check_listening(self) -> None:
         self._owner.client.check_running()

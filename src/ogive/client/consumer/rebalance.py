@@ -4,10 +4,12 @@ Behaviour
 - A pass runs at start, when members or routes change, every 20 s, and 1 s after a pass that could not do everything; never two within 1 s.
   For 20 s after queues were taken over, a retry topic that is missing counts so: brokers make it with a group's first heartbeat, and name
   servers hear of it a moment later.
+- Where the strategy raises, or answers what is no list of queues, the topic keeps its assignment.
 - A broadcasting member holds every queue, whoever else is there.
 - A topic whose queues or members cannot be learned keeps its assignment.
 - A queue that is given up: no new call begins, progress goes to the broker, then (orderly) the lock is given back. An orderly queue whose
-  listener is at work stays until it has ended, or until our lease on the lock is over.
+  listener is at work stays until it has ended, or until our lease on the lock is over. At the close it is given up at once, and its broker
+  keeps it locked, until its own lease ends: nobody else gets a queue whose listener still works. A broker that hangs holds up only its own.
 - A queue that is taken over (orderly: after the broker granted the lock) begins at the group's offset. If that cannot be learned the queue
   is left alone until it can: an unknown offset is never taken for "no offset".
 - Where the group has no offset the place where it begins is committed before the first pull: it is the group's progress from then on.
@@ -29,6 +31,7 @@ Differs from Java
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -136,7 +139,6 @@ class Rebalancer:
         try:
             queues = await group.calls.queues(topic)
             members = [me] if group.broadcast else await self._members(topic)
-            mine = self._share(queues, members, me)
         except NoRoute as exc:
             log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
             return topic.startswith(RETRY_PREFIX) and self._loop.time() >= self._retries_expected_until
@@ -145,10 +147,17 @@ class Rebalancer:
             self._failing.add(topic)
             log.log(level, "rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
             return False
+        try:
+            mine = self._share(queues, members, me)
+            given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
+        except Exception:  # user code: a strategy
+            level = logging.DEBUG if topic in self._failing else logging.ERROR
+            self._failing.add(topic)
+            log.log(level, "the strategy of %s failed: it keeps its queues of %s", group.name, topic, exc_info=True)
+            return False
         self._failing.discard(topic)
         if me not in members:
             log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
-        given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
         released = await self._give_up(given_up)
         added = await self._take_over(taken, alone=len(members) == 1)
         if added:
@@ -165,7 +174,7 @@ class Rebalancer:
     def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
         if self._group.broadcast:
             return queues
-        return self._config.strategy(queues, members, me) if me in members else []
+        return list(self._config.strategy(queues, members, me)) if me in members else []
 
     async def _members(self, topic: str) -> list[str]:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
@@ -202,24 +211,28 @@ class Rebalancer:
             log.warning(
                 "%s of %s is given up while its listener still works: our lock on it is over", process_queue.queue, self._group.name
             )
-        await self._let_go(released, unlock=self._orderly)
-        await self._let_go(overdue, unlock=False)  # the broker's own lease keeps others out a little longer
+        await self._let_go([*released, *overdue])
         return [process_queue.queue for process_queue in (*released, *overdue)]
 
-    async def _let_go(self, process_queues: Sequence[ProcessQueue], *, unlock: bool) -> None:
-        """Those of them that are still held. What is in doubt even now is not committed."""
+    async def _let_go(self, process_queues: Iterable[ProcessQueue]) -> None:
+        """Those of them that are still held. What is in doubt even now is not committed; what a listener still works in stays locked."""
+        brokers: defaultdict[str, list[ProcessQueue]] = defaultdict(list)
+        for process_queue in process_queues:
+            brokers[process_queue.queue.broker_name].append(process_queue)
+        await asyncio.gather(*map(self._let_go_of_one_broker, brokers.values()))
+
+    async def _let_go_of_one_broker(self, process_queues: Sequence[ProcessQueue]) -> None:
         await self._verify_doubted(process_queues)
         process_queues = [p for p in process_queues if self._group.held.get(p.queue) is p]
-        if not process_queues:
-            return
         queues = [process_queue.queue for process_queue in process_queues]
         for process_queue in process_queues:
             self._drop(process_queue)
         await self._group.store.persist([p.queue for p in process_queues if not p.doubted], again=True)
         for queue in queues:
             self._group.store.forget(queue)
-        if unlock:
-            await self._unlock(queues)
+        quiet = [process_queue.queue for process_queue in process_queues if not process_queue.busy]
+        if self._orderly and quiet:
+            await self._unlock(quiet)
 
     async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
         try:
@@ -256,8 +269,7 @@ class Rebalancer:
                     process_queue.move_to(QueueState.RELEASING)
                 self._pulls.stop(process_queue)
             await end_calls()
-            still_held = [process_queue for process_queue in leaving if self._group.held.get(process_queue.queue) is process_queue]
-            await self._let_go(still_held, unlock=self._orderly)
+            await self._let_go(leaving)
         if self._changed is not None:
             self._changed([], [process_queue.queue for process_queue in leaving])
 
@@ -266,9 +278,14 @@ class Rebalancer:
         async with self._changing:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await self._let_go(list(self._group.held.values()), unlock=self._orderly)
+                    await self._let_go(list(self._group.held.values()))
             except TimeoutError:
                 log.warning("not every broker took the last progress of %s within %.0f s", self._group.name, LEAVE_TIMEOUT_S)
+
+    def lose_all(self) -> None:
+        """The client has failed: no call begins any more, and nothing that ends now counts."""
+        for process_queue in list(self._group.held.values()):
+            self._lose(process_queue)
 
     def _drop(self, process_queue: ProcessQueue) -> None:
         """From here on nothing of the queue counts."""
@@ -358,7 +375,7 @@ class Rebalancer:
     async def exchange(self, given_up: Iterable[MessageQueue], taken: Sequence[Begin]) -> None:
         """Give up queues that are held, and take over others."""
         async with self._changing:
-            await self._let_go([self._group.held[queue] for queue in given_up], unlock=False)
+            await self._let_go([self._group.held[queue] for queue in given_up])
             await self._hold_from(taken)
 
     def jump(self, process_queue: ProcessQueue, offset: int) -> None:

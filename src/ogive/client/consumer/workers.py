@@ -11,7 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+
+from ogive.client.user_code import must_pass
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +23,14 @@ R = TypeVar("R")
 Finished = Callable[[Sequence[tuple[T, R, float]]], None]
 
 _RUN_BEFORE_YIELD = 32  # tasks that one async worker finishes without letting the loop turn
+_REPLACE_S: Final = 1.0  # after a worker was cancelled: a loop that ends cancels everything, and is gone by then
 
 
 class Workers(Protocol[T]):
-    """Calls ``run(task)`` for each submitted task, and hands (task, result, seconds that it took) to ``finished`` on the loop."""
+    """Calls ``run(task)`` for each submitted task, and hands (task, result, seconds that it took) to ``finished`` on the loop.
+
+    ``run`` should not raise; where it does, that is logged, and the result is ``failed``.
+    """
 
     def start(self) -> None: ...
     def submit(self, tasks: Iterable[T]) -> None: ...
@@ -51,9 +57,10 @@ class Workers(Protocol[T]):
 class ThreadWorkers(Generic[T, R]):
     """Daemon threads: one that hangs in a listener for ever does not keep the process alive."""
 
-    def __init__(self, run: Callable[[T], R], finished: Finished[T, R], *, count: int, name: str) -> None:
+    def __init__(self, run: Callable[[T], R], finished: Finished[T, R], *, failed: R, count: int, name: str) -> None:
         self._run = run
         self._finished = finished
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._tasks: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._results: deque[tuple[T, R, float]] = deque()
@@ -105,7 +112,12 @@ class ThreadWorkers(Generic[T, R]):
                 continue
             begun = clock()
             slots[index] = (begun, task)
-            results.append((task, run(task), clock() - begun))
+            try:
+                result = run(task)
+            except BaseException:  # whatever it is, the messages behind it need their worker
+                log.exception("a worker failed on what it had in hand")
+                result = self._failed
+            results.append((task, result, clock() - begun))
             slots[index] = None
             if not self._told:
                 self._told = True
@@ -133,11 +145,17 @@ class ThreadWorkers(Generic[T, R]):
 
 
 class LoopWorkers(Generic[T, R]):
-    """Tasks on the loop: *count* calls of an async listener at a time."""
+    """Tasks on the loop: *count* calls of an async listener at a time.
 
-    def __init__(self, run: Callable[[T], Awaitable[R]], finished: Finished[T, R], *, count: int, name: str) -> None:
+    A listener may leave its worker's task cancelled: with a count of cancellations that it took for its own and did not take back, as some
+    libraries do for a timeout, or with one that strikes once it is over. The first is forgotten before the next call; the second ends the
+    task, and another one takes its place.
+    """
+
+    def __init__(self, run: Callable[[T], Awaitable[R]], finished: Finished[T, R], *, failed: R, count: int, name: str) -> None:
         self._run = run
         self._finished = finished
+        self._failed = failed
         self._count = count
         self._name = name
         self._loop = asyncio.get_running_loop()
@@ -149,7 +167,21 @@ class LoopWorkers(Generic[T, R]):
         self._workers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._workers = [asyncio.create_task(self._work(i), name=f"{self._name}-{i}") for i in range(self._count)]
+        self._workers = [self._worker(i) for i in range(self._count)]
+
+    def _worker(self, index: int) -> asyncio.Task[None]:
+        worker = asyncio.create_task(self._work(index), name=f"{self._name}-{index}")
+        worker.add_done_callback(lambda _: None if self._stopping else self._loop.call_later(_REPLACE_S, self._replace, index))
+        return worker
+
+    def _replace(self, index: int) -> None:
+        if self._stopping:
+            return
+        log.warning("worker %s-%d was cancelled by somebody else, and is replaced", self._name, index)
+        slot, self._slots[index] = self._slots[index], None
+        if slot is not None:
+            self._finish(slot[1], self._failed, slot[0])
+        self._workers[index] = self._worker(index)
 
     def submit(self, tasks: Iterable[T]) -> None:
         self._tasks.extend(tasks)
@@ -186,7 +218,8 @@ class LoopWorkers(Generic[T, R]):
         return len(late)
 
     async def _work(self, index: int) -> None:
-        done_in_a_row = 0
+        done_in_a_row, worker = 0, asyncio.current_task()
+        assert worker is not None
         while not self._stopping:
             if not self._tasks:
                 waiting = self._loop.create_future()
@@ -196,16 +229,25 @@ class LoopWorkers(Generic[T, R]):
             task = self._tasks.popleft()
             begun = self._loop.time()
             self._slots[index] = (begun, task)
+            while worker.cancelling():
+                worker.uncancel()
             try:
                 result = await self._run(task)
-            finally:
-                self._slots[index] = None
-            if not self._results:
-                self._loop.call_soon(self.collect)
-            self._results.append((task, result, self._loop.time() - begun))
+            except BaseException as exc:  # whatever it is, the messages behind it need their worker
+                if must_pass(exc, worker):
+                    raise
+                log.exception("a worker failed on what it had in hand")
+                result = self._failed
+            self._slots[index] = None
+            self._finish(task, result, begun)
             done_in_a_row += 1
             if done_in_a_row % _RUN_BEFORE_YIELD == 0:
                 await asyncio.sleep(0)
+
+    def _finish(self, task: T, result: R, begun: float) -> None:
+        if not self._results:
+            self._loop.call_soon(self.collect)
+        self._results.append((task, result, self._loop.time() - begun))
 
     def collect(self) -> None:
         batch, self._results = self._results, []

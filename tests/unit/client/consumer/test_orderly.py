@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ogive.client.consumer import lease
+from ogive.client.consumer import lease, rebalance
 from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, AnyListener, later, suspend
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import MessageExt, MessageQueue
-from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
-from ogive.wire.codes import RequestCode
+from ogive.wire.codes import RequestCode, SysFlag
 from tests.unit.client.consumer.test_push_consumer import (
     QUICK,
     RETRY,
@@ -483,3 +483,81 @@ async def test_a_broker_that_was_away_is_told_later_that_a_queue_is_free(broker:
         last = LockBatchBody.decode(broker.of(UNLOCK)[-1].body).queues
         await eventually(lambda: not running._members[0]._rebalancer._locked_still)
     assert ORDERS in last
+
+
+async def test_a_lock_that_is_lost_while_its_queue_is_given_up_harms_nothing(broker: FakeBroker) -> None:
+    """The broker was restarted, say, and another member was quicker."""
+    seen, free = Seen(), threading.Event()
+    broker.put("Orders", b"0")
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    async with consumer(broker, in_order(bill), config=LEASED) as running:
+        await seen.wait(1)
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        broker.hold(LOCK)
+        asked = len(broker.of(LOCK))
+        await broker.received(LOCK, asked + 1)
+        with_others(broker, "000")
+        broker.notify("billing")
+        queue = running._members[0].assignment[ORDERS]
+        await eventually(lambda: not queue.active)
+        broker.on(LOCK, ok(body=locked_queues_dumps([])))
+        broker.release(LOCK)
+        await eventually(lambda: not running.assignment["billing"])
+        free.set()
+        await rounds(broker)
+        assert running._owner.client.failure is None
+    assert not any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(UNLOCK))
+
+
+@pytest.mark.parametrize("end", ["close", "unsubscribe"])
+async def test_a_queue_stays_locked_while_its_listener_works_though_its_member_is_gone(broker: FakeBroker, end: str) -> None:
+    """Two members would work in it at once. The other queues are free for others."""
+    broker.topics["Orders"] = 2
+    seen, free = Seen(), threading.Event()
+    broker.put("Orders", b"x")
+
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    listener = in_order(bill)
+    async with consumer(broker, listener, config=replace(QUICK, await_termination_s=0.05)) as running:
+        await seen.wait(1)
+        await eventually(lambda: len(running.assignment["billing"]) == 3)
+        await (running.unsubscribe(listener) if end == "unsubscribe" else running.close())
+        free.set()
+    unlocked = {queue for r in broker.of(UNLOCK) for queue in LockBatchBody.decode(r.body).queues}
+    assert unlocked == {MessageQueue("Orders", "broker-a", 1), MessageQueue(RETRY, "broker-a", 0)}
+
+
+async def test_a_broker_that_hangs_keeps_no_queues_of_others_locked_at_the_close(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "LEAVE_TIMEOUT_S", 0.2)
+    seen = Seen()
+    async with FakeBroker({"Orders": 1}, name="broker-b") as hanging:
+        broker.peers.append(hanging)
+        for one in (broker, hanging):
+            one.put("Orders", b"x")
+        async with consumer(broker, in_order(seen)) as running:
+            await seen.wait(2)
+            await eventually(lambda: len(running.assignment["billing"]) == 3)
+            hanging.mute = True
+    assert ORDERS in {queue for r in broker.of(UNLOCK) for queue in LockBatchBody.decode(r.body).queues}
+
+
+async def test_a_queue_of_nothing_but_what_cannot_be_read_is_not_worked_on_for_ever(broker: FakeBroker) -> None:
+    """Its dead letter may be on its way for long: no worker turns round and round meanwhile."""
+    seen = Seen()
+    broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, SILENT)
+    broker.put("Orders", b"no zlib", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
+    async with consumer(broker, in_order(seen), config=replace(LEASED, await_termination_s=0.05)) as running:
+        await broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
+        await broker.received(LOCK, len(broker.of(LOCK)) + 3)  # each renewal wakes the queue
+        assert not running._members[0].assignment[ORDERS].busy
+        broker.put("Orders", b"good")
+        assert await seen.wait(1) == [b"good"]

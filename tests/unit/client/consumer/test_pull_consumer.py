@@ -11,7 +11,6 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.errors import BrokerInternalError, IllegalStateError, InvalidOption, RequestTimeout, ResponseCode
-from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import HeartbeatData, loads_object
 from ogive.wire.codes import BEYOND_THE_END, PullSysFlag, RequestCode
@@ -457,10 +456,11 @@ async def test_a_broker_restart_needs_no_client_restart(broker: FakeBroker) -> N
 
 
 async def test_a_bug_in_the_background_ends_a_poll_loudly(broker: FakeBroker) -> None:
-    def broken(*_: Any) -> list[MessageQueue]:
-        raise ZeroDivisionError("a strategy with a bug")
+    async def broken() -> None:
+        raise ZeroDivisionError
 
-    async with member(broker, config=replace(QUICK, strategy=broken)) as consumer:
+    async with member(broker) as consumer:
+        consumer._owner.client.spawn(broken(), "a bug")
         with pytest.raises(IllegalStateError, match="unexpected error"):
             async with asyncio.timeout(WAIT_S):
                 await consumer.poll(None)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
+from ogive.client.consumer import workers
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer, run
@@ -291,6 +292,92 @@ async def test_what_counts_as_failure_is_sent_back(
     assert (fields["group"], fields["delayLevel"], fields["maxReconsumeTimes"], fields["originTopic"]) == ("billing", level, "5", "Orders")
     assert len(broker.of(SEND_BACK)) == 1
     assert ("is given up" in caplog.text) == (level == "-1")
+
+
+class Unprintable(Exception):
+    """As a row of a session that was closed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("detached")
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("what", ["returned", "raised"])
+async def test_what_has_no_repr_ends_no_worker(broker: FakeBroker, what: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen = Seen()
+    broker.put("Orders", b"bad")
+    broker.put("Orders", b"good")
+
+    def work(message: MessageExt) -> Any:
+        seen(message)
+        if message.body == b"bad" and what == "raised":
+            raise Unprintable
+        return Unprintable() if message.body == b"bad" else None
+
+    async def bill(message: MessageExt) -> Any:
+        return work(message)
+
+    async with consumer(broker, to(work if kind == "plain" else bill, threads=1)):
+        assert await seen.wait(2) == [b"bad", b"good"]
+        await broker.received(SEND_BACK)
+        await broker.until(lambda: progress(broker) == 2)
+    assert "<Unprintable, whose repr raises RuntimeError>" in caplog.text
+
+
+async def test_a_cancellation_that_a_listener_leaves_behind_ends_no_worker(broker: FakeBroker) -> None:
+    """Libraries that cancel for a timeout, and do not take it back; then an inner future that somebody cancelled."""
+    seen = Seen()
+    for body in (b"timeout", b"inner", b"good"):
+        broker.put("Orders", body)
+
+    async def bill(message: MessageExt) -> None:
+        seen(message)
+        task = asyncio.current_task()
+        assert task is not None
+        if message.body == b"timeout":
+            task.cancel()
+            try:
+                await asyncio.sleep(WAIT_S)
+            except asyncio.CancelledError:
+                return
+        if message.body == b"inner":
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+    async with consumer(broker, to(bill, threads=1)):
+        await seen.wait(3)
+        await broker.until(lambda: progress(broker) == 3)
+    assert seen.bodies == [b"timeout", b"inner", b"good"]
+    assert len(broker.of(SEND_BACK)) == 1
+
+
+@pytest.mark.parametrize("when", ["in the call", "after it"])
+async def test_a_worker_that_was_cancelled_is_replaced(
+    broker: FakeBroker, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody could tell it from our own cancellation. What it had in hand comes again."""
+    monkeypatch.setattr(workers, "_REPLACE_S", 0.01)
+    seen = Seen()
+    broker.put("Orders", b"cancels")
+
+    async def bill(message: MessageExt) -> None:
+        seen(message)
+        task = asyncio.current_task()
+        assert task is not None
+        if message.body == b"cancels":
+            task.cancel()
+            if when == "in the call":
+                await asyncio.sleep(WAIT_S)
+
+    async with consumer(broker, to(bill, threads=1)):
+        await eventually(lambda: "is replaced" in caplog.text)
+        broker.put("Orders", b"good")
+        assert await seen.wait(2) == [b"cancels", b"good"]
+        await broker.until(lambda: progress(broker) == 2)
+    assert len(broker.of(SEND_BACK)) == (when == "in the call")
 
 
 @pytest.mark.parametrize(
@@ -742,6 +829,43 @@ async def test_a_member_that_the_broker_does_not_know_says_hello_and_then_gives_
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
+async def test_a_strategy_that_raises_leaves_the_assignment_as_it_is(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """A table of machine rooms, say, that lacks the new member's. The log says so once."""
+    broken, seen = False, Seen()
+
+    def mine(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+        if broken:
+            raise KeyError("a room")
+        return list(queues)
+
+    async with consumer(broker, to(seen), config=replace(QUICK, strategy=mine)) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        broken = True
+        await rounds(broker)
+        assert len(running.assignment["billing"]) == 2
+        broker.put("Orders", b"x")
+        await seen.wait(1)
+        broken = False
+        await rounds(broker)
+    assert caplog.text.count("the strategy of billing failed: it keeps its queues of Orders") == 1
+
+
+async def test_a_dead_broker_at_the_head_of_the_route_stops_no_rebalance(broker: FakeBroker) -> None:
+    """The next one knows the members as well."""
+    seen = Seen()
+    broker.put("Orders", b"x")
+    async with FakeBroker({"Orders": 1}, name="broker-0") as dead:
+        dead_address = dead.address
+    brokers = tuple(
+        BrokerData(cluster="DefaultCluster", broker_name=name, addresses={0: address})
+        for name, address in (("broker-0", dead_address), ("broker-a", broker.address))
+    )
+    queues = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
+    broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, ok(body=dumps(TopicRouteData(queues=queues, brokers=brokers).to_json())))
+    async with consumer(broker, to(seen)):
+        await seen.wait(1)
+
+
 async def test_suspended_nothing_is_pulled_and_what_is_here_is_consumed(broker: FakeBroker) -> None:
     seen = Seen()
     async with consumer(broker, to(seen)) as running:
@@ -858,13 +982,30 @@ async def test_a_start_without_a_name_server_fails_and_leaves_nothing() -> None:
 
 
 async def test_a_bug_in_the_background_stops_the_consumer_loudly(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(*_: Any) -> list[MessageQueue]:
-        raise ZeroDivisionError("a strategy with a bug")
+    """And not half of it: it calls no listener, pulls nothing, and leaves its queues to others at once."""
+    seen, free = Seen(), threading.Event()
+    for i in range(5):
+        broker.put("Orders", b"%d" % i)
 
-    async with consumer(broker, to(Seen()), config=ConsumerConfig(strategy=broken)) as running:
+    def bill(message: MessageExt) -> None:
+        seen(message)
+        free.wait(WAIT_S)
+
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    async with consumer(broker, to(bill, threads=1)) as running:
+        await seen.wait(1)
+        running._owner.client.spawn(broken(), "a bug")
         with pytest.raises(IllegalStateError, match="unexpected error"):
             async with asyncio.timeout(WAIT_S):
                 await running.wait()
+        await eventually(lambda: broker.connections == 0)
+        asked = len(broker.requests)
+        free.set()
+        assert running.assignment == {"billing": []}
+    assert seen.bodies == [b"0"]
+    assert len(broker.requests) == asked
     assert any(record.levelno == logging.CRITICAL for record in caplog.records)
 
 

@@ -92,6 +92,43 @@ async def test_a_topic_is_given_up_at_run_time(broker: FakeBroker) -> None:
     assert progress(broker, topic="Refunds") == 6
 
 
+@pytest.mark.parametrize("listeners", [1, 2])
+async def test_a_cancelled_unsubscribe_still_comes_to_its_end(broker: FakeBroker, listeners: int) -> None:
+    """Half of it would keep queues that nobody consumes."""
+    begun, free = Seen(), threading.Event()
+    broker.put("Refunds", b"slow")
+
+    def repay(message: MessageExt) -> None:
+        begun(message)
+        free.wait(WAIT_S)
+
+    one, other = to(repay, topic="Refunds"), to(Seen(), group="billing" if listeners == 2 else "audit")
+    async with consumer(broker, one, other) as running:
+        await begun.wait(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await running.unsubscribe(one)
+        free.set()
+        await eventually(lambda: REFUNDS not in running.assignment.get("billing", []))
+        await eventually(lambda: "Refunds" not in subscribed(broker) or not broker.members["billing"])
+        assert progress(broker, topic="Refunds") == 1
+        await running.subscribe(one)
+        broker.put("Refunds", b"next")
+        await begun.wait(2)
+
+
+async def test_a_cancelled_subscribe_still_comes_to_its_end(broker: FakeBroker) -> None:
+    refunds = Seen()
+    broker.put("Refunds", b"x")
+    async with consumer(broker, to(Seen())) as running:
+        broker.hold(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await running.subscribe(to(refunds, topic="Refunds"))
+        broker.release(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        await refunds.wait(1)
+
+
 async def test_retries_of_a_topic_that_was_given_up_hold_nothing_back(broker: FakeBroker) -> None:
     """Those that had not begun go to another listener of the group."""
     orders, refunds, free = Seen(), Seen(), threading.Event()
