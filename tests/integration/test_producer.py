@@ -17,6 +17,7 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import CompressionType
 from ogive.wire.headers import PullMessageRequest
 from tests.peers import Flavour, RunningBroker
+from tests.topics import wait_until_shown
 
 
 async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
@@ -186,6 +187,7 @@ def test_blocking_calls_send_and_administer(broker: RunningBroker, topic: str, g
         futures = [producer.submit(topic, b"%d" % i) for i in range(300)]
         producer.flush()
         assert sorted({future.result().queue.queue_id for future in futures}) == [0, 1, 2]
+        wait_until_shown(broker.name_server, topic, 300)
         rows = admin.offsets(topic)
         assert sum(row.max_offset for row in rows) == 300
         assert all(row.min_offset == 0 and row.max_offset > 50 for row in rows)
