@@ -143,7 +143,9 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
     (tmp_path / "requirements").mkdir()
     for name in ("build", "run", "data", "java"):
         (tmp_path / "requirements" / f"{name}.txt").touch()
-    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "native").mkdir()
+    for name in ("pyproject.toml", "hatch_build.py", "native/crc.c", "native/native.h"):
+        (tmp_path / name).touch()
     python = tmp_path / "python"
     python.write_text(INTERPRETER.replace("STEP", repr(step)))
     python.chmod(0o755)

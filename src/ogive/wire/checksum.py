@@ -1,11 +1,16 @@
 """CRC-32 as Java's java.util.zip.CRC32 computes it: of bodies, records and files.
 
-isal's where it is installed (the extra ``fast``), which uses the processor's own instructions: 1 KiB takes 0.1 us instead of 0.5.
+The compiled part's (1 KiB in 0.07 us) or isal's (0.17), which use the processor's own instructions, else zlib's (0.3 to 0.5).
 """
 
-try:
-    from isal.isal_zlib import crc32
-except ImportError:
-    from zlib import crc32
+from ogive.native import native
+
+if native is not None:
+    crc32 = native.crc32
+else:
+    try:
+        from isal.isal_zlib import crc32
+    except ImportError:
+        from zlib import crc32
 
 __all__ = ["crc32"]

@@ -1,0 +1,28 @@
+/* The module ogive._native. */
+
+#include "native.h"
+
+#define FAST(function, text) (PyCFunction)(void (*)(void))(function), METH_FASTCALL, PyDoc_STR(text)
+
+static PyMethodDef functions[] = {
+    {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
+    {"header_fields", FAST(native_header_fields, "header_fields(frame, at, end): see ogive.wire.command")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int prepare(PyObject *module)
+{
+    (void)module;
+    crc_prepare();
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "ogive._native", .m_doc = PyDoc_STR("See ogive.native."), .m_methods = functions, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,57 @@
+/* What the files of this folder share. See README.md.
+
+   Every function here has a twin in Python that decides alone what is right. A function takes what is usual, and returns None for what is
+   not (or says which parts are not), so that all rules for unusual or bad bytes, and all error texts, stand in Python only. Nothing is read
+   before its place was compared with the end of the buffer. */
+
+#ifndef OGIVE_NATIVE_H
+#define OGIVE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint16_t get16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] << 8 | at[1]);
+}
+
+static inline uint32_t get32(const uint8_t *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static inline uint64_t get64(const uint8_t *at)
+{
+    return (uint64_t)get32(at) << 32 | get32(at + 4);
+}
+
+static inline void put16(uint8_t *at, uint16_t value)
+{
+    at[0] = (uint8_t)(value >> 8);
+    at[1] = (uint8_t)value;
+}
+
+static inline void put32(uint8_t *at, uint32_t value)
+{
+    put16(at, (uint16_t)(value >> 16));
+    put16(at + 2, (uint16_t)value);
+}
+
+static inline void put64(uint8_t *at, uint64_t value)
+{
+    put32(at, (uint32_t)(value >> 32));
+    put32(at + 4, (uint32_t)value);
+}
+
+/* crc.c: zlib's crc32() */
+void crc_prepare(void);
+uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
+
+/* the functions of each file, for the table in module.c */
+PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_header_fields(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+#endif

@@ -1,0 +1,33 @@
+"""The compiled part, or None where it was not built or OGIVE_NATIVE=0 says to do without.
+
+It is a few functions in C (native/ in the repository), each the twin of one in Python that is tested to do the same. The twin is the rule:
+it does the work wherever this is None, and whenever a compiled function returns None, which it does for all that is unusual or wrong.
+"""
+
+import importlib
+import os
+from typing import Final, Protocol, cast
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Native(Protocol):
+    """What the compiled part holds."""
+
+    def crc32(self, data: Buffer, before: int = 0, /) -> int:
+        """zlib.crc32()"""
+
+    def header_fields(self, frame: bytes, at: int, end: int, /) -> dict[str, str] | None:
+        """The fields of a binary header in frame[at:end]. Twin: ogive.wire.command."""
+
+
+def _found() -> Native | None:
+    if os.environ.get("OGIVE_NATIVE") == "0":
+        return None
+    try:
+        return cast(Native, importlib.import_module("ogive._native"))
+    except ImportError:
+        return None
+
+
+native: Final = _found()
