@@ -1,6 +1,7 @@
 """What a user of the command line can do about an error that a library can only describe."""
 
 import argparse
+import os
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.connect import place
@@ -16,7 +17,8 @@ def way_out(error: OgiveError, options: argparse.Namespace) -> str:
     if isinstance(error, NoNameServer):
         if cafile := place(options).cafile:
             return f"Check the address (-n HOST:PORT) and the authorities in {cafile}."
-        return "Start one with `ogive up`, or name another with -n HOST:PORT; one with TLS needs --cafile FILE."
+        source = " (this address is from NAMESRV_ADDR)" if not options.name_server and os.environ.get("NAMESRV_ADDR") else ""
+        return f"Start one with `ogive up`, or name another with -n HOST:PORT{source}; one with TLS needs --cafile FILE."
     if isinstance(error, NoPermission) and NO_CREDENTIALS in str(error):
         return "Give them with --credentials FILE."
     if isinstance(error, NoPermission) and NOBODY_KNOWN in str(error):

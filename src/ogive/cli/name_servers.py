@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from ogive.client.config import parse_name_servers
 from ogive.client.credentials import read_credentials, trusting
 from ogive.errors import InvalidOption
 from ogive.namesrv.server import NameServer
-from ogive.transport.connection import Connection, connect, split_address
+from ogive.transport.connection import Connection, connect, is_loopback, split_address
 from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
 
@@ -95,8 +94,8 @@ def _show(context: SSLContext, tls: TlsConfig) -> None:
 
 def warn_of_loopback(broker_host: str, others: Others) -> None:
     """Clients that find the broker at a name server elsewhere could not reach it."""
-    far = [address for address in others.addresses if not _is_loopback(split_address(address)[0])]
-    if far and _is_loopback(broker_host):
+    far = [address for address in others.addresses if not _is_near(split_address(address)[0])]
+    if far and _is_near(broker_host):
         log.warning(
             "clients that ask %s are told to find this broker at %s, which is their own machine: give --host or --advertised-host",
             ", ".join(far),
@@ -104,8 +103,7 @@ def warn_of_loopback(broker_host: str, others: Others) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _is_near(host: str) -> bool:
+    with suppress(ValueError):
+        return is_loopback(host)
+    return False  # a name

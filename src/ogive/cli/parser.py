@@ -16,6 +16,8 @@ _FIRST_STEPS: Final = (
 )
 
 _BUILD: Final = "pure Python" if native is None else "with its compiled part"
+_OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile")
+"""Options of nearly all commands, which other tools take before the command."""
 _OTHER_WORDS: Final = {"consume": "tail or run", "produce": "send", "publish": "send"}
 
 
@@ -76,14 +78,22 @@ _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """As parse_args; but what a command does not know is shown with that command's usage and the nearest option that it has."""
+    if arguments and arguments[0].partition("=")[0] in _OF_COMMANDS:
+        parser.error(f"{arguments[0].partition('=')[0]} stands behind the command: ogive topic list {arguments[0]} ...")
     options, unknown = parser.parse_known_args(arguments)
     command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
     if unknown:
         known = [option for action in command._actions for option in action.option_strings]
-        near = [f"{word} (did you mean {match[0]}?)" if (match := _nearest(word, known)) else word for word in unknown]
+        near = [f"{word} (did you mean {' or '.join(match)}?)" if (match := _nearest(word, known)) else word for word in unknown]
         command.error(f"unrecognized arguments: {' '.join(near)}")
     return options
 
 
 def _nearest(word: str, known: Sequence[str]) -> list[str]:
-    return difflib.get_close_matches(word.partition("=")[0], known, n=1) if word.startswith("--") else []
+    """The options that were perhaps meant: all that end in the same word, else the one that is spelt most alike."""
+    if not word.startswith("-"):
+        return [f"--topic {word}"] if "--topic" in known else []
+    if not word.startswith("--"):
+        return []
+    name = word.partition("=")[0]
+    return [option for option in known if option.endswith(name[1:])] or difflib.get_close_matches(name, known, n=1)

@@ -80,4 +80,4 @@ def _broken(target: str, name: str, error: Exception) -> InvalidOption:
     first = next((i for i, frame in enumerate(frames) if "importlib" not in frame.filename and frame.filename != __file__), 0)
     sys.stderr.write("".join(["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])]))
     sys.stderr.write("".join(traceback.format_exception_only(error)))
-    return InvalidOption(f"{target}: {name} cannot be imported: {error!r}")
+    return InvalidOption(f"{target}: {name} cannot be imported: {type(error).__name__}: {error}")

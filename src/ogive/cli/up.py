@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import errno
 import gc
-import ipaddress
 import logging
 import os
 import resource
@@ -28,6 +27,7 @@ from ogive.model import MAX_BODY_BYTES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
+from ogive.transport.connection import is_loopback
 from ogive.transport.http import Make, Page, PageServer
 from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
@@ -119,7 +119,7 @@ def _require(options: argparse.Namespace, name: str, holds: Callable[[float], bo
 def check_metrics_host(host: str, insecure_listen: bool) -> None:
     """Raises InvalidOption. Credentials do not help, as this port does not require them."""
     try:
-        loopback = ipaddress.ip_address(host).is_loopback
+        loopback = is_loopback(host)
     except ValueError:
         raise InvalidOption(f"--metrics-host {host}: an IP address is expected") from None
     if not loopback and not insecure_listen:
@@ -133,7 +133,7 @@ def check_host(options: argparse.Namespace) -> None:
     and for a wildcard alone."""
     host = options.host
     try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        loopback = is_loopback(host)
     except ValueError:
         raise InvalidOption(f"--host {host}: an IP address is expected") from None
     if not loopback and not options.insecure_listen:

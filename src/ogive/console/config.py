@@ -1,12 +1,12 @@
 """The settings of the console."""
 
 import importlib.util
-import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
 from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
+from ogive.transport.connection import is_loopback
 from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
 
@@ -37,7 +37,7 @@ class ConsoleConfig:
 
     def __post_init__(self) -> None:
         try:
-            loopback = ipaddress.ip_address(self.host).is_loopback
+            loopback = is_loopback(self.host)
         except ValueError:
             raise InvalidOption(f"host {self.host}: an IP address is expected") from None
         if not loopback and self.credentials is None:

@@ -1,6 +1,7 @@
 """One TCP or TLS connection between two peers that may both ask and answer. Source: NettyRemotingAbstract.java, 5.3."""
 
 import asyncio
+import ipaddress
 import itertools
 import logging
 import os
@@ -409,4 +410,9 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-__all__ = ["Answer", "Connection", "RequestHandler", "connect", "refuse_requests", "split_address"]
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches *host*. Raises ValueError unless it is an IP address or localhost."""
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+
+__all__ = ["Answer", "Connection", "RequestHandler", "connect", "is_loopback", "refuse_requests", "split_address"]

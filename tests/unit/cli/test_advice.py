@@ -37,3 +37,12 @@ def test_an_error_comes_with_the_options_that_can_mend_it(
 
 def test_a_command_that_goes_to_no_cluster_has_no_such_options() -> None:
     assert way_out(NoNameServer("none"), argparse.Namespace()) == ""
+
+
+def test_an_address_of_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten variable is the usual reason why a command goes elsewhere."""
+    monkeypatch.setenv("NAMESRV_ADDR", "foo:1")
+    options = argparse.Namespace(name_server=None, credentials=None, cafile=None)
+    assert "-n HOST:PORT (this address is from NAMESRV_ADDR)" in way_out(NoNameServer("none"), options)
+    options.name_server = "h:1"
+    assert "NAMESRV_ADDR" not in way_out(NoNameServer("none"), options)

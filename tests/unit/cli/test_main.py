@@ -332,6 +332,10 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         (["up", "--flsh", "sync"], "usage: ogive up", "--flsh (did you mean --flush?) sync"),
         (["topic", "list", "--jsn=1"], "usage: ogive topic list", "--jsn=1 (did you mean --json?)"),
         (["errors", "--xyz"], "usage: ogive errors", "unrecognized arguments: --xyz\n"),
+        (["up", "--port", "9000"], "usage: ogive up", "--port (did you mean --name-server-port or --broker-port"),
+        (["lag", "billing", "Orders"], "usage: ogive lag", "Orders (did you mean --topic Orders?)"),
+        (["-n", "h:1", "topic", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n ..."),
+        (["--name-server=h:1", "lag"], "usage: ogive", "behind the command: ogive topic list --name-server=h:1 ..."),
     ],
 )
 def test_a_misspelt_option_is_shown_with_the_nearest_one(

@@ -8,7 +8,7 @@ import pytest
 
 from ogive import aio
 from ogive.cli.main import main
-from ogive.errors import GroupNotExist, ResponseCode
+from ogive.errors import BrokerError, GroupNotExist, ResponseCode
 
 
 class Cluster:
@@ -30,6 +30,8 @@ class Cluster:
         self.done.append((user, resource))
 
     async def allow(self, *words: Any, source_ips: tuple[str, ...]) -> None:
+        if words[0] == "biling":
+            raise BrokerError(ResponseCode.USER_NOT_EXIST, "The user is not exist: biling", "h:1")
         self.done.append(words)
 
     async def dead_letters(self, group: str, **_: Any) -> list[Any]:
@@ -60,6 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         (["acl", "delete", "billing", "Topic:Pya"], "user billing has no rule for Topic:Pya. Similar: Topic:Pay (ogive acl list billing)"),
         (["acl", "delete", "biling"], "no rules for user biling"),
         (["acl", "delete", "billing"], "delete all rules for user billing: Topic:Pay? There is nobody to ask here: add --yes"),
+        (["acl", "allow", "biling", "Topic:Pay", "Sub"], "there is no user biling (ogive user list)"),
         (["dead-letter", "send", "payd", "--all"], "give 2 dead letters, the oldest of 2026-11-16, to payd again?"),
     ],
 )

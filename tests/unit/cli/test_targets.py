@@ -80,11 +80,17 @@ def test_a_wrong_target_is_a_sentence_with_the_way_out(target: str, said: str) -
 
 
 def test_a_module_that_fails_at_import_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InvalidOption, match="cannot be imported: KeyError"):
+    with pytest.raises(InvalidOption, match=r"cannot be imported: KeyError: 'PASSWORD'$"):
         load_listeners(["ogive_broken:bill"])
     shown = capsys.readouterr().err
     assert "raise KeyError('PASSWORD')" in shown
     assert "importlib" not in shown
+
+
+def test_a_module_with_a_syntax_error_is_shown_in_words(tmp_path: Path) -> None:
+    (tmp_path / "ogive_broken.py").write_text("def f(:\n")
+    with pytest.raises(InvalidOption, match=r"cannot be imported: SyntaxError: invalid syntax \(ogive_broken.py, line 1\)$"):
+        load_listeners(["ogive_broken:bill"])
 
 
 def test_a_library_that_a_module_misses_is_not_taken_for_the_module() -> None:

@@ -55,6 +55,11 @@ async def test_settings_of_a_topic_travel_with_its_creation(admin: Admin, broker
         await admin.create_topic("New", message_type="fifo")  # type: ignore[arg-type]
 
 
+async def test_a_rule_is_for_addresses_and_networks(admin: Admin) -> None:
+    with pytest.raises(InvalidOption, match=r"'10\.0\.0' is no address and no network such as 10\.0\.0\.0/24"):
+        await admin.allow("billing", "Topic:Orders", ["Pub"], source_ips=["10.0.0.1", "10.0.0"])
+
+
 @pytest.mark.parametrize("by_name", [True, False])
 async def test_a_topic_that_is_there_with_other_settings_is_not_overwritten(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker], by_name: bool

@@ -1,7 +1,7 @@
 """Users and their permissions, at brokers with the access control of 5.x."""
 
 from collections.abc import Sequence
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, each
@@ -72,7 +72,7 @@ class AccessCalls(AdminBase):
                 resource=Resource.parse(resource),
                 actions=tuple(dict.fromkeys(_action(word) for word in actions)),
                 decision=decision,
-                source_ips=tuple(ip_network(text, strict=False) for text in source_ips),
+                source_ips=tuple(map(_network, source_ips)),
             )
         except (ProtocolError, ValueError) as exc:
             raise InvalidOption(str(exc)) from None
@@ -107,6 +107,13 @@ class AccessCalls(AdminBase):
             for entry in policy.entries
         }
         return sorted(found, key=lambda rule: (rule.user, rule.resource, rule.default))
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        raise InvalidOption(f"{text[:64]!r} is no address and no network such as 10.0.0.0/24") from None
 
 
 def _action(word: str) -> str:

@@ -80,7 +80,8 @@ class MessageCalls(AdminBase):
         result = await api.read_messages(self.client.pool, master_of(queue, masters), queue, offset, 1, timeout_s=self._timeout_s)
         if result.messages and result.messages[0].queue_offset == offset:
             return result.messages[0]
-        text = f"{queue} holds no message at {offset}; it has {result.min_offset} up to, not including, {result.max_offset}"
+        held = f"it has {result.min_offset} up to, not including, {result.max_offset}"
+        text = f"{queue} holds no message at {offset}; {held if result.min_offset < result.max_offset else 'it is empty'}"
         raise QueryNotFound(ResponseCode.QUERY_NOT_FOUND, text)
 
     async def messages(
@@ -114,7 +115,8 @@ class MessageCalls(AdminBase):
             found = await self._by_key(trace_topic, key, 0, FOR_EVER_MS, api.MAX_FOUND)
         except NoRoute:
             raise NoRoute(
-                f'no broker has the trace topic "{trace_topic}": tracing is switched on at the brokers, and at each client'
+                f'no broker has the trace topic "{trace_topic}": no client has written a trace yet (trace=True in its ProducerConfig or '
+                "ConsumerConfig); Apache's broker must have traceTopicEnable=true"
             ) from None
         records = {record for message in found for record in decode_trace(message.body)}
         return sorted((r for r in records if r.message_id == key or key in r.keys), key=by_time)
