@@ -6,6 +6,7 @@ it does the work wherever this is None, and whenever a compiled function returns
 
 import importlib
 import os
+from array import array
 from typing import Final, Protocol, cast
 
 Buffer = bytes | bytearray | memoryview
@@ -19,6 +20,13 @@ class Native(Protocol):
 
     def header_fields(self, frame: bytes, at: int, end: int, /) -> dict[str, str] | None:
         """The fields of a binary header in frame[at:end]. Twin: ogive.wire.command."""
+
+    def index_items(
+        self, keyed: list[tuple[bytes, bytes, int, int]], slots: "array[int]", begin_ms: int, item: int, limit: int, /
+    ) -> tuple[bytes, int, int, int] | None:
+        """The items that records add to a file of the index of keys, and how many slots they are the first of; commit-log offset and store
+        timestamp of the last. Changes *slots*. Twin: ogive.store.index.
+        """
 
 
 def _found() -> Native | None:

@@ -50,6 +50,9 @@ class KeyIndex:
         pending = self.pending
         if not pending:
             return
+        if self.files and self.files[-1].add_records(pending):
+            pending.clear()
+            return
         prefixes: list[int] = []
         keys: list[bytes] = []
         places: list[tuple[int, int]] = []

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
+from ogive.native import native
 from ogive.store.disk import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.segments import Handles
@@ -133,6 +134,22 @@ class IndexFile:
         self.used_slots += used
         self.next_item = item
         self.end_offset, self.end_ms = places[-1]
+
+    def add_records(self, keyed: list[tuple[bytes, bytes, int, int]]) -> bool:
+        """add() of all their keys, by the compiled part: topic, properties, commit-log offset and store timestamp of records.
+
+        False where it is left to the twin, KeyIndex.build(): nothing was changed.
+        """
+        if native is None or self.slots is None or self.next_item == 1:
+            return False
+        added = native.index_items(keyed, self.slots, self.begin_ms, self.next_item, self.sizes.items)
+        if added is None:
+            return False
+        items, used, self.end_offset, self.end_ms = added
+        self.tail += items
+        self.used_slots += used
+        self.next_item += len(items) // ITEM.size
+        return True
 
     def take_items(self) -> IndexWrite | None:
         """Items that no file holds yet; counts them as handed to the writer."""

@@ -1,0 +1,158 @@
+/* The index of keys: the items that records add to a file. Layout of an item: hash i32 | commit-log offset i64 | seconds since the file's
+   begin i32 | item before in the chain i32. Python: store/index.py, store/keyhash.py, store/indexfile.py. */
+
+#include "native.h"
+
+#define ITEM_BYTES 20
+#define MAX_INT 0x7FFFFFFF
+
+struct key {
+    uint32_t hash;
+    uint32_t slot;
+    int64_t offset;
+    int64_t stored_ms;
+};
+
+struct keys {
+    struct key *all;
+    Py_ssize_t count, room;
+};
+
+/* String.hashCode of what stood before with *text* behind it; *others* gets the bits that no ASCII has */
+static uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
+{
+    uint8_t bits = 0;
+    for (; size >= 4; text += 4, size -= 4) { /* four at a time: one multiplication waits for the one before */
+        hash = hash * 923521u + text[0] * 29791u + text[1] * 961u + text[2] * 31u + text[3];
+        bits |= text[0] | text[1] | text[2] | text[3];
+    }
+    for (; size; text++, size--) {
+        hash = hash * 31u + *text;
+        bits |= *text;
+    }
+    *others |= bits & 0x80;
+    return hash;
+}
+
+/* Whether there was memory for it */
+static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_ms)
+{
+    if (keys->count == keys->room) {
+        Py_ssize_t room = keys->room ? 2 * keys->room : 512;
+        struct key *all = PyMem_Resize(keys->all, struct key, room);
+        if (all == NULL)
+            return 0;
+        keys->all = all;
+        keys->room = room;
+    }
+    hash = hash & 0x80000000u ? -hash & MAX_INT : hash; /* Java's absolute value, and 0 for the one number that has none */
+    keys->all[keys->count++] = (struct key){.hash = hash, .offset = offset, .stored_ms = stored_ms};
+    return 1;
+}
+
+/* The keys of one record, its unique one first; 1, 0 for a record that is not usual, -1 without memory */
+static int add_record(struct keys *keys, PyObject *record)
+{
+    if (!PyTuple_Check(record) || PyTuple_GET_SIZE(record) != 4 || !PyBytes_Check(PyTuple_GET_ITEM(record, 0))
+        || !PyBytes_Check(PyTuple_GET_ITEM(record, 1)) || !PyLong_Check(PyTuple_GET_ITEM(record, 2))
+        || !PyLong_Check(PyTuple_GET_ITEM(record, 3)))
+        return 0;
+    PyObject *topic = PyTuple_GET_ITEM(record, 0), *properties = PyTuple_GET_ITEM(record, 1);
+    int too_large, no_time;
+    int64_t offset = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(record, 2), &too_large);
+    int64_t stored_ms = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(record, 3), &no_time);
+    if (too_large || no_time)
+        return 0;
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties), *end = at + PyBytes_GET_SIZE(properties);
+    const uint8_t *unique = NULL, *unique_end = NULL, *named = NULL, *named_end = NULL;
+    while (at < end && (unique == NULL || named == NULL)) { /* the first property of each name counts */
+        const uint8_t *value_end = memchr(at, 2, (size_t)(end - at));
+        if (value_end == NULL)
+            value_end = end;
+        if (unique == NULL && value_end - at >= 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0) {
+            unique = at + 9;
+            unique_end = value_end;
+        } else if (named == NULL && value_end - at >= 5 && memcmp(at, "KEYS\x01", 5) == 0) {
+            named = at + 5;
+            named_end = value_end;
+        }
+        at = value_end == end ? end : value_end + 1;
+    }
+    uint8_t others = 0;
+    uint32_t prefix = java_hash(0, (const uint8_t *)PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), &others) * 31u + '#';
+    if (unique != unique_end && !add(keys, java_hash(prefix, unique, unique_end - unique, &others), offset, stored_ms))
+        return -1;
+    while (named < named_end) {
+        const uint8_t *part_end = memchr(named, ' ', (size_t)(named_end - named));
+        if (part_end == NULL)
+            part_end = named_end;
+        if (part_end != named && !add(keys, java_hash(prefix, named, part_end - named, &others), offset, stored_ms))
+            return -1;
+        named = part_end == named_end ? named_end : part_end + 1;
+    }
+    return !others;
+}
+
+/* The items of *keys*, as bytes, from number *item* on; changes the slots */
+static PyObject *items_of(const struct keys *keys, int32_t *slots, int64_t begin_ms, int32_t item, Py_ssize_t *used)
+{
+    PyObject *items = PyBytes_FromStringAndSize(NULL, keys->count * ITEM_BYTES);
+    if (items == NULL)
+        return NULL;
+    uint8_t *to = (uint8_t *)PyBytes_AS_STRING(items);
+    for (const struct key *key = keys->all; key < keys->all + keys->count; key++, to += ITEM_BYTES) {
+        uint64_t seconds = key->stored_ms <= begin_ms ? 0 : ((uint64_t)key->stored_ms - (uint64_t)begin_ms) / 1000;
+        int32_t before = slots[key->slot];
+        slots[key->slot] = item++;
+        *used += before == 0;
+        put32(to, key->hash);
+        put64(to + 4, (uint64_t)key->offset);
+        put32(to + 12, seconds < MAX_INT ? (uint32_t)seconds : MAX_INT);
+        put32(to + 16, (uint32_t)before);
+    }
+    return items;
+}
+
+/* index_items(keyed, slots, begin_ms, item, limit): the items of all keys of these records, as they stand in a file, how many slots they
+   are the first of, and where and when the last of them was stored.
+
+   *slots*, whose numbers are changed, are those of a file that began at *begin_ms*, *item* is its next item, and *limit* one past its last.
+   None, and nothing is changed, where there are no keys, more than there is room for, or one or a topic that is not ASCII. */
+PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 5 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "index_items(keyed: list, slots: array, begin_ms: int, item: int, limit: int)");
+        return NULL;
+    }
+    int too_large;
+    int64_t begin_ms = PyLong_AsLongLongAndOverflow(args[2], &too_large);
+    Py_ssize_t item = PyLong_AsSsize_t(args[3]), limit = PyLong_AsSsize_t(args[4]);
+    Py_buffer slots;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[1], &slots, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
+        return NULL;
+    struct keys keys = {NULL, 0, 0};
+    PyObject *items = NULL, *answer = NULL;
+    Py_ssize_t used = 0, slot_count = slots.len / 4;
+    int usual = !too_large && item > 0 && item <= limit && limit <= MAX_INT && slots.itemsize == 4 && strcmp(slots.format, "i") == 0
+        && slot_count > 0 && slot_count <= MAX_INT;
+    for (Py_ssize_t n = 0; usual == 1 && n < PyList_GET_SIZE(args[0]); n++) {
+        Py_ssize_t before = keys.count;
+        usual = add_record(&keys, PyList_GET_ITEM(args[0], n));
+        for (; before < keys.count; before++) {
+            keys.all[before].slot = keys.all[before].hash % (uint32_t)slot_count;
+            __builtin_prefetch((int32_t *)slots.buf + keys.all[before].slot, 1); /* far apart, and not in the cache */
+        }
+    }
+    if (usual == -1) {
+        PyErr_NoMemory();
+    } else if (usual == 0 || keys.count == 0 || keys.count > limit - item) {
+        answer = Py_NewRef(Py_None);
+    } else if ((items = items_of(&keys, slots.buf, begin_ms, (int32_t)item, &used)) != NULL) {
+        const struct key *last = &keys.all[keys.count - 1];
+        answer = Py_BuildValue("(NnLL)", items, used, (long long)last->offset, (long long)last->stored_ms);
+    }
+    PyMem_Free(keys.all);
+    PyBuffer_Release(&slots);
+    return answer;
+}
