@@ -44,7 +44,9 @@ MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "
 
 _EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_000
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAME_CHARACTER: Final = "[%|a-zA-Z0-9_-]"
+"""As a regular expression: what names of topics and groups are made of."""
+_NAME: Final = re.compile(f"{NAME_CHARACTER}+")
 
 
 class PropertyName:

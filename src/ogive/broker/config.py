@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ogive.errors import InvalidOption
-from ogive.model import DelayLevels
+from ogive.model import MAX_BODY_BYTES, DelayLevels
 from ogive.store.retention import RetentionConfig
 from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
@@ -114,10 +114,15 @@ class BrokerConfig:
                 raise InvalidOption(f"{name} must not be empty")
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
             raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         if self.duplicate_window_s < 0:
             raise InvalidOption(f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed")
         if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
             raise InvalidOption(f"busy_poll_s={self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} is needed")
+        if self.max_message_bytes > MAX_BODY_BYTES:
+            raise InvalidOption(f"max_message_bytes={self.max_message_bytes}: up to {MAX_BODY_BYTES} bytes are possible")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")

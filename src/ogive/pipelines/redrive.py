@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
 from ogive.errors import NoRoute
-from ogive.model import PropertyName, dlq_topic, validate_group
+from ogive.model import MAX_TOPIC_LENGTH, NAME_CHARACTER, PropertyName, dlq_topic, validate_group
 from ogive.pipelines.running import OPEN, Say, Security, reach
 from ogive.pipelines.sendable import why_not
 from ogive.pipelines.summary import Summary
@@ -19,6 +19,8 @@ from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
 PLACE: Final = ["topic", "brokerName", "queueId", "queueOffset"]
+_TOPIC: Final = f"^{NAME_CHARACTER}{{1,{MAX_TOPIC_LENGTH}}}$"
+NO_TOPIC: Final = "what it names as its origin is no topic (choose one with --to)"
 _LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT, msgId STRING"
 
 
@@ -49,6 +51,7 @@ def redrive(
         f.when(~f.col("wanted"), "not chosen")
         .when(f.col("sent").isNotNull(), "sent by an earlier run")
         .when(f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)")
+        .when(~f.col("origin").rlike(_TOPIC), NO_TOPIC)
         .otherwise(why_not()),
     )
     chosen = (

@@ -94,7 +94,16 @@ async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Bro
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"#maxMessageSize=1", b"maxMessageSize=0", b"maxMessageSize=-1", b"maxMessageSize=x", b"autoCreateTopicEnable=yes"]
+    "body",
+    [
+        b"",
+        b"#maxMessageSize=1",
+        b"maxMessageSize=0",
+        b"maxMessageSize=-1",
+        b"maxMessageSize=x",
+        b"maxMessageSize=4194305",
+        b"autoCreateTopicEnable=yes",
+    ],
 )
 async def test_values_that_make_no_sense_are_refused(server: Broker, client: RawClient, body: bytes) -> None:
     before = server.context.config
