@@ -5,6 +5,7 @@
 #define FAST(function, text) (PyCFunction)(void (*)(void))(function), METH_FASTCALL, PyDoc_STR(text)
 
 static PyMethodDef functions[] = {
+    {"columns", FAST(native_columns, "columns(records, names): see ogive.spark.decode")},
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
     {"header_fields", FAST(native_header_fields, "header_fields(frame, at, end): see ogive.wire.command")},
     {"index_items", FAST(native_index_items, "index_items(keyed, slots, begin_ms, item, limit): see ogive.store.indexfile")},

@@ -10,10 +10,19 @@ from array import array
 from typing import Final, Protocol, cast
 
 Buffer = bytes | bytearray | memoryview
+Buffers = tuple[bytes | None, ...]
+"""Of one Arrow column, in Arrow's order."""
 
 
 class Native(Protocol):
     """What the compiled part holds."""
+
+    def columns(self, records: bytes, names: tuple[str, ...], /) -> tuple[int, list[Buffers]] | None:
+        """How many stored messages *records* holds, and these columns of them.
+
+        Hosts are numbers. Properties are five buffers: where each row's entries end, where each name ends, the names, where each value
+        ends, the values. None where a record is not in the plain form or has irregular properties. Twin: ogive.spark.decode.
+        """
 
     def crc32(self, data: Buffer, before: int = 0, /) -> int:
         """zlib.crc32()"""

@@ -1,8 +1,9 @@
 """Pull answers to Arrow columns, a whole answer at a time.
 
-Python touches a record once, to find where the next one begins; its parts and every column are then found by Arrow kernels over those
-positions: parts are gathered by a bitmap filter, numbers are byte-swapped in one sweep, properties are cut at the positions of their
-separators.
+The compiled part goes over the records once and fills the columns' buffers, where all records are in the plain form and their properties
+are regular. Otherwise, and where it was not built, Python touches a record once, to find where the next one begins; its parts and every
+column are then found by Arrow kernels over those positions: parts are gathered by a bitmap filter, numbers are byte-swapped in one sweep,
+properties are cut at the positions of their separators.
 
 Behaviour
 - `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or dead-letter topic keeps its own name.
@@ -17,12 +18,12 @@ Differs from Java
 - A repeated property name stays repeated in `properties` (no client writes one).
 """
 
-import functools
 import logging
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ import pyarrow.compute as pc
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue, PropertyName
+from ogive.native import Buffers, native
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
 from ogive.sql92 import Expression
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import decompress
@@ -74,6 +77,9 @@ _AFTER_VALUES: Final = pa.scalar(3, pa.uint8())  # the first byte that is no sep
 _PROPERTY_NAMES: Final = {name: pa.scalar(name, pa.string()) for name in (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQ_KEY)}
 
 _PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties", "msgId"})
+_OF_QUEUE: Final = frozenset({"topic", "brokerName", "queueId"})
+_HOSTS: Final = frozenset({"bornHost", "storeHost"})  # which the compiled part gives as numbers
+_TYPES: Final = {field.name: field.type for columns in (MESSAGE_COLUMNS, METADATA_COLUMNS) for field in arrow_schema(columns)}
 
 
 class RecordDecoder:
@@ -88,25 +94,39 @@ class RecordDecoder:
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._sql = sql
         self._wants_properties = tags is not None or sql is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
+        filtered = {"tags": tags, "properties": sql}
+        wanted = [*schema.names, *(name for name, wish in filtered.items() if wish is not None)]
+        self._wanted = tuple(name for name in dict.fromkeys(wanted) if name not in _OF_QUEUE)
 
     def batches(self, records: bytes, queue: MessageQueue) -> Iterator[pa.RecordBatch]:
         """The messages in *records*: stored messages of *queue*, back to back. One batch, unless compressed bodies become too long for it.
 
         Raises ProtocolError for damaged records, CompressionUnavailable for bodies in a compression whose library is not installed.
         """
+        found = None if native is None else native.columns(records, self._wanted)
+        if found is not None:
+            yield self._compiled_batch(*found, queue)
+            return
         for plain, positions, odd in _in_plain_form(records):
-            yield self._batch(plain, positions, odd, queue)
+            yield self._python_batch(plain, positions, odd, queue)
 
-    def _batch(self, records: bytes, positions: "array[int]", odd: "Sequence[_Odd] | None", queue: MessageQueue) -> pa.RecordBatch:
+    def _compiled_batch(self, count: int, columns: Sequence[Buffers], queue: MessageQueue) -> pa.RecordBatch:
+        make, properties = _of_queue(queue, count), None
+        for name, buffers in zip(self._wanted, columns, strict=True):
+            if name == "properties":
+                properties = _Properties.compiled(buffers)
+            elif name in _HOSTS:
+                make[name] = partial(_hosts, _array(pa.int64(), count, buffers))
+            else:
+                make[name] = partial(_array, _TYPES[name], count, buffers)
+        return self._batch(make, properties)
+
+    def _python_batch(self, records: bytes, positions: "array[int]", odd: "Sequence[_Odd] | None", queue: MessageQueue) -> pa.RecordBatch:
         parts = _cut(pa.binary(), pa.py_buffer(records), positions)
         words = _words(_every(parts, 0, _PARTS))
-        count = len(positions) // _PARTS
         properties = _Properties.of(_every(parts, 3, _PARTS)) if self._wants_properties else None
-
-        make: dict[str, Callable[[], Any]] = {
-            "topic": lambda: pa.repeat(pa.scalar(queue.topic, pa.string()), count),
-            "brokerName": lambda: pa.repeat(pa.scalar(queue.broker_name, pa.string()), count),
-            "queueId": lambda: pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
+        make: _Columns = {
+            **_of_queue(queue, len(positions) // _PARTS),
             "queueOffset": lambda: _int64(words, _QUEUE_OFFSET_AT),
             "body": lambda: _every(parts, 1, _PARTS),
             "bornTimestamp": lambda: _timestamps(words, _BORN_AT),
@@ -120,13 +140,27 @@ class RecordDecoder:
             make["msgId"] = lambda: _or_else(properties.values_of(PropertyName.UNIQ_KEY), make["offsetMsgId"])
             make["keys"] = lambda: properties.values_of(PropertyName.KEYS)
             make["tags"] = lambda: properties.values_of(PropertyName.TAGS)
+        return self._batch(make, properties)
+
+    def _batch(self, make: "_Columns", properties: "_Properties | None") -> pa.RecordBatch:
+        if properties is not None:
             make["properties"] = lambda: properties.map_array(self._schema.field("properties").type)
         batch = pa.RecordBatch.from_arrays([make[name]() for name in self._schema.names], schema=self._schema)
-        if properties is None or (self._tags is None and self._sql is None):
-            return batch
         if self._sql is not None:
+            assert properties is not None  # as self._wants_properties and self._wanted say
             return batch.filter(pa.array(map(self._sql.matches, properties.dicts()), pa.bool_()))
-        return batch.filter(pc.is_in(properties.values_of(PropertyName.TAGS), value_set=self._tags))
+        return batch if self._tags is None else batch.filter(pc.is_in(make["tags"](), value_set=self._tags))
+
+
+_Columns = dict[str, Callable[[], Any]]
+
+
+def _of_queue(queue: MessageQueue, count: int) -> _Columns:
+    return {
+        "topic": lambda: pa.repeat(pa.scalar(queue.topic, pa.string()), count),
+        "brokerName": lambda: pa.repeat(pa.scalar(queue.broker_name, pa.string()), count),
+        "queueId": lambda: pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
+    }
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -296,6 +330,10 @@ def _cut(text_type: Any, data: Any, cuts: "array[int]") -> Any:
     return pa.Array.from_buffers(text_type, len(cuts) - 1, [None, pa.py_buffer(cuts), data])
 
 
+def _array(arrow_type: Any, count: int, buffers: Buffers) -> Any:
+    return pa.Array.from_buffers(arrow_type, count, [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers])
+
+
 def _every(values: Any, first: int, step: int) -> Any:
     """values[first::step]; *step* divides 8. A filter by a repeated bitmap costs Python nothing per row."""
     bits = sum(1 << bit for bit in range(first, 8, step))
@@ -327,11 +365,11 @@ def _int32(words: "array[int]", at: int) -> Any:
     return _view(pa.int32(), words[at::_FIXED_WORDS])
 
 
-def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> dict[str, Callable[[], Any]]:
+def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> _Columns:
     """The columns that the rewritten records of *odd* do not have."""
     if odd is not None:
         records = [one.record for one in odd]
-        made: dict[str, Callable[[], Any]] = {
+        made: _Columns = {
             "sysFlag": lambda: pa.array([record.sys_flag for record in records], pa.int32()),
             "bodyCRC": lambda: _view(pa.int32(), array("I", (record.body_crc & 0xFFFFFFFF for record in records))),
             "bornHost": lambda: pa.array([decode_host(record.born_host) for record in records], pa.string()),
@@ -344,15 +382,15 @@ def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> dict
     return {
         "sysFlag": lambda: _int32(words, _SYS_FLAG_AT),
         "bodyCRC": lambda: _int32(words, _BODY_CRC_AT),
-        "bornHost": lambda: _hosts(words, _BORN_HOST_AT),
-        "storeHost": lambda: _hosts(words, _STORE_HOST_AT),
+        "bornHost": lambda: _hosts(_int64(words, _BORN_HOST_AT)),
+        "storeHost": lambda: _hosts(_int64(words, _STORE_HOST_AT)),
         "offsetMsgId": lambda: _offset_ids(words),
     }
 
 
-def _hosts(words: "array[int]", at: int) -> Any:
+def _hosts(numbers: Any) -> Any:
     """``ip:port``. A topic has few different hosts, so each is written once."""
-    seen = _int64(words, at).dictionary_encode()
+    seen = numbers.dictionary_encode()
     texts = pa.array([decode_host((host & 0xFFFFFFFFFFFFFFFF).to_bytes(8)) for host in seen.dictionary.to_pylist()], pa.string())
     return texts.take(seen.indices)
 
@@ -377,7 +415,7 @@ def _numbers(count: int) -> Any:
     return _numbers_to(1 << count.bit_length()).slice(0, count)
 
 
-@functools.lru_cache(32)
+@lru_cache(32)
 def _numbers_to(count: int) -> Any:
     return _view(pa.int64(), array("q", range(count)))
 
@@ -412,6 +450,16 @@ class _Properties:
     @classmethod
     def of(cls, raw: Any) -> "_Properties":
         return _cut_properties(_terminate(raw)) or _parse_properties(raw.to_pylist())
+
+    @classmethod
+    def compiled(cls, buffers: Buffers) -> "_Properties":
+        row_ends, name_ends, names, value_ends, values = (pa.py_buffer(buffer) for buffer in buffers)
+        count = name_ends.size // 4 - 1
+        return cls(
+            pa.Array.from_buffers(pa.string(), count, [None, name_ends, names]),
+            pa.Array.from_buffers(pa.string(), count, [None, value_ends, values]),
+            pa.Array.from_buffers(pa.int32(), row_ends.size // 4, [None, row_ends]),
+        )
 
     def map_array(self, map_type: Any) -> Any:
         return pa.MapArray.from_arrays(self.row_ends, self.names, self.values, map_type)

@@ -1,0 +1,361 @@
+/* The records of a pull answer as the buffers of Arrow columns. Python: spark/decode.py.
+
+   A record in the plain form: fixed part | body | topic length u8 | topic | properties length u16 | properties. The fixed part begins
+   with the record's length u32 and its magic u32, and ends with the body's length u32. Properties: name 1 value 2 name 1 value 2, where
+   the last 2 may be missing. Columns are in this machine's byte order, as Arrow's are. */
+
+#include "native.h"
+
+enum { FIXED = 88, SMALLEST = FIXED + 3, COMMITLOG_OFFSET = 28, SYS_FLAG = 36, STORE_HOST = 64, BODY_SIZE = 84, ID_DIGITS = 32 };
+
+#define MAGIC_V1 0xDAA320A7u
+#define NOT_PLAIN 0xF1u /* compressed, IPv6 hosts, inner batch */
+
+/* A column's buffers are, of numbers: no validity, the numbers. Of texts: validity or none where no row is null, where each ends, all of
+   them. Of the map: where each row's entries end, where each name ends, all names, the same two of values. */
+enum form { INT32, INT64, MICROSECONDS, BODY, OFFSET_ID, PROPERTY, KEY_OR_OFFSET_ID, PROPERTIES };
+enum { VALIDITY = 0, NUMBERS = 1, ENDS = 1, TEXTS = 2, ROW_ENDS = 0, NAME_ENDS = 1, NAMES = 2, VALUE_ENDS = 3, VALUES = 4, MOST_BUFFERS = 5 };
+
+static const struct kind {
+    const char *name;
+    enum form form;
+    int at;               /* in the fixed part */
+    const char *property; /* whose value it is */
+} kinds[] = {
+    {"bodyCRC", INT32, 8, NULL},
+    {"flag", INT32, 16, NULL},
+    {"queueOffset", INT64, 20, NULL},
+    {"commitLogOffset", INT64, COMMITLOG_OFFSET, NULL},
+    {"sysFlag", INT32, SYS_FLAG, NULL},
+    {"bornTimestamp", MICROSECONDS, 40, NULL},
+    {"bornHost", INT64, 48, NULL},
+    {"storeTimestamp", MICROSECONDS, 56, NULL},
+    {"storeHost", INT64, STORE_HOST, NULL},
+    {"reconsumeTimes", INT32, 72, NULL},
+    {"body", BODY, 0, NULL},
+    {"offsetMsgId", OFFSET_ID, 0, NULL},
+    {"msgId", KEY_OR_OFFSET_ID, 0, "UNIQ_KEY"},
+    {"keys", PROPERTY, 0, "KEYS"},
+    {"tags", PROPERTY, 0, "TAGS"},
+    {"properties", PROPERTIES, 0, NULL},
+};
+
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+struct buffer {
+    PyObject *bytes;
+    uint8_t *start, *next; /* what is behind *next* is cut off at last */
+};
+
+struct column {
+    const struct kind *kind;
+    struct buffer buffers[MOST_BUFFERS];
+    const uint8_t *value; /* of its property in this row, or NULL */
+    size_t value_size;
+    int nulls;
+};
+
+struct work {
+    struct column columns[KINDS];
+    struct column *of_properties[KINDS]; /* those of *columns* that need them */
+    int count, of_properties_count;
+    Py_ssize_t rows;
+};
+
+static inline void add_int32(struct buffer *to, uint32_t value)
+{
+    memcpy(to->next, &value, sizeof value);
+    to->next += sizeof value;
+}
+
+static inline void add_int64(struct buffer *to, uint64_t value)
+{
+    memcpy(to->next, &value, sizeof value);
+    to->next += sizeof value;
+}
+
+static inline void add_text(struct buffer *ends, struct buffer *texts, const uint8_t *text, size_t size)
+{
+    memcpy(texts->next, text, size);
+    texts->next += size;
+    add_int32(ends, (uint32_t)(texts->next - texts->start));
+}
+
+/* store host and commit log offset in upper-case hex */
+static void add_offset_id(struct column *to, const uint8_t *record)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    uint8_t raw[ID_DIGITS / 2], text[ID_DIGITS];
+    memcpy(raw, record + STORE_HOST, 8);
+    memcpy(raw + 8, record + COMMITLOG_OFFSET, 8);
+    for (int at = 0; at < ID_DIGITS; at += 2) {
+        text[at] = (uint8_t)digits[raw[at / 2] >> 4];
+        text[at + 1] = (uint8_t)digits[raw[at / 2] & 15];
+    }
+    add_text(&to->buffers[ENDS], &to->buffers[TEXTS], text, ID_DIGITS);
+}
+
+static int is_utf8(const uint8_t *at, size_t size)
+{
+    const uint8_t *end = at + size;
+    uint8_t any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= at[i];
+    while (any & 0x80 && at < end) {
+        uint8_t lead = *at++;
+        if (lead < 0x80)
+            continue;
+        int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
+        if (lead < 0xC2 || lead > 0xF4 || end - at < more)
+            return 0;
+        if (*at < (lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80) || *at > (lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF))
+            return 0;
+        for (at++; --more; at++)
+            if ((*at & 0xC0) != 0x80)
+                return 0;
+    }
+    return 1;
+}
+
+static const uint8_t *separator(const uint8_t *at, const uint8_t *end)
+{
+    while (at < end && *at > 2)
+        at++;
+    return at;
+}
+
+/* Whether the properties of one row are usual; each column that needs them has its part then. */
+static int cut_properties(struct work *work, const uint8_t *at, size_t size)
+{
+    const uint8_t *end = at + size;
+    if (!is_utf8(at, size))
+        return 0;
+    while (at < end) {
+        const uint8_t *name = at, *name_end = separator(name, end);
+        if (name_end == name || name_end == end || *name_end != 1)
+            return 0;
+        const uint8_t *value = name_end + 1, *value_end = separator(value, end);
+        if (value_end == value || (value_end < end && *value_end != 2))
+            return 0;
+        size_t name_size = (size_t)(name_end - name), value_size = (size_t)(value_end - value);
+        for (int i = 0; i < work->of_properties_count; i++) {
+            struct column *column = work->of_properties[i];
+            const char *wanted = column->kind->property;
+            if (wanted == NULL) {
+                add_text(&column->buffers[NAME_ENDS], &column->buffers[NAMES], name, name_size);
+                add_text(&column->buffers[VALUE_ENDS], &column->buffers[VALUES], value, value_size);
+            } else if (column->value == NULL && strlen(wanted) == name_size && memcmp(wanted, name, name_size) == 0) {
+                column->value = value;
+                column->value_size = value_size;
+            }
+        }
+        at = value_end + (value_end < end);
+    }
+    return 1;
+}
+
+static void add_value(struct column *column, Py_ssize_t row)
+{
+    if (column->value == NULL) {
+        column->nulls = 1;
+        add_int32(&column->buffers[ENDS], (uint32_t)(column->buffers[TEXTS].next - column->buffers[TEXTS].start));
+        return;
+    }
+    column->buffers[VALIDITY].start[row / 8] |= (uint8_t)(1 << row % 8);
+    add_text(&column->buffers[ENDS], &column->buffers[TEXTS], column->value, column->value_size);
+}
+
+/* One record's part of every column; where the next begins, NULL where it is not usual. */
+static const uint8_t *add_record(struct work *work, const uint8_t *record, const uint8_t *end)
+{
+    if (end - record < SMALLEST)
+        return NULL;
+    size_t size = get32(record), body_size = get32(record + BODY_SIZE);
+    if (size < SMALLEST || size > (size_t)(end - record) || get32(record + 4) != MAGIC_V1 || get32(record + SYS_FLAG) & NOT_PLAIN)
+        return NULL;
+    size_t rest = size - SMALLEST;
+    if (body_size > rest)
+        return NULL;
+    rest -= body_size;
+    const uint8_t *body = record + FIXED, *topic = body + body_size + 1;
+    size_t topic_size = topic[-1];
+    if (topic_size > rest)
+        return NULL;
+    rest -= topic_size;
+    const uint8_t *properties = topic + topic_size + 2;
+    if (get16(properties - 2) != rest)
+        return NULL;
+    if (work->of_properties_count) {
+        for (int i = 0; i < work->of_properties_count; i++)
+            work->of_properties[i]->value = NULL;
+        if (!cut_properties(work, properties, rest))
+            return NULL;
+    }
+    for (struct column *column = work->columns; column < work->columns + work->count; column++) {
+        struct buffer *buffers = column->buffers;
+        const uint8_t *field = record + column->kind->at;
+        switch (column->kind->form) {
+        case INT32:
+            add_int32(&buffers[NUMBERS], get32(field));
+            break;
+        case INT64:
+            add_int64(&buffers[NUMBERS], get64(field));
+            break;
+        case MICROSECONDS:
+            add_int64(&buffers[NUMBERS], get64(field) * 1000);
+            break;
+        case BODY:
+            add_text(&buffers[ENDS], &buffers[TEXTS], body, body_size);
+            break;
+        case KEY_OR_OFFSET_ID:
+            if (column->value != NULL) {
+                add_text(&buffers[ENDS], &buffers[TEXTS], column->value, column->value_size);
+                break;
+            } /* fall through */
+        case OFFSET_ID:
+            add_offset_id(column, record);
+            break;
+        case PROPERTY:
+            add_value(column, work->rows);
+            break;
+        case PROPERTIES:
+            add_int32(&buffers[ROW_ENDS], (uint32_t)((buffers[NAME_ENDS].next - buffers[NAME_ENDS].start) / 4 - 1));
+            break;
+        }
+    }
+    work->rows++;
+    return record + size;
+}
+
+static int reserve(struct buffer *buffer, Py_ssize_t size)
+{
+    buffer->bytes = PyBytes_FromStringAndSize(NULL, size);
+    if (buffer->bytes == NULL)
+        return -1;
+    buffer->start = buffer->next = (uint8_t *)PyBytes_AS_STRING(buffer->bytes);
+    return 0;
+}
+
+/* room for where each text ends, after a leading 0, and for the texts */
+static int reserve_texts(struct buffer *ends, struct buffer *texts, Py_ssize_t count, Py_ssize_t size)
+{
+    if (reserve(ends, 4 * (count + 1)) < 0 || reserve(texts, size) < 0)
+        return -1;
+    add_int32(ends, 0);
+    return 0;
+}
+
+/* room for all that records of so many bytes can hold */
+static int reserve_column(struct column *column, Py_ssize_t size)
+{
+    struct buffer *buffers = column->buffers;
+    Py_ssize_t rows = size / SMALLEST, entries = size / 3;
+    switch (column->kind->form) {
+    case INT32:
+        return reserve(&buffers[NUMBERS], 4 * rows);
+    case INT64:
+    case MICROSECONDS:
+        return reserve(&buffers[NUMBERS], 8 * rows);
+    case PROPERTIES:
+        if (reserve(&buffers[ROW_ENDS], 4 * (rows + 1)) < 0)
+            return -1;
+        add_int32(&buffers[ROW_ENDS], 0);
+        if (reserve_texts(&buffers[NAME_ENDS], &buffers[NAMES], entries, size) < 0)
+            return -1;
+        return reserve_texts(&buffers[VALUE_ENDS], &buffers[VALUES], entries, size);
+    case PROPERTY:
+        if (reserve(&buffers[VALIDITY], rows / 8 + 1) < 0)
+            return -1;
+        memset(buffers[VALIDITY].start, 0, (size_t)(rows / 8 + 1));
+        break;
+    default:
+        break;
+    }
+    return reserve_texts(&buffers[ENDS], &buffers[TEXTS], rows, size);
+}
+
+/* the column's buffers as a tuple, None for one that is not there */
+static PyObject *taken(struct column *column, Py_ssize_t rows)
+{
+    struct buffer *buffers = column->buffers;
+    enum form form = column->kind->form;
+    int count = form == PROPERTIES ? 5 : form == INT32 || form == INT64 || form == MICROSECONDS ? 2 : 3;
+    if (form == PROPERTY && column->nulls)
+        buffers[VALIDITY].next = buffers[VALIDITY].start + (rows + 7) / 8;
+    else if (form == PROPERTY)
+        Py_CLEAR(buffers[VALIDITY].bytes);
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        struct buffer *buffer = &buffers[i];
+        if (buffer->bytes != NULL && _PyBytes_Resize(&buffer->bytes, buffer->next - buffer->start) < 0)
+            Py_CLEAR(tuple);
+        else {
+            PyTuple_SET_ITEM(tuple, i, buffer->bytes != NULL ? buffer->bytes : Py_NewRef(Py_None));
+            buffer->bytes = NULL;
+        }
+    }
+    return tuple;
+}
+
+static const struct kind *kind_of(PyObject *name)
+{
+    for (const struct kind *kind = kinds; kind < kinds + KINDS; kind++)
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, kind->name) == 0)
+            return kind;
+    return NULL;
+}
+
+/* columns(records, names): how many records, and of each column its buffers in Arrow's order; None for what is not usual.
+
+   Not usual: a record that is damaged or not in the plain form, properties that are no UTF-8, have an empty name or value or other
+   separators, or a byte 0. */
+PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "columns(records: bytes, names: tuple[str, ...])");
+        return NULL;
+    }
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), names = PyTuple_GET_SIZE(args[1]);
+    if (size > INT32_MAX || names > KINDS)
+        Py_RETURN_NONE;
+    struct work work = {.count = 0};
+    PyObject *found = NULL, *list = NULL;
+    int usual = 1;
+    for (Py_ssize_t i = 0; i < names; i++) {
+        struct column *column = &work.columns[work.count++];
+        column->kind = kind_of(PyTuple_GET_ITEM(args[1], i));
+        if (column->kind == NULL) {
+            usual = 0;
+            goto done;
+        }
+        if (reserve_column(column, size) < 0)
+            goto done;
+        if (column->kind->property != NULL || column->kind->form == PROPERTIES)
+            work.of_properties[work.of_properties_count++] = column;
+    }
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = at + size;
+    Py_BEGIN_ALLOW_THREADS
+    while (at != NULL && at < end)
+        at = add_record(&work, at, end);
+    Py_END_ALLOW_THREADS
+    usual = at != NULL;
+    if (!usual || (list = PyList_New(names)) == NULL)
+        goto done;
+    for (int i = 0; i < work.count; i++) {
+        PyObject *tuple = taken(&work.columns[i], work.rows);
+        if (tuple == NULL)
+            goto done;
+        PyList_SET_ITEM(list, i, tuple);
+    }
+    found = Py_BuildValue("nO", work.rows, list);
+
+done:
+    Py_XDECREF(list);
+    for (int i = 0; i < work.count; i++)
+        for (int j = 0; j < MOST_BUFFERS; j++)
+            Py_XDECREF(work.columns[i].buffers[j].bytes);
+    if (!usual)
+        Py_RETURN_NONE;
+    return found;
+}
