@@ -8,15 +8,19 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 import ogive
 from ogive import aio
+from ogive.errors import ResponseCode
 from ogive.model import MessageExt
 from ogive.testing import Broker
+from ogive.wire.codes import RequestCode
 from tests.interop import apache
+from tests.peers import DELAY_LEVELS
+from tests.raw_client import RawClient
 
 Kind = Literal["must", "should", "refuse"]  # everyday use; real use; not for a broker on one machine
 
@@ -157,6 +161,8 @@ ROWS = (
     should("getNamesrvConfig", "", "orderMessageEnable += +true"),
     refuse("updateNamesrvConfig", "-k kvConfigPath -v /tmp/elsewhere", "CODE: 16  DESC: kvConfigPath"),
     should("updateKvConfig", "-s NS -k a -v b", "create or update kv config to namespace success"),
+    should("updateKvConfig", "-s NS -k kept -v first", "create or update kv config to namespace success"),
+    should("updateKvConfig", "-s NS -k kept -v second", "create or update kv config to namespace success"),
     should("deleteKvConfig", "-s NS -k a", "delete kv config from namespace success"),
     # access control, which this broker runs without; test_access_control.py has the same commands on one that runs with it
     *(
@@ -297,6 +303,96 @@ def test_command(ran: tuple[Prepared, list[str]], number: int) -> None:
     if row.kind != "refuse":
         said = re.sub(r"exceptionDesc=[^\]]*", "", output)  # of groups that are not online, for Apache's broker too
         assert not re.search(r"Exception(:|$)|^\s+at org\.", said, re.MULTILINE), output
+
+
+def exported(prepared: Prepared, file: str) -> Any:
+    return json.loads((prepared.folder / file).read_text())
+
+
+def topics_of(table: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int, int]]:
+    return {name: (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) for name, topic in table.items()}
+
+
+EXPORTED_TOPICS = {"T": (4, 4, 6), "T2": (6, 5, 4), "T2W": (4, 4, 6), "TL2": (2, 2, 6)}
+EXPORTED_GROUPS = {"G": (16, 1, {}), "G0": (16, 0, {"priority.factor": "5"}), "G2": (3, 1, {}), "GL1": (5, 1, {})}
+
+
+def test_exported_metadata_has_the_topics_and_groups_that_the_rows_left(ran: tuple[Prepared, list[str]]) -> None:
+    """Of a cluster: topics and groups. Of a broker with -t: its topics. The broker's own ones are in neither."""
+    prepared, _ = ran
+    metadata = exported(prepared, "metadata.json")
+    assert topics_of(metadata["topicConfigTable"]) == EXPORTED_TOPICS
+    groups = metadata["subscriptionGroupTable"]
+    assert {
+        name: (group["retryMaxTimes"], group["retryQueueNums"], group["attributes"]) for name, group in groups.items()
+    } == EXPORTED_GROUPS
+    assert all(group["consumeEnable"] for group in groups.values())
+    assert topics_of(exported(prepared, "topic.json")["topicConfigTable"]) == EXPORTED_TOPICS
+
+
+def test_exported_configs_are_the_brokers(ran: tuple[Prepared, list[str]]) -> None:
+    exports = exported(ran[0], "configs.json")
+    assert exports["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 0}
+    assert exports["brokerConfigs"].keys() == {"broker-a"}
+    assert (
+        exports["brokerConfigs"]["broker-a"].items()
+        >= {
+            "brokerId": "0",
+            "brokerName": "broker-a",
+            "brokerClusterName": "DefaultCluster",
+            "flushDiskType": "SYNC_FLUSH",
+            "messageDelayLevel": DELAY_LEVELS,
+            "maxMessageSize": "1048576",  # as updateBrokerConfig changed it
+        }.items()
+    )
+
+
+def test_exported_metrics_are_what_the_broker_counted(ran: tuple[Prepared, list[str]]) -> None:
+    """The numbers of a day are those between the last two midnights, so this broker's first day has none."""
+    exports = exported(ran[0], "metrics.json")
+    report = exports["evaluateReport"]["broker-a"]
+    quota = report["runtimeQuota"]
+    assert report["runtimeVersion"]["clientInfo"] == ["PYTHON%V5_3_3"]
+    assert (quota["topicSize"], quota["groupSize"]) == (len(EXPORTED_TOPICS), len(EXPORTED_GROUPS))
+    assert 100 < float(quota["messageAverageSize"]) < 2_000
+    assert all(0 < float(quota["diskRatio"][share]) <= 1 for share in ("commitLogDiskRatio", "consumeQueueDiskRatio"))
+    assert quota["tps"].keys() == {"normalInTps", "normalOutTps", "transInTps", "scheduleInTps"}
+    assert exports["totalData"]["totalTps"]["totalNormalInTps"] == quota["tps"]["normalInTps"]
+    assert exports["totalData"]["totalOneDayNum"] == quota["oneDayNum"]
+
+
+def test_exported_metrics_right_after_sends_have_their_rate(ran: tuple[Prepared, list[str]]) -> None:
+    """The rate is that of the last ten seconds, so it is asked for until it holds what was sent meanwhile."""
+    prepared, _ = ran
+
+    async def export_while_sending() -> dict[str, float]:
+        asked = asyncio.create_task(
+            asyncio.to_thread(apache.admin, prepared.broker.name_server, *[f"exportMetrics -c DefaultCluster -f {prepared.folder}"] * 5)
+        )
+        async with aio.Producer(prepared.broker.name_server, group=PRODUCERS) as producer:
+            while not asked.done():
+                await producer.send("T2W", b"x")
+                await asyncio.sleep(0.01)
+        await asked
+        tps: dict[str, float] = exported(prepared, "metrics.json")["evaluateReport"]["broker-a"]["runtimeQuota"]["tps"]
+        return tps
+
+    tps = asyncio.run(export_while_sending())
+    assert tps["normalInTps"] > 1
+    assert tps["transInTps"] == tps["scheduleInTps"] == 0
+
+
+def test_key_values_stand_at_the_name_server_as_they_were_put(ran: tuple[Prepared, list[str]]) -> None:
+    """mqadmin has no command that reads them."""
+    prepared, _ = ran
+
+    async def read() -> tuple[str, int]:
+        async with await RawClient.open(prepared.broker.name_server) as client:
+            kept = await client.ok(RequestCode.GET_KV_CONFIG, namespace="NS", key="kept")
+            gone = await client.call(RequestCode.GET_KV_CONFIG, namespace="NS", key="a")
+        return kept.ext_fields["value"], gone.code
+
+    assert asyncio.run(read()) == ("second", ResponseCode.QUERY_NOT_FOUND)
 
 
 def test_every_command_that_mqadmin_lists_has_a_row() -> None:
