@@ -16,10 +16,11 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.transport.connection import split_address
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from tests.raw_client import RawClient
 
 SECRETS = {name: f"{name}-top-secret-0815" for name in ("root", "plain", "other")}
@@ -173,3 +174,39 @@ async def test_a_user_with_rules_for_the_topic_and_the_group_sends_and_consumes(
         assert (await call(client, 33, {"offset": "0"})).code == 0
         for fields in (pull | {"topic": "T"}, pull | {"consumerGroup": "G"}, pull | {"topic": "%RETRY%G"}):
             assert refused_by_access_control(await call(client, 11, fields))
+
+
+async def repeat(address: str, frame: bytes) -> RemotingCommand:
+    """What a stranger gets who sends, on a connection of his own, the bytes that somebody else sent."""
+    reader, writer = await asyncio.open_connection(*split_address(address))
+    async with asyncio.timeout(60):
+        writer.write(frame)
+        answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+        writer.close()
+        await writer.wait_closed()
+    return decode_command(answer)
+
+
+async def test_a_captured_request_is_served_again(servers: Servers) -> None:
+    """The protocol's signature holds no time and no number, as docs/security.md says: only TLS keeps requests from being captured."""
+    sent = {name: "false" if value is False else str(value) for name, value in RawClient.send_fields("Own", 0, "").items()}
+    frame = encode_command(RemotingCommand(310, USERS["other"].sign(sent, b"hello"), b"hello"))
+    answers = [await repeat(servers.broker.address, frame) for _ in range(3)]
+    assert [(answer.code, answer.ext_fields["queueOffset"]) for answer in answers] == [(0, "0"), (0, "1"), (0, "2")]
+    route = encode_command(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, USERS["other"].sign({"topic": "Own"}, b"")))
+    for _ in range(2):
+        assert not refused_by_access_control(await repeat(servers.name_server.address, route))
+
+
+async def test_a_captured_request_under_another_code_does_what_its_user_may_and_no_more(servers: Servers) -> None:
+    """The code is not signed either."""
+    await test_a_captured_request_is_served_again(servers)  # the topic is there
+    fields = USERS["other"].sign({"topic": "Own", "queueId": "0", "offset": "0"}, b"")
+    before = state(servers)
+    codes = (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET)
+    answers = [await repeat(servers.broker.address, encode_command(RemotingCommand(code, fields))) for code in codes]
+    assert [(answer.code, answer.ext_fields["offset"]) for answer in answers] == [(0, "3"), (0, "0")]
+    for code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.GET_BROKER_CONFIG, RequestCode.AUTH_LIST_USER, *UNKNOWN):
+        for address in (servers.broker.address, servers.name_server.address):
+            assert refused_by_access_control(await repeat(address, encode_command(RemotingCommand(code, fields)))), code
+    assert state(servers) == before

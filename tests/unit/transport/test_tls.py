@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,11 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def write_certificate(folder: Path, authority: trustme.CA, name: str = "127.0.0.1") -> tuple[Path, Path]:
-    issued = authority.issue_cert(name)
+YEARS_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+def write_certificate(folder: Path, authority: trustme.CA, name: str = "127.0.0.1", *, until: datetime | None = None) -> tuple[Path, Path]:
+    issued = authority.issue_cert(name, not_after=until)
     cert, key = folder / "cert.pem", folder / "key.pem"
     cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
     key.write_bytes(issued.private_key_pem.bytes())
@@ -61,11 +65,12 @@ async def start() -> AsyncIterator[StartServer]:
         await server.stop()
 
 
-def trusting(authority: trustme.CA, client: trustme.CA | None = None) -> ssl.SSLContext:
+def trusting(authority: trustme.CA, client: trustme.CA | None = None, *, until: datetime | None = None) -> ssl.SSLContext:
+    """*client*: who issued the client's certificate, which ends at *until*."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if client is not None:
-        client.issue_cert("client@example.org").configure_cert(context)
+        client.issue_cert("client@example.org", not_after=until).configure_cert(context)
     return context
 
 
@@ -118,6 +123,17 @@ async def test_a_client_that_does_not_trust_the_certificate_stays_away(start: St
         await asyncio.open_connection("127.0.0.1", server.port, ssl=wrong_host, server_hostname="example.org")
 
 
+@pytest.mark.parametrize("mode", ["enforcing", "permissive"])
+async def test_a_client_stays_away_from_an_expired_certificate(
+    start: StartServer, tmp_path: Path, authority: trustme.CA, mode: str
+) -> None:
+    cert, key = write_certificate(tmp_path, authority, until=YEARS_AGO)
+    server = await start(TlsConfig(cert=cert, key=key, mode=mode))  # type: ignore[arg-type]  # parametrized text
+    with pytest.raises(ConnectError, match=r"TLS with .*: CERTIFICATE_VERIFY_FAILED: certificate has expired"):
+        await say(server, trusting(authority))
+    assert not server.connections
+
+
 @pytest.mark.parametrize(
     ("version", "works"), [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)]
 )
@@ -132,24 +148,41 @@ async def test_old_versions_are_refused(
     assert await is_refused(server, context) is not works
 
 
+@pytest.mark.parametrize("mode", ["enforcing", "permissive"])
 @pytest.mark.parametrize(
     ("auth", "certificate", "works"),
     [
         ("required", "good", True),
         ("required", "none", False),
         ("required", "strange", False),
+        ("required", "expired", False),
+        ("optional", "good", True),
         ("optional", "none", True),
         ("optional", "strange", False),
+        ("optional", "expired", False),
     ],
 )
 async def test_client_certificates(
-    start: StartServer, files: TlsConfig, authority: trustme.CA, auth: str, certificate: str, works: bool
+    start: StartServer, files: TlsConfig, authority: trustme.CA, mode: str, auth: str, certificate: str, works: bool
 ) -> None:
-    config = TlsConfig(cert=files.cert, key=files.key, client_ca=files.cert.with_name("ca.pem"), client_auth=auth)  # type: ignore[arg-type]  # parametrized text
+    config = TlsConfig(cert=files.cert, key=files.key, mode=mode, client_ca=files.cert.with_name("ca.pem"), client_auth=auth)  # type: ignore[arg-type]  # parametrized text
     server = await start(config)
-    own = {"good": authority, "strange": trustme.CA(), "none": None}[certificate]
-    assert await is_refused(server, trusting(authority, own)) is not works
+    own = {"good": authority, "strange": trustme.CA(), "expired": authority, "none": None}[certificate]
+    context = trusting(authority, own, until=YEARS_AGO if certificate == "expired" else None)
+    assert await is_refused(server, context) is not works
     assert not server.connections or works
+
+
+async def test_permissive_asks_only_those_who_speak_tls_for_a_certificate(
+    start: StartServer, files: TlsConfig, authority: trustme.CA
+) -> None:
+    """Who comes without TLS is not kept out by client certificates: that takes the enforcing mode."""
+    own = files.cert.with_name("ca.pem")
+    permissive = await start(TlsConfig(cert=files.cert, key=files.key, mode="permissive", client_ca=own, client_auth="required"))
+    assert await say(permissive, None) == b"hello"
+    assert await is_refused(permissive, trusting(authority))
+    enforcing = await start(TlsConfig(cert=files.cert, key=files.key, client_ca=own, client_auth="required"))
+    assert await is_refused(enforcing, None)
 
 
 async def test_certificates_are_read_again_and_bad_ones_change_nothing(
