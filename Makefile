@@ -21,7 +21,7 @@ help:
 	@echo "make check     format, lint, types, unit tests"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
-	@echo "make clean     remove .venv and every cache of this clone"
+	@echo "make clean     remove .venv, the compiled part and every cache of this clone"
 
 demo:
 	@tools/setup run
@@ -65,4 +65,4 @@ bench:
 	@$(python) -m bench $(ARGS)
 
 clean:
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/ogive/_native.*

@@ -11,6 +11,7 @@ from typing import Final, get_args
 from bench import workloads as load
 from bench.peers import PEERS, Flush, running
 from bench.processes import resident_mib
+from ogive.native import build
 
 Figures = dict[str, float]
 
@@ -64,6 +65,7 @@ def main() -> int:
             measure(peer, flush, 10 if options.quick else 1, options.load, figures[peer])
     if options.load is None:
         figures.setdefault("ogive", {})["import ogive (ms)"] = load.import_ms()
+    print(f"\nogive {build}")
     print_table(figures)
     print_clients(figures)
     return 0

@@ -24,6 +24,7 @@ from typing import Final
 
 import ogive
 from bench.processes import cpu_s
+from ogive.native import build
 from ogive.testing import Broker
 
 MESSAGES: Final = 100_000
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--only", choices=ENGINES, help="one engine only")
     options = parser.parse_args()
     backlog, paced = (MESSAGES // 10, PACED // 10) if options.quick else (MESSAGES, PACED)
+    print(f"ogive {build}", flush=True)
     for engine in [options.only] if options.only else ENGINES:
         for kind in ("concurrent", "orderly"):
             measure(engine, kind, backlog, paced)

@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ogive.broker import Broker, BrokerConfig
+from ogive.native import build
 from ogive.transport.server import ServerConnection
 from ogive.wire.codes import Decision, LanguageCode, PullSysFlag, RequestCode, SerializeType, SysFlag
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
@@ -226,6 +227,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path)
     chosen = parser.parse_args()
     profile = cProfile.Profile(time.process_time) if chosen.profile else None
+    print(f"ogive {build}")
     for load in LOADS if chosen.load == "all" else [chosen.load]:
         print(asyncio.run(measure(load, chosen.seconds, chosen.flush, profile)), flush=True)
     if profile is not None:

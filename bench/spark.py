@@ -36,6 +36,7 @@ import ogive
 import ogive.spark
 from bench.kafka import CONNECTOR, jars, kafka
 from bench.peers import running
+from ogive.native import build
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.ranges import QueueRange
 from ogive.spark.reader import joined
@@ -187,7 +188,7 @@ def main() -> int:
 
 
 def run(book: Book, peers: "tuple[str, ...] | list[str]", divisor: int, directory: Path, log: Path) -> None:
-    book.say("starting Spark")
+    book.say(f"ogive {build}; starting Spark")
     spark = start_spark("kafka" in peers, log)
     book.enter = partial(activate, spark)
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a session that this process has started has one

@@ -6,7 +6,9 @@ it does the work wherever this is None, and whenever a compiled function returns
 
 import importlib
 import os
+import zlib
 from array import array
+from pathlib import Path
 from typing import Final, Protocol, cast
 
 Buffer = bytes | bytearray | memoryview
@@ -38,13 +40,28 @@ class Native(Protocol):
         """
 
 
-def _found() -> Native | None:
+def _found() -> tuple[Native | None, str]:
+    """(what is used, the same in words)."""
     if os.environ.get("OGIVE_NATIVE") == "0":
-        return None
+        return None, "pure Python, as OGIVE_NATIVE=0 says"
     try:
-        return cast(Native, importlib.import_module("ogive._native"))
-    except ImportError:
+        found = importlib.import_module("ogive._native")
+        sources = _sources()
+    except (ImportError, OSError):
+        return None, "pure Python"
+    if sources is not None and sources != getattr(found, "sources", None):
+        return None, "pure Python, as the compiled part is not of these sources: install ogive again"
+    return cast(Native, found), "with its compiled part"
+
+
+def _sources() -> int | None:
+    """What hatch_build.py made of native/ here, in a clone, where it may have been changed since; None in an installed package."""
+    files = sorted((Path(__file__).parent.parent.parent / "native").glob("*.[ch]"))
+    if "module.c" not in [path.name for path in files]:
         return None
+    return zlib.crc32(b"".join(path.read_bytes() for path in files)) & 0x7FFFFFFF
 
 
-native: Final = _found()
+_FOUND: Final = _found()
+native: Final = _FOUND[0]
+build: Final = _FOUND[1]

@@ -32,6 +32,7 @@ from ogive.broker.timers import Timers
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
+from ogive.native import build
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.http import Page
@@ -103,7 +104,7 @@ class Broker:
         self._start_store(ctx, schedule)
         self._start_jobs([*self._saves, *_jobs(ctx)])
         await ctx.registration.start()
-        log.info("broker %s serves on %s, store %s", self.config.name, self.address, self.config.data)
+        log.info("broker %s serves on %s, store %s; ogive %s", self.config.name, self.address, self.config.data, build)
 
     async def _open(self) -> Opened:
         """Open the store, the tables and the port, whose number is part of the broker's address."""

@@ -8,14 +8,13 @@ from typing import Any, Final, cast
 from ogive import __version__
 from ogive.cli import access_options, admin_options, message_options, pipeline_options, run_options
 from ogive.cli.options import Commands, add_command, add_json
-from ogive.native import native
+from ogive.native import build
 
 _FIRST_STEPS: Final = (
     "First steps: `ogive up` in one terminal; in another `ogive send Orders --body hello`, then `ogive tail Orders --from earliest`. "
     "`ogive COMMAND --help` describes a command."
 )
 
-_BUILD: Final = "pure Python" if native is None else "with its compiled part"
 _OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile")
 """Options of nearly all commands, which other tools take before the command."""
 _OTHER_WORDS: Final = {"consume": "tail or run", "produce": "send", "publish": "send"}
@@ -36,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Every command with its options and help; only the one that *arguments* begin with, if they do: all of them take 20 ms."""
     parser = Parser(prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.", epilog=_FIRST_STEPS)
-    parser.add_argument("--version", action="version", version=f"ogive {__version__}, {_BUILD}")
+    parser.add_argument("--version", action="version", version=f"ogive {__version__}, {build}")
     commands = cast("Commands", parser.add_subparsers(metavar="COMMAND"))
     only = arguments[0] if arguments and arguments[0] in _COMMANDS else None
     for name, add in _COMMANDS.items():
