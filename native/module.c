@@ -9,6 +9,11 @@ static PyMethodDef functions[] = {
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
     {"header_fields", FAST(native_header_fields, "header_fields(frame, at, end): see ogive.wire.command")},
     {"index_items", FAST(native_index_items, "index_items(keyed, slots, begin_ms, item, limit): see ogive.store.indexfile")},
+    {"chosen", FAST(native_chosen, "chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see ogive.store.reading")},
+    {"near", FAST(native_near, "near(wanted, at, limit, gap): see ogive.store.commitlog")},
+    {"inside", FAST(native_inside, "inside(wanted, at, start, end): see ogive.store.commitlog")},
+    {"picked", FAST(native_picked, "picked(wanted, start, data): see ogive.store.commitlog")},
+    {"doubtful", FAST(native_doubtful, "doubtful(data, base, wanted, queue_id, field, sound): see ogive.store.record")},
     {NULL, NULL, 0, NULL},
 };
 

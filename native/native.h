@@ -53,7 +53,12 @@ uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
 /* the functions of each file, for the table in module.c */
 PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_header_fields(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

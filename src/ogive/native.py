@@ -15,6 +15,9 @@ Buffer = bytes | bytearray | memoryview
 Buffers = tuple[bytes | None, ...]
 """Of one Arrow column, in Arrow's order."""
 
+Wanted = tuple[int, int, int]
+"""a record that a queue speaks of: commit-log offset, size, queue offset"""
+
 
 class Native(Protocol):
     """What the compiled part holds."""
@@ -38,6 +41,32 @@ class Native(Protocol):
         """The items that records add to a file of the index of keys, and how many slots they are the first of; commit-log offset and store
         timestamp of the last. Changes *slots*. Twin: ogive.store.index.
         """
+
+    def chosen(
+        self,
+        entries: bytes,
+        tags: frozenset[int] | None,
+        wanted: list[Wanted],
+        offset: int,
+        total: int,
+        most: int,
+        most_bytes: int,
+        log_start: int,
+        /,
+    ) -> tuple[int, int, bool, bool] | None:
+        """Which records of consume-queue entries are read. Twin: ogive.store.reading."""
+
+    def near(self, wanted: list[Wanted], at: int, limit: int, gap: int, /) -> tuple[int, int, int] | None:
+        """What follows wanted[at] near by in the log. Twin: ogive.store.commitlog."""
+
+    def inside(self, wanted: list[Wanted], at: int, start: int, end: int, /) -> int | None:
+        """One past the last of wanted[at] and its followers between start and end. Twin: ogive.store.commitlog."""
+
+    def picked(self, wanted: list[Wanted], start: int, data: bytes, /) -> tuple[list[memoryview], int] | None:
+        """Views of these records in data, neighbours in one, and their bytes. Twin: ogive.store.commitlog."""
+
+    def doubtful(self, data: bytes, base: int, wanted: list[Wanted], queue_id: int, field: bytes, sound: bool, /) -> list[Wanted] | None:
+        """Those of wanted that are not plainly the records meant: the twin looks at these. Twin: ogive.store.record."""
 
 
 def _found() -> tuple[Native | None, str]:

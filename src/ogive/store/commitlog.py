@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
+from ogive.native import Wanted, native
 from ogive.store.disk import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.record import not_standing, read_record
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 
 Chunk = tuple[int, bytes]
 """commit-log offset, bytes that start there"""
-Wanted = tuple[int, int, int]
-"""a record that a queue speaks of: commit-log offset, size, queue offset"""
 
 _ZERO_STEP: Final = 1024 * 1024
 _ZEROS: Final = bytes(_ZERO_STEP)
@@ -213,7 +212,7 @@ class LogReader:
         self.start = start
         self._stretches.forget_before(start)
 
-    def collect(self, wanted: Sequence[Wanted], queue_id: int, field: bytes) -> tuple[list[bytes | memoryview], int, int]:
+    def collect(self, wanted: list[Wanted], queue_id: int, field: bytes) -> tuple[list[bytes | memoryview], int, int]:
         """(parts, count, size) of the records in *wanted*. Damaged ones are left out.
 
         A record from disk counts only if it is the one that the queue meant: *queue_id* and *field*, its topic_field, must be in it.
@@ -235,7 +234,9 @@ class LogReader:
                 good = self._undamaged(wanted[i:j], run, queue_id, field)
                 chunk = run[:2]
             count += len(good)
-            size += _pick(good, chunk, parts)
+            views, picked = _pick(good, chunk)
+            parts += views
+            size += picked
             i = j
         return parts, count, size
 
@@ -265,11 +266,11 @@ class LogReader:
         except OSError as exc:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
-    def _read_run(self, wanted: Sequence[Wanted], i: int) -> tuple[int, Run]:
+    def _read_run(self, wanted: list[Wanted], i: int) -> tuple[int, Run]:
         """One pread for wanted[i] and its near followers, by whole stretches where that is worth it: (next i, what was read)."""
         base = wanted[i][0]
         segment_end = base - base % self._segment_bytes + self._segment_bytes
-        j, stop, asked = self._near(wanted, i, min(base - base % self._stretches.bytes + _MAX_SPAN, segment_end, self.hot.start))
+        j, stop, asked = _near(wanted, i, min(base - base % self._stretches.bytes + _MAX_SPAN, segment_end, self.hot.start))
         begin, end = self._stretches.covering(base, stop)
         k, inside = j, asked
         while k > i and wanted[k - 1][0] + wanted[k - 1][1] > end:
@@ -294,22 +295,7 @@ class LogReader:
             self._runs.keep(Run(last, data[last - base :], True))
         return j, run
 
-    def _near(self, wanted: Sequence[Wanted], i: int, limit: int) -> tuple[int, int, int]:
-        """wanted[i] and what follows near by, up to *limit*: (one past the last, where it ends in the log, bytes of all)."""
-        offset, asked, _ = wanted[i]
-        stop = offset + asked
-        j, count = i + 1, len(wanted)
-        while j < count:
-            offset, size, _ = wanted[j]
-            following = offset + size
-            if offset < stop or offset > stop + _MAX_GAP or following > limit:
-                break
-            stop = following
-            asked += size
-            j += 1
-        return j, stop, asked
-
-    def _undamaged(self, wanted: Sequence[Wanted], run: Run, queue_id: int, field: bytes) -> Sequence[Wanted]:
+    def _undamaged(self, wanted: list[Wanted], run: Run, queue_id: int, field: bytes) -> list[Wanted]:
         bad = set(not_standing(run.data, run.start, wanted, queue_id, field, self._crc_from, sound=run.sound))
         if not bad:
             return wanted
@@ -326,27 +312,50 @@ class LogReader:
             log.error("commit log: the record of %d bytes at offset %d is damaged and is skipped", size, offset)
 
 
-def _end_inside(wanted: Sequence[Wanted], i: int, chunk: Chunk) -> int:
+def _near(wanted: list[Wanted], i: int, limit: int) -> tuple[int, int, int]:
+    """wanted[i] and what follows near by, up to *limit*: (one past the last, where it ends in the log, bytes of all)."""
+    if native is not None and (near := native.near(wanted, i, limit, _MAX_GAP)) is not None:
+        return near
+    offset, asked, _ = wanted[i]
+    stop = offset + asked
+    j, count = i + 1, len(wanted)
+    while j < count:
+        offset, size, _ = wanted[j]
+        following = offset + size
+        if offset < stop or offset > stop + _MAX_GAP or following > limit:
+            break
+        stop = following
+        asked += size
+        j += 1
+    return j, stop, asked
+
+
+def _end_inside(wanted: list[Wanted], i: int, chunk: Chunk) -> int:
     """One past the last of wanted[i] and its followers that stand in *chunk*; the first does."""
     start, end = chunk[0], chunk[0] + len(chunk[1])
+    if native is not None and (inside := native.inside(wanted, i, start, end)) is not None:
+        return inside
     j = i + 1
     while j < len(wanted) and start <= wanted[j][0] and wanted[j][0] + wanted[j][1] <= end:
         j += 1
     return j
 
 
-def _pick(wanted: Sequence[Wanted], chunk: Chunk, parts: list[bytes | memoryview]) -> int:
-    """Add views of these records, neighbours in one; how many bytes."""
+def _pick(wanted: list[Wanted], chunk: Chunk) -> tuple[list[memoryview], int]:
+    """Views of these records, neighbours in one, and how many bytes they are."""
+    if native is not None and (picked := native.picked(wanted, *chunk)) is not None:
+        return picked
     start, view = chunk[0], memoryview(chunk[1])
+    views: list[memoryview] = []
     first = last = total = 0
     for offset, size, _ in wanted:
         at = offset - start
         if at != last:
             if last > first:
-                parts.append(view[first:last])
+                views.append(view[first:last])
             first = at
         last = at + size
         total += size
     if last > first:
-        parts.append(view[first:last])
-    return total
+        views.append(view[first:last])
+    return views, total

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ogive.errors import StoreError
-from ogive.store.commitlog import LogReader, Wanted
+from ogive.native import Wanted, native
+from ogive.store.commitlog import LogReader
 from ogive.store.consumequeue import ENTRY, ENTRY_HASH, FILLER, FILLER_SIZE, ConsumeQueue, read_entries
 from ogive.store.disk import Disk
 from ogive.store.model import GetResult, GetStatus, QueueKey
@@ -101,20 +102,34 @@ class QueueReader:
             raw = self.entries(queue, offset, min(end - offset, most))
             if not raw:
                 break
-            for commitlog_offset, size, code in ENTRY_HASH.iter_unpack(raw):
-                if tag_codes is not None and code not in tag_codes:
-                    offset += 1
-                    continue
-                if size == FILLER_SIZE or commitlog_offset < log_start:
-                    gone = True
-                    offset += 1
-                    continue
-                if wanted and (total + size > max_bytes or len(wanted) >= max_messages):
-                    return wanted, offset, gone
+            offset, total, passed, full = _choose(raw, tag_codes, wanted, offset, total, max_messages, max_bytes, log_start)
+            gone |= passed
+            if full:
+                break
+        return wanted, offset, gone
+
+
+def _choose(
+    entries: bytes, tag_codes: frozenset[int] | None, wanted: list[Wanted], offset: int, total: int, most: int, most_bytes: int, start: int
+) -> tuple[int, int, bool, bool]:
+    """Add the records of *entries*, the first of which has *offset*, to *wanted*, which has *total* bytes already.
+
+    Returns the offset to go on with, the bytes of all, whether a record is gone, and whether *wanted* is full.
+    """
+    if native is not None and (chosen := native.chosen(entries, tag_codes, wanted, offset, total, most, most_bytes, start)) is not None:
+        return chosen
+    gone = False
+    for commitlog_offset, size, code in ENTRY_HASH.iter_unpack(entries):
+        if tag_codes is None or code in tag_codes:
+            if size == FILLER_SIZE or commitlog_offset < start:
+                gone = True
+            else:
+                if wanted and (total + size > most_bytes or len(wanted) >= most):
+                    return offset, total, gone, True
                 wanted.append((commitlog_offset, size, offset))
                 total += size
-                offset += 1
-        return wanted, offset, gone
+        offset += 1
+    return offset, total, gone, False
 
 
 def first_at(low: int, high: int, commitlog_start: int, entry: Callable[[int], bytes]) -> int:

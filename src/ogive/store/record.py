@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from ogive.native import native
 from ogive.store.model import NewBatch, NewMessage
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
@@ -194,7 +195,7 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) ->
 
 
 def not_standing(
-    buffer: bytes, base: int, wanted: Sequence[tuple[int, int, int]], queue_id: int, field: bytes, crc_from: int, *, sound: bool = False
+    buffer: bytes, base: int, wanted: list[tuple[int, int, int]], queue_id: int, field: bytes, crc_from: int, *, sound: bool = False
 ) -> list[tuple[int, int, int]]:
     """Those of *wanted*, each (commit-log offset, size, queue offset), that are not intact records of their queue in *buffer*.
 
@@ -203,6 +204,10 @@ def not_standing(
     *sound*: the bytes are known to be intact, so that it only has to be the record that the queue means.
     """
     bad: list[tuple[int, int, int]] = []
+    if native is not None and (doubtful := native.doubtful(buffer, base, wanted, queue_id, field, sound)) is not None:
+        if not doubtful:
+            return bad
+        wanted = doubtful
     end_of_buffer, short_field, field_size = len(buffer), len(field) <= 128, len(field) + 2
     view, unpack, no_v4 = memoryview(buffer), _MEANT.unpack_from, int(_V6)
     for entry in wanted:

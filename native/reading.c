@@ -1,0 +1,268 @@
+/* What a pull does with each message: from the entries of a consume queue to records of the log, and whether those stand where they should.
+
+   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py, store/commitlog.py, store/record.py. */
+
+#include "native.h"
+
+enum {
+    ENTRY_BYTES = 20, /* of a consume queue: commit-log offset i64 | record size i32 | tags code i64 */
+    FILLER_SIZE = 0x7FFFFFFF, /* the record size of an offset that has no record */
+};
+
+#define FARTHEST ((int64_t)1 << 62) /* no sum of an offset below it and of sizes of 32 bits overflows */
+
+typedef struct {
+    int64_t offset, size, queue_offset;
+} Wanted;
+
+/* whether *entry* is a wanted record with numbers that can be added up; the numbers */
+static int read_wanted(PyObject *entry, Wanted *wanted)
+{
+    int64_t *into[] = {&wanted->offset, &wanted->size, &wanted->queue_offset};
+    if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 3)
+        return 0;
+    for (int i = 0; i < 3; i++) {
+        int overflow;
+        PyObject *number = PyTuple_GET_ITEM(entry, i);
+        if (!PyLong_Check(number))
+            return 0;
+        *into[i] = PyLong_AsLongLongAndOverflow(number, &overflow);
+        if (overflow)
+            return 0;
+    }
+    return wanted->offset >= 0 && wanted->offset < FARTHEST && wanted->size >= 0 && wanted->size <= INT32_MAX;
+}
+
+/* *count* numbers from *args* on; 0 where one is no number of 64 bits, without an exception */
+static int read_numbers(PyObject *const *args, int count, int64_t *numbers)
+{
+    for (int i = 0; i < count; i++) {
+        int overflow;
+        if (!PyLong_Check(args[i]))
+            return 0;
+        numbers[i] = PyLong_AsLongLongAndOverflow(args[i], &overflow);
+        if (overflow)
+            return 0;
+    }
+    return 1;
+}
+
+/* chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see ogive.store.reading; None for unusual numbers */
+PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 8 || !PyBytes_Check(args[0]) || (args[1] != Py_None && !PyAnySet_Check(args[1])) || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "chosen(entries: bytes, tags: frozenset or None, wanted: list, five numbers)");
+        return NULL;
+    }
+    PyObject *tags = args[1], *wanted = args[2];
+    int64_t numbers[5];
+    if (!read_numbers(args + 3, 5, numbers) || PyBytes_GET_SIZE(args[0]) % ENTRY_BYTES != 0)
+        Py_RETURN_NONE;
+    int64_t offset = numbers[0], total = numbers[1], most = numbers[2], most_bytes = numbers[3], log_start = numbers[4];
+    if (offset < 0 || offset > FARTHEST || total < 0 || total > FARTHEST)
+        Py_RETURN_NONE;
+    const uint8_t *entry = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = entry + PyBytes_GET_SIZE(args[0]);
+    int gone = 0, full = 0;
+    for (; entry < end; entry += ENTRY_BYTES, offset++) {
+        if (tags != Py_None) {
+            PyObject *code = PyLong_FromLong((int32_t)get32(entry + 16));
+            int found = code == NULL ? -1 : PySet_Contains(tags, code);
+            Py_XDECREF(code);
+            if (found < 0)
+                return NULL;
+            if (!found)
+                continue;
+        }
+        int64_t commitlog_offset = (int64_t)get64(entry);
+        int32_t size = (int32_t)get32(entry + 8);
+        if (size == FILLER_SIZE || commitlog_offset < log_start) {
+            gone = 1;
+            continue;
+        }
+        Py_ssize_t chosen = PyList_GET_SIZE(wanted);
+        if (chosen != 0 && (total + size > most_bytes || chosen >= most)) {
+            full = 1;
+            break;
+        }
+        PyObject *one = Py_BuildValue("(LiL)", (long long)commitlog_offset, (int)size, (long long)offset);
+        int failed = one == NULL || PyList_Append(wanted, one) < 0;
+        Py_XDECREF(one);
+        if (failed)
+            return NULL;
+        total += size;
+    }
+    return Py_BuildValue("(LLNN)", (long long)offset, (long long)total, PyBool_FromLong(gone), PyBool_FromLong(full));
+}
+
+/* near(wanted, at, limit, gap): see ogive.store.commitlog; None for unusual numbers */
+PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int64_t numbers[3];
+    Wanted one;
+    if (count != 4 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "near(wanted: list, at: int, limit: int, gap: int)");
+        return NULL;
+    }
+    if (!read_numbers(args + 1, 3, numbers) || numbers[0] < 0 || numbers[0] >= PyList_GET_SIZE(args[0]))
+        Py_RETURN_NONE;
+    Py_ssize_t at = (Py_ssize_t)numbers[0];
+    int64_t limit = numbers[1], gap = numbers[2];
+    if (gap < 0 || gap > INT32_MAX || !read_wanted(PyList_GET_ITEM(args[0], at), &one))
+        Py_RETURN_NONE;
+    int64_t stop = one.offset + one.size, asked = one.size;
+    for (at++; at < PyList_GET_SIZE(args[0]); at++) {
+        if (!read_wanted(PyList_GET_ITEM(args[0], at), &one))
+            Py_RETURN_NONE;
+        if (one.offset < stop || one.offset > stop + gap || one.offset + one.size > limit)
+            break;
+        stop = one.offset + one.size;
+        asked += one.size;
+    }
+    return Py_BuildValue("(nLL)", at, (long long)stop, (long long)asked);
+}
+
+/* inside(wanted, at, start, end): see ogive.store.commitlog; None for unusual numbers */
+PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int64_t numbers[3];
+    Wanted one;
+    if (count != 4 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "inside(wanted: list, at: int, start: int, end: int)");
+        return NULL;
+    }
+    if (!read_numbers(args + 1, 3, numbers) || numbers[0] < 0 || numbers[0] >= PyList_GET_SIZE(args[0]))
+        Py_RETURN_NONE;
+    Py_ssize_t at = (Py_ssize_t)numbers[0] + 1;
+    for (; at < PyList_GET_SIZE(args[0]); at++) {
+        if (!read_wanted(PyList_GET_ITEM(args[0], at), &one))
+            Py_RETURN_NONE;
+        if (one.offset < numbers[1] || one.offset + one.size > numbers[2])
+            break;
+    }
+    return PyLong_FromSsize_t(at);
+}
+
+static int add_view(PyObject *views, PyObject *data, Py_ssize_t first, Py_ssize_t last)
+{
+    PyObject *view = PySequence_GetSlice(data, first, last);
+    int failed = view == NULL || PyList_Append(views, view) < 0;
+    Py_XDECREF(view);
+    return failed ? -1 : 0;
+}
+
+/* picked(wanted, start, data): see ogive.store.commitlog; None for unusual numbers */
+PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int64_t start, total = 0;
+    Py_ssize_t first = 0, last = 0;
+    Wanted one;
+    if (count != 3 || !PyList_Check(args[0]) || !PyBytes_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "picked(wanted: list, start: int, data: bytes)");
+        return NULL;
+    }
+    if (!read_numbers(args + 1, 1, &start) || start < 0)
+        Py_RETURN_NONE;
+    PyObject *views = PyList_New(0), *data = PyMemoryView_FromObject(args[2]);
+    if (views == NULL || data == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); i++) {
+        if (!read_wanted(PyList_GET_ITEM(args[0], i), &one) || one.offset < start
+            || one.offset - start > PyBytes_GET_SIZE(args[2]) - one.size) {
+            Py_DECREF(views);
+            Py_DECREF(data);
+            Py_RETURN_NONE;
+        }
+        Py_ssize_t at = (Py_ssize_t)(one.offset - start);
+        if (at != last) {
+            if (last > first && add_view(views, data, first, last) < 0)
+                goto failed;
+            first = at;
+        }
+        last = at + (Py_ssize_t)one.size;
+        total += one.size;
+    }
+    if (last > first && add_view(views, data, first, last) < 0)
+        goto failed;
+    Py_DECREF(data);
+    return Py_BuildValue("(NL)", views, (long long)total);
+
+failed:
+    Py_XDECREF(views);
+    Py_XDECREF(data);
+    return NULL;
+}
+
+/* --- records of the log ------------------------------------------------------------------------------------------------------------------
+
+   With IPv4 hosts: size u32 | magic u32 | CRC of the body u32 | queue id i32 | flag i32 | queue offset i64 | commit-log offset i64 |
+   sys flag i32 | born i64 | born host | stored i64 | store host | reconsume times i32 | prepared i64 | body size i32 | body |
+   topic size u8 | topic | properties size u16 | properties, whose last 20 bytes are the checksum over all before them. */
+
+enum { FIXED_BYTES = 88, CRC_BYTES = 20, V6_HOSTS = 0x30 };
+
+#define MAGIC_V1 0xDAA320A7u
+
+/* whether the last 20 of the *size* bytes are the checksum of those before: its name, 10 digits, the lowest first, and a separator */
+static int crc_holds(const uint8_t *record, size_t size)
+{
+    const uint8_t *tail = record + size - CRC_BYTES;
+    if (memcmp(tail, "__CRC32#\x01", 9) != 0 || tail[19] != 2)
+        return 0;
+    uint32_t crc = crc_of(record, size - CRC_BYTES, 0) & 0x7FFFFFFF;
+    for (const uint8_t *digit = tail + 9; digit < tail + 19; digit++, crc /= 10)
+        if (*digit != '0' + crc % 10)
+            return 0;
+    return 1;
+}
+
+/* doubtful(data, base, wanted, queue_id, field, sound): those of *wanted* that are not plainly the records meant; None for unusual numbers.
+
+   Plainly is: version 1, IPv4 hosts, its own offset, the queue's topic, id and offset, and, unless *sound*, the checksum over the whole. */
+PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int64_t base, queue_id;
+    Wanted one;
+    if (count != 6 || !PyBytes_Check(args[0]) || !PyList_Check(args[2]) || !PyBytes_Check(args[4]) || !PyBool_Check(args[5])) {
+        PyErr_SetString(PyExc_TypeError, "doubtful(data: bytes, base: int, wanted: list, queue_id: int, field: bytes, sound: bool)");
+        return NULL;
+    }
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    const char *field = PyBytes_AS_STRING(args[4]);
+    int64_t size = PyBytes_GET_SIZE(args[0]), field_size = PyBytes_GET_SIZE(args[4]);
+    int sound = args[5] == Py_True;
+    if (!read_numbers(args + 1, 1, &base) || !read_numbers(args + 3, 1, &queue_id) || base < 0 || field_size > 128)
+        Py_RETURN_NONE;
+    PyObject *doubtful = PyList_New(0);
+    if (doubtful == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[2]); i++) {
+        PyObject *entry = PyList_GET_ITEM(args[2], i);
+        if (!read_wanted(entry, &one)) {
+            Py_DECREF(doubtful);
+            Py_RETURN_NONE;
+        }
+        if (one.size >= FIXED_BYTES + field_size + 2 + CRC_BYTES && one.offset >= base && one.offset - base <= size - one.size) {
+            const uint8_t *record = data + (one.offset - base);
+            int64_t room = one.size - FIXED_BYTES - field_size - 2; /* for the body and the properties */
+            int64_t body_size = (int32_t)get32(record + 84);
+            if (get32(record) == one.size && get32(record + 4) == MAGIC_V1 && (int32_t)get32(record + 12) == queue_id
+                && (int64_t)get64(record + 20) == one.queue_offset && (int64_t)get64(record + 28) == one.offset
+                && !(get32(record + 36) & V6_HOSTS) && body_size >= 0 && body_size <= room - CRC_BYTES) {
+                const uint8_t *topic = record + FIXED_BYTES + body_size;
+                if (memcmp(topic, field, (size_t)field_size) == 0
+                    && (sound || (get16(topic + field_size) == room - body_size && crc_holds(record, (size_t)one.size))))
+                    continue;
+            }
+        }
+        if (PyList_Append(doubtful, entry) < 0) {
+            Py_DECREF(doubtful);
+            return NULL;
+        }
+    }
+    return doubtful;
+}
