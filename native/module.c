@@ -7,6 +7,8 @@
 static PyMethodDef functions[] = {
     {"columns", FAST(native_columns, "columns(records, names): see ogive.spark.decode")},
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
+    {"batch_items", FAST(native_batch_items, "batch_items(body, most, item): see ogive.wire.message.decode_batch")},
+    {"batch_body", FAST(native_batch_body, "batch_body(items): see ogive.wire.message.encode_batch")},
     {"header_fields", FAST(native_header_fields, "header_fields(frame, at, end): see ogive.wire.command")},
     {"index_items", FAST(native_index_items, "index_items(keyed, slots, begin_ms, item, limit): see ogive.store.indexfile")},
     {"chosen", FAST(native_chosen, "chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see ogive.store.reading")},
@@ -14,6 +16,7 @@ static PyMethodDef functions[] = {
     {"inside", FAST(native_inside, "inside(wanted, at, start, end): see ogive.store.commitlog")},
     {"picked", FAST(native_picked, "picked(wanted, start, data): see ogive.store.commitlog")},
     {"doubtful", FAST(native_doubtful, "doubtful(data, base, wanted, queue_id, field, sound): see ogive.store.record")},
+    {"records", FAST(native_records, "records(message, items, ...): see ogive.store.appender")},
     {NULL, NULL, 0, NULL},
 };
 

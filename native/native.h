@@ -46,6 +46,16 @@ static inline void put64(uint8_t *at, uint64_t value)
     put32(at + 4, (uint32_t)value);
 }
 
+/* Whether *value* is an int from *least* to *most*; *found* is that. */
+static inline int is_number(PyObject *value, int64_t least, int64_t most, int64_t *found)
+{
+    int overflow;
+    if (!PyLong_Check(value))
+        return 0;
+    *found = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow && *found >= least && *found <= most;
+}
+
 /* crc.c: zlib's crc32() */
 void crc_prepare(void);
 uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
@@ -60,5 +70,8 @@ PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t
 PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

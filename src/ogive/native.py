@@ -8,12 +8,14 @@ import importlib
 import os
 import zlib
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 Buffer = bytes | bytearray | memoryview
 Buffers = tuple[bytes | None, ...]
 """Of one Arrow column, in Arrow's order."""
+Named = TypeVar("Named", bound=tuple[Any, ...])
 
 Wanted = tuple[int, int, int]
 """a record that a queue speaks of: commit-log offset, size, queue offset"""
@@ -67,6 +69,29 @@ class Native(Protocol):
 
     def doubtful(self, data: bytes, base: int, wanted: list[Wanted], queue_id: int, field: bytes, sound: bool, /) -> list[Wanted] | None:
         """Those of wanted that are not plainly the records meant: the twin looks at these. Twin: ogive.store.record."""
+
+    def batch_items(self, body: bytes, most: int, item: type[Named], /) -> list[Named] | None:
+        """The BatchItems that the body of a batch holds. Twin: ogive.wire.message.decode_batch."""
+
+    def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
+        """The body of a batch. Twin: ogive.wire.message.encode_batch."""
+
+    def records(
+        self,
+        message: tuple[Any, ...],
+        items: Sequence[tuple[int, bytes, bytes]] | None,
+        field: bytes,
+        topic: bytes,
+        queue_offset: int,
+        commitlog_offset: int,
+        room: int,
+        stored_ms: int,
+        with_crc: bool,
+        result: type[Named],
+        /,
+    ) -> tuple[bytes, bytes, list[tuple[bytes, bytes, int, int]], list[Named]] | None:
+        """The records of a NewMessage, or of the BatchItems that share it; their consume-queue entries; what the index needs of each;
+        and a PutResult of each. None also where they need more than *room* bytes. Twin: ogive.store.appender."""
 
 
 def _found() -> tuple[Native | None, str]:

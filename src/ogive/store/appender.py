@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
+from ogive.native import native
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
 from ogive.store.model import MAX_RECORD_BYTES, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
@@ -28,7 +29,7 @@ from ogive.store.record import (
 )
 from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
+from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES, BatchItem
 
 _put_result: Final = tuple.__new__  # a third of what the call of a named tuple costs
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
@@ -70,10 +71,37 @@ class Appender:
         if now > self.store_timestamp_ms:  # never back, whatever the clock does
             self.store_timestamp_ms = now
         if isinstance(messages, NewBatch):
-            return self._append_batch(messages, done)
+            return self._append_usual(messages.shared, messages.items, done) or self._append_batch(messages, done)
         if len(messages) == 1:
-            return self._append_one(messages[0], done)
+            return self._append_usual(messages[0], None, done) or self._append_one(messages[0], done)
         return self._append_each(messages, done)
+
+    def _append_usual(self, message: NewMessage, items: Sequence[BatchItem] | None, done: PutDone) -> int:
+        """append() of *message*, or of *items* that share it, by the compiled part; 0 and nothing done where it is not there for them."""
+        if native is None:
+            return 0
+        queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
+        if queue.scheduled:
+            return 0
+        position, first, stored_ms = self.end, queue.next_offset, self.store_timestamp_ms
+        room = self._segment_bytes - position % self._segment_bytes - BLANK_BYTES
+        built = native.records(
+            message, items, queue.topic_field, queue.topic_bytes, first, position, room, stored_ms, self._with_crc, PutResult
+        )
+        if built is None:
+            return 0
+        records, entries, keyed, results = built
+        total = len(records)
+        group = self._room(total)
+        group.pieces.append(records)
+        group.keyed += keyed
+        group.waiters.append((done, results))
+        if entries:
+            group.entries.append((queue, entries, len(results)))
+            queue.next_offset = first + len(results)
+        self.waiting_bytes += total
+        self.end = group.end = position + total
+        return group.end - group.start
 
     def _append_one(self, message: NewMessage, done: PutDone) -> int:
         """append() of a single message."""

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.native import native
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import MAX_INFLATED_BYTES, decompress
@@ -469,6 +470,10 @@ class BatchItem(NamedTuple):
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """*items* are BatchItems, or tuples like them. Source: MessageDecoder.encodeMessage, 5.3."""
+    if native is not None:
+        items = list(items)
+        if (whole := native.batch_body(items)) is not None:
+            return whole
     parts: list[bytes] = []
     pack = _BATCH_ITEM.pack
     for flag, body, properties in items:
@@ -480,6 +485,8 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchItem]:
     """Raises ProtocolError where lengths do not add up, or over *max_messages*."""
+    if native is not None and (found := native.batch_items(body, max_messages, BatchItem)) is not None:
+        return found
     items: list[BatchItem] = []
     at, end, unpack = 0, len(body), _BATCH_ITEM_READ.unpack_from
     while at < end:

@@ -1,0 +1,117 @@
+/* The body of a batch. Layout of an item: size u32 | 0 u32 | 0 u32 | flag i32 | body's length i32 | body | properties' length u16 |
+   properties. Python: wire/message.py. */
+
+#include "native.h"
+
+#define FIXED_BYTES 22
+
+/* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do not add up or there are more than *most*. */
+PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 3 || !PyBytes_Check(args[0]) || !PyType_Check(args[2]) || !PyType_IsSubtype((PyTypeObject *)args[2], &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "batch_items(body: bytes, most: int, item: type[BatchItem])");
+        return NULL;
+    }
+    Py_ssize_t most = PyLong_AsSsize_t(args[1]);
+    if (most == -1 && PyErr_Occurred())
+        return NULL;
+    const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
+    PyTypeObject *type = (PyTypeObject *)args[2];
+    PyObject *items = PyList_New(0);
+    if (items == NULL)
+        return NULL;
+    while (at < end) {
+        if (PyList_GET_SIZE(items) >= most || end - at < FIXED_BYTES)
+            goto unusual;
+        uint32_t size = get32((const uint8_t *)at), body_size = get32((const uint8_t *)at + 16);
+        if (size < FIXED_BYTES || size > (size_t)(end - at) || size > INT32_MAX || body_size > size - FIXED_BYTES)
+            goto unusual;
+        const char *properties = at + FIXED_BYTES + body_size;
+        uint32_t properties_size = size - FIXED_BYTES - body_size;
+        if (get16((const uint8_t *)properties - 2) != properties_size)
+            goto unusual;
+        PyObject *flag = PyLong_FromLong((int32_t)get32((const uint8_t *)at + 12));
+        PyObject *body = PyBytes_FromStringAndSize(at + 20, body_size), *text = PyBytes_FromStringAndSize(properties, properties_size);
+        PyObject *item = flag == NULL || body == NULL || text == NULL ? NULL : type->tp_alloc(type, 3);
+        if (item == NULL) {
+            Py_XDECREF(flag);
+            Py_XDECREF(body);
+            Py_XDECREF(text);
+            goto failed;
+        }
+        PyTuple_SET_ITEM(item, 0, flag);
+        PyTuple_SET_ITEM(item, 1, body);
+        PyTuple_SET_ITEM(item, 2, text);
+        int full = PyList_Append(items, item);
+        Py_DECREF(item);
+        if (full < 0)
+            goto failed;
+        at += size;
+    }
+    return items;
+
+failed:
+    Py_DECREF(items);
+    return NULL;
+unusual:
+    Py_DECREF(items);
+    Py_RETURN_NONE;
+}
+
+/* The parts of an item that fits, and its size; 0 for another. */
+static Py_ssize_t take_item(PyObject *item, int32_t *flag, PyObject **body, PyObject **properties)
+{
+    int64_t number;
+    if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 3 || !is_number(PyTuple_GET_ITEM(item, 0), INT32_MIN, INT32_MAX, &number))
+        return 0;
+    *flag = (int32_t)number;
+    *body = PyTuple_GET_ITEM(item, 1);
+    *properties = PyTuple_GET_ITEM(item, 2);
+    if (!PyBytes_Check(*body) || !PyBytes_Check(*properties) || PyBytes_GET_SIZE(*properties) > 0xFFFF
+        || PyBytes_GET_SIZE(*body) > INT32_MAX - FIXED_BYTES - 0xFFFF)
+        return 0;
+    return FIXED_BYTES + PyBytes_GET_SIZE(*body) + PyBytes_GET_SIZE(*properties);
+}
+
+/* batch_body(items): the body that holds these tuples of flag, body and properties, or None where one does not fit. */
+PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 1 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "batch_body(items: list[tuple[int, bytes, bytes]])");
+        return NULL;
+    }
+    PyObject *items = args[0], *body, *properties;
+    Py_ssize_t room = 0;
+    int32_t flag;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        Py_ssize_t size = take_item(PyList_GET_ITEM(items, i), &flag, &body, &properties);
+        if (size == 0 || size > PY_SSIZE_T_MAX - room)
+            Py_RETURN_NONE;
+        room += size;
+    }
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, room);
+    if (whole == NULL)
+        return NULL;
+    uint8_t *at = (uint8_t *)PyBytes_AS_STRING(whole);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        Py_ssize_t size = take_item(PyList_GET_ITEM(items, i), &flag, &body, &properties);
+        if (size == 0 || size > room)
+            break;
+        size_t body_size = (size_t)PyBytes_GET_SIZE(body), properties_size = (size_t)PyBytes_GET_SIZE(properties);
+        put32(at, (uint32_t)size);
+        memset(at + 4, 0, 8);
+        put32(at + 12, (uint32_t)flag);
+        put32(at + 16, (uint32_t)body_size);
+        memcpy(at + 20, PyBytes_AS_STRING(body), body_size);
+        put16(at + 20 + body_size, (uint16_t)properties_size);
+        memcpy(at + FIXED_BYTES + body_size, PyBytes_AS_STRING(properties), properties_size);
+        at += size;
+        room -= size;
+    }
+    if (room == 0)
+        return whole;
+    Py_DECREF(whole);
+    Py_RETURN_NONE;
+}
