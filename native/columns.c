@@ -95,7 +95,7 @@ static void add_offset_id(struct column *to, const uint8_t *record)
     add_text(&to->buffers[ENDS], &to->buffers[TEXTS], text, ID_DIGITS);
 }
 
-static int is_utf8(const uint8_t *at, size_t size)
+int is_utf8(const uint8_t *at, size_t size)
 {
     const uint8_t *end = at + size;
     uint8_t any = 0;

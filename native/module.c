@@ -6,6 +6,7 @@
 
 static PyMethodDef functions[] = {
     {"columns", FAST(native_columns, "columns(records, names): see ogive.spark.decode")},
+    {"encode_rows", FAST(native_encode_rows, "encode_rows(rows, body, tags, keys, head, first, most_bytes, most_rows): see ogive.spark.rows")},
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
     {"batch_items", FAST(native_batch_items, "batch_items(body, most, item): see ogive.wire.message.decode_batch")},
     {"batch_body", FAST(native_batch_body, "batch_body(items): see ogive.wire.message.encode_batch")},

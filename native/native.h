@@ -60,8 +60,12 @@ static inline int is_number(PyObject *value, int64_t least, int64_t most, int64_
 void crc_prepare(void);
 uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
 
+/* columns.c */
+int is_utf8(const uint8_t *at, size_t size);
+
 /* the functions of each file, for the table in module.c */
 PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -19,6 +19,8 @@ Named = TypeVar("Named", bound=tuple[Any, ...])
 
 Wanted = tuple[int, int, int]
 """a record that a queue speaks of: commit-log offset, size, queue offset"""
+Texts = tuple[bool, int, Any, Any, Any]
+"""An Arrow column of texts: whether they are UTF-8, where its first row is in the buffers; validity or None, ends, data or None."""
 
 
 class Native(Protocol):
@@ -29,6 +31,24 @@ class Native(Protocol):
 
         Hosts are numbers. Properties are five buffers: where each row's entries end, where each name ends, the names, where each value
         ends, the values. None where a record is not in the plain form or has irregular properties. Twin: ogive.spark.decode.
+        """
+
+    def encode_rows(
+        self,
+        rows: int,
+        body: Texts,
+        tags: Texts | None,
+        keys: Texts | None,
+        head: bytes,
+        first: int,
+        most_bytes: int,
+        most_rows: int,
+        /,
+    ) -> list[tuple[int, bytes]] | None:
+        """The *rows* as batches of messages: how many rows, and the body of the request. *first* is the first row's number.
+
+        None where a row has no body, or one that is too long for a batch, or a tag or keys that are not stored as they are. Twin: form() in
+        ogive.spark.rows, then split_by_size() and encode_batch().
         """
 
     def crc32(self, data: Buffer, before: int = 0, /) -> int:

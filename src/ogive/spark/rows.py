@@ -5,6 +5,7 @@ Names in `properties` that RocketMQ reserves are left out: a map that came out o
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,8 @@ import pyarrow as pa
 from ogive.client.sending.properties import with_unique_key
 from ogive.errors import MessageIllegal, OgiveError, SendFailed
 from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName
+from ogive.native import Texts, native
+from ogive.wire.message import MAX_BATCH_MESSAGES
 
 _MAX_LEVEL: Final = 0x7FFFFFFF  # Java's brokers read an int; above their last level they take that
 _COLUMNS: Final = (
@@ -45,6 +48,15 @@ class Row(NamedTuple):
         return 22 + len(self.body) + len(self.properties)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Rows of one topic that may go to any queue, as the body of a batch."""
+
+    first: int  # row number
+    count: int
+    body: bytes
+
+
 class Keys:
     """The unique keys of a partition's rows: HEAD_DIGITS that tell whose they are, and the row's number; 32, as those of clients.
 
@@ -56,8 +68,8 @@ class Keys:
     def __init__(self, *origin: object, partition: int, of_content: bool) -> None:
         self._origin = hashlib.sha256("\0".join(map(str, origin)).encode()).digest()
         self._salt = hashlib.sha256("\0".join(map(str, (*origin, partition))).encode()).digest()
-        head = "%s" if of_content else self._salt.hex()[:HEAD_DIGITS].upper()
-        self._of_content, self._form = of_content, f"{head}%0{_ROW_DIGITS}X"
+        self.head = None if of_content else self._salt.hex()[:HEAD_DIGITS].upper()  # of every row
+        self._of_content, self._form = of_content, f"{self.head or '%s'}%0{_ROW_DIGITS}X"
 
     def of(self, numbers: Sequence[int], topics: Sequence[str], texts: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
         """*texts*: everything else about the rows."""
@@ -100,6 +112,43 @@ def form(batch: pa.RecordBatch, topic: str | None, first: int, partition: int, k
             why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
             raise SendFailed(f"row {number} of partition {partition} cannot be sent: {why}") from exc
     return rows
+
+
+def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, most_bytes: int) -> tuple[str, list[Encoded]] | None:
+    """The topic of the rows of *batch*, and they themselves in batches: what form() and encode_batch() make of them, in a tenth of the
+    time.
+
+    None where they are for several topics, where there is but one, where form() has to look at one of them, and where the compiled part was
+    not built.
+    """
+    if native is None or keys.head is None or batch.num_rows < 2 or not _PLAIN.issuperset(batch.schema.names):
+        return None
+    if topic is None:
+        topics = batch.column("topic").unique().to_pylist()
+        if len(topics) != 1 or topics[0] is None:
+            return None
+        topic = topics[0]
+    columns = {name: batch.column(name) for name in _ENCODED if name in batch.schema.names}
+    if any(column.type not in _ENCODED[name] for name, column in columns.items()):
+        return None
+    texts = {name: _texts(column) for name, column in columns.items()}
+    found = native.encode_rows(
+        batch.num_rows, texts["body"], texts.get("tags"), texts.get("keys"), keys.head.encode(), first, most_bytes, MAX_BATCH_MESSAGES
+    )
+    if found is None:
+        return None
+    encoded = []
+    for count, body in found:
+        encoded.append(Encoded(first, count, body))
+        first += count
+    return topic, encoded
+
+
+_ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
+
+
+def _texts(column: Any) -> Texts:
+    return (column.type == pa.string(), column.offset, *column.buffers())
 
 
 def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Row] | None:

@@ -20,7 +20,7 @@ from ogive.client.routes import split_by_size
 from ogive.errors import NoNameServer, NoRoute, NotANameServer, OgiveError, SendFailed, SendTimeout, TopicNotExist
 from ogive.model import MessageQueue, PropertyName, SendResult
 from ogive.spark.routes import PASSING
-from ogive.spark.rows import Row, queue_of
+from ogive.spark.rows import Encoded, Row, queue_of
 from ogive.spark.rpc import Cluster
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
@@ -78,15 +78,18 @@ class Sending:
         """Returns when all are stored; when some are not, after all have their outcome, raises for the first of them."""
         async with self._in_turn:
             work = [asyncio.create_task(one) for one in await self._requests(rows)]
-        halves: list[Half] = []
-        for outcome in await asyncio.gather(*work, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            halves += outcome
-        return halves
+        return await _ended(work)
+
+    async def send_encoded(self, topic: str, batches: Sequence[Encoded]) -> list[Half]:
+        """As send(), of rows without queues and sharding keys."""
+        async with self._in_turn:
+            await self._queues(topic, batches[0].first)
+            work = [asyncio.create_task(self._insist(topic, None, batch)) for batch in batches]
+        return await _ended(work)
 
     async def _requests(self, rows: Sequence[Row]) -> list[Coroutine[None, None, list[Half]]]:
-        queues = {topic: await self._queues(topic, rows) for topic in {row.topic for row in rows}}
+        firsts = {row.topic: row.number for row in reversed(rows)}
+        queues = {topic: await self._queues(topic, number) for topic, number in firsts.items()}
         groups: dict[tuple[str, MessageQueue | None, bool], list[Row]] = {}
         for row in rows:
             topic = row.topic
@@ -108,12 +111,12 @@ class Sending:
         except ValueError as exc:
             raise SendFailed(f"row {row.number} of partition {self._partition} cannot be sent: {exc}") from None
 
-    async def _queues(self, topic: str, rows: Sequence[Row]) -> tuple[MessageQueue, ...]:
+    async def _queues(self, topic: str, number: int) -> tuple[MessageQueue, ...]:
+        """*number*: of the first row that needs them."""
         try:
             return await self._cluster.writable(topic)
         except OgiveError as exc:
-            first = next(row for row in rows if row.topic == topic)
-            raise self._failure(exc, [first], topic) from exc
+            raise self._failure(exc, (number, number), topic) from exc
 
     # --- one request -------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class Sending:
         async with self._lines.setdefault(queue, asyncio.Lock()):
             return await self._insist(topic, queue, rows)
 
-    async def _insist(self, topic: str, queue: MessageQueue | None, rows: Sequence[Row]) -> list[Half]:
+    async def _insist(self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded) -> list[Half]:
         clock = asyncio.get_running_loop()
         async with self._room:
             if self._failed is not None:
@@ -135,13 +138,13 @@ class Sending:
                 except OgiveError as exc:
                     unknown = unknown or exc.outcome_unknown
                     if not isinstance(exc, _PASSING) or isinstance(exc, NotANameServer) or clock.time() + pause > deadline:
-                        self._failed = self._failure(exc, rows, topic, unknown=unknown)
+                        self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
                         raise self._failed from exc
                     log.warning("trying again in %.2f s: %s", pause, exc)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 2.0)
                 self._cluster.forget_route(topic)
-                if unknown and self._recall is not None:
+                if unknown and self._recall is not None and not isinstance(rows, Encoded):
                     rows = await self._not_stored(rows, topic)
             return []
 
@@ -150,26 +153,29 @@ class Sending:
         try:
             stored = await self._recall()
         except OgiveError as exc:
-            self._failed = self._failure(exc, rows, topic, unknown=True)
+            self._failed = self._failure(exc, _span(rows), topic, unknown=True)
             raise self._failed from exc
         return [row for row in rows if row.key not in stored]
 
-    async def _once(self, topic: str, queue: MessageQueue | None, rows: Sequence[Row]) -> list[Half]:
+    async def _once(self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded) -> list[Half]:
         if queue is None:
             queues = await self._cluster.writable(topic)
             self._next += 1
             queue = queues[self._next % len(queues)]
         address = await self._cluster.master_of(queue)
-        if self._immunity_s is not None:
+        if isinstance(rows, Encoded):
+            await self._send_batch(queue, address, rows.body)
+        elif self._immunity_s is not None:
             return [await self._send_half(queue, address, rows[0])]
-        if len(rows) == 1:
+        elif len(rows) == 1:
             await self._send_one(queue, address, rows[0], rows[0].properties.decode())
         else:
-            body = encode_batch([(0, row.body, row.properties) for row in rows])
-            header = self._header(queue, _BATCH_PROPERTIES, batch=True)
-            pool = self._cluster.pool
-            await api.send_message(pool, address, header, body, broker_name=queue.broker_name, batch=True, timeout_s=CALL_TIMEOUT_S)
+            await self._send_batch(queue, address, encode_batch([(0, row.body, row.properties) for row in rows]))
         return []
+
+    async def _send_batch(self, queue: MessageQueue, address: str, body: bytes) -> None:
+        header, pool = self._header(queue, _BATCH_PROPERTIES, batch=True), self._cluster.pool
+        await api.send_message(pool, address, header, body, broker_name=queue.broker_name, batch=True, timeout_s=CALL_TIMEOUT_S)
 
     async def _send_one(self, queue: MessageQueue, address: str, row: Row, properties: str, sys_flag: int = 0) -> SendResult:
         header = self._header(queue, properties, sys_flag=sys_flag)
@@ -197,10 +203,27 @@ class Sending:
             broker_name=queue.broker_name,
         )
 
-    def _failure(self, cause: OgiveError, rows: Sequence[Row], topic: str, *, unknown: bool = False) -> OgiveError:
-        span = f"row {rows[0].number}" if len(rows) == 1 else f"one or more of the rows {rows[0].number} to {rows[-1].number}"
+    def _failure(self, cause: OgiveError, span: tuple[int, int], topic: str, *, unknown: bool = False) -> OgiveError:
+        first, last = span
+        rows = f"row {first}" if first == last else f"one or more of the rows {first} to {last}"
         kind = SendTimeout if unknown or cause.outcome_unknown else SendFailed
-        return kind(f"{span} of partition {self._partition} for topic {topic}: {cause}")
+        return kind(f"{rows} of partition {self._partition} for topic {topic}: {cause}")
+
+
+async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
+    halves: list[Half] = []
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        halves += outcome
+    return halves
+
+
+def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
+    """The numbers of the first and the last."""
+    if isinstance(rows, Encoded):
+        return rows.first, rows.first + rows.count - 1
+    return rows[0].number, rows[-1].number
 
 
 # --- ending transactions ---------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ from ogive.spark.lasting import keep_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
-from ogive.spark.rows import Keys, Row, form
+from ogive.spark.rows import Keys, Row, encode, form
 from ogive.spark.rpc import Cluster, cluster
-from ogive.spark.sending import Half, Recall, Sending, end_transactions
+from ogive.spark.sending import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.unsent import Unsent
 from ogive.wire.codes import Decision
 
@@ -134,15 +134,21 @@ class _Sink:
         on_their_way: deque[Future[list[Half]]] = deque()
         try:
             for batch in batches:
-                rows = form(batch, options.topic, count, attempt.partition, keys)
-                if options.access.namespace:
-                    rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
-                count += len(rows)
-                topics |= {row.topic for row in rows}
                 if len(on_their_way) == _ARROW_BATCHES:
                     halves += on_their_way.popleft().result()
-                unsent = rows if memory is None else memory.unsent(rows)
-                on_their_way.append(asyncio.run_coroutine_threadsafe(sending.send(unsent), loop))
+                encoded = encode(batch, options.topic, count, keys, BATCH_BYTES) if memory is None else None
+                if encoded is not None:
+                    topic = options.access.namespace.wrap(encoded[0])
+                    topics.add(topic)
+                    sent = sending.send_encoded(topic, encoded[1])
+                else:
+                    rows = form(batch, options.topic, count, attempt.partition, keys)
+                    if options.access.namespace:
+                        rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
+                    topics |= {row.topic for row in rows}
+                    sent = sending.send(rows if memory is None else memory.unsent(rows))
+                count += batch.num_rows
+                on_their_way.append(asyncio.run_coroutine_threadsafe(sent, loop))
         finally:  # even if the task fails: what it still sends must not mix with the rows of the next attempt
             concurrent.futures.wait(on_their_way)
         for ended in on_their_way:

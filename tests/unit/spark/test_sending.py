@@ -12,17 +12,18 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from ogive.client import api
-from ogive.errors import ConnectionLost, MessageIllegal, OgiveError, ResponseCode, SendFailed, SendTimeout, broker_error
+from ogive.errors import ConnectionLost, MessageIllegal, OgiveError, ResponseCode, SendFailed, SendTimeout, TopicNotExist, broker_error
 from ogive.model import MessageQueue, SendResult, SendStatus
+from ogive.spark import rows as spark_rows
 from ogive.spark import sending, sink
 from ogive.spark.options import SinkOptions
-from ogive.spark.rows import Keys, Row, form
+from ogive.spark.rows import Encoded, Keys, Row, form
 from ogive.spark.rpc import Cluster
 from ogive.spark.sending import Half, Sending, end_transactions
 from ogive.spark.sink import BatchSink
 from ogive.wire.codes import Decision
 from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
-from ogive.wire.message import decode_batch, decode_properties
+from ogive.wire.message import decode_batch, decode_properties, encode_batch
 
 QUEUES = tuple(MessageQueue("Orders", "broker-a", number) for number in range(4))
 Fault = Callable[[int], OgiveError | None]
@@ -170,6 +171,46 @@ async def test_a_broker_that_stays_away_leaves_the_outcome_open(brokers: Callabl
         await task(brokers(lost)).send(rows(1))
 
 
+# --- rows that are encoded already -----------------------------------------------------------------------------------
+
+
+def encoded(*counts: int) -> list[Encoded]:
+    batches, first = [], 0
+    for count in counts:
+        items = [(0, row.body, row.properties) for row in rows(count, first)]
+        batches.append(Encoded(first, count, encode_batch(items)))
+        first += count
+    return batches
+
+
+async def test_encoded_rows_travel_as_they_are(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers(lost)
+    await task(cluster, max_in_flight=2).send_encoded("Orders", encoded(3, 2, 1, 4))
+    assert cluster.numbers == sorted([*range(10), 0, 1, 2])  # the first answer never came
+    assert (cluster.requests, cluster.most) == (5, 2)
+    assert {header.queue_id for header in cluster.headers} == {0, 1, 2, 3}
+    assert {header.topic for header in cluster.headers} == {"Orders"}
+
+
+@pytest.mark.parametrize(("failing", "named"), [(2, "one or more of the rows 3 to 4"), (3, "row 5")])
+async def test_a_failure_names_encoded_rows(brokers: Callable[..., Brokers], failing: int, named: str) -> None:
+    cluster = brokers(lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == failing else None)
+    with pytest.raises(SendFailed, match=f"{named} of partition 0 for topic Orders: b answered 13"):
+        await task(cluster, max_in_flight=1).send_encoded("Orders", encoded(3, 2, 1, 4))
+    assert cluster.numbers == list(range(3 if failing == 2 else 5))
+
+
+async def test_a_topic_without_route_names_the_first_encoded_row(brokers: Callable[..., Brokers]) -> None:
+    cluster = brokers()
+
+    async def writable(_: str) -> tuple[MessageQueue, ...]:
+        raise TopicNotExist(17, "no route")
+
+    cluster.writable = writable  # type: ignore[method-assign]
+    with pytest.raises(SendFailed, match=r"row 0 of partition 0 for topic Orders: .*no route"):
+        await task(cluster).send_encoded("Orders", encoded(3))
+
+
 # --- transactions ----------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +256,26 @@ async def test_a_commit_without_an_answer_is_repeated_only_if_it_did_not_arrive(
 
 
 # --- a task ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("namespace", [{}, {"namespace": "shop"}])
+@pytest.mark.parametrize("columns", [["body"], ["body", "keys"], ["body", "keys", "shardingKey"]])
+def test_a_task_sends_the_same_with_and_without_the_compiled_part(
+    brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch, columns: list[str], namespace: dict[str, str]
+) -> None:
+    def written() -> tuple[Any, ...]:
+        cluster = brokers()
+        monkeypatch.setattr(sink, "cluster", lambda _: cluster)
+        writer = BatchSink(SinkOptions.parse({"topic": "Orders", **namespace}))
+        writer._write_id = "w"
+        batches = [pa.RecordBatch.from_pydict({name: [str(100 * part + n) for n in range(100)] for name in columns}) for part in range(3)]
+        sent = writer.write(iter([*batches, batches[0][:0], batches[0][:1]]))
+        return sent, sorted(cluster.stored, key=lambda one: one[1]), {header.topic for header in cluster.headers}
+
+    ours = written()
+    monkeypatch.setattr(spark_rows, "native", None)
+    assert ours == written()
+    assert ours[0].rows == len(ours[1]) == 301
 
 
 def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:

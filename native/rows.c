@@ -1,0 +1,233 @@
+/* Rows of Arrow columns as batches of messages. Python: spark/rows.py, wire/message.py encode_batch().
+
+   A message in a batch: size i32 | magic 0 | checksum 0 | flag 0 | body length i32 | body | properties length u16 | properties. Its
+   properties are the unique key, 20 digits that all rows have and 12 of the row's number in upper-case hex; then tag and keys. */
+
+#include "native.h"
+
+enum { HEAD = 20, ROW_DIGITS = 12, ITEM = 22, LONGEST = 4000 };
+
+#define KEY_NAME "UNIQ_KEY\1"
+#define TAGS_NAME "TAGS\1"
+#define KEYS_NAME "KEYS\1"
+
+enum { KEY_SIZE = sizeof KEY_NAME - 1 + HEAD + ROW_DIGITS + 1 };
+
+/* a column of texts: 32-bit ends in this machine's byte order, a bit for each row that is not null */
+struct column {
+    int given, is_text;
+    Py_ssize_t offset; /* of its first row in the buffers */
+    Py_buffer validity, ends, data;
+};
+
+struct work {
+    struct column body, tags, keys;
+    Py_ssize_t rows, most_bytes, most_rows;
+    const uint8_t *head;
+    uint64_t first; /* the number of the first row */
+};
+
+struct text {
+    const uint8_t *at;
+    size_t size;
+    int given;
+};
+
+/* Whether what the row has there is usual: a text, or null, that lies in the column's data. */
+static int look(const struct column *column, Py_ssize_t row, struct text *found)
+{
+    found->given = 0;
+    if (!column->given)
+        return 1;
+    row += column->offset;
+    if (column->validity.buf != NULL && !(((const uint8_t *)column->validity.buf)[row / 8] >> row % 8 & 1))
+        return 1;
+    int32_t cuts[2];
+    memcpy(cuts, (const char *)column->ends.buf + 4 * row, sizeof cuts);
+    if (cuts[0] < 0 || cuts[1] < cuts[0] || cuts[1] > column->data.len)
+        return 0;
+    found->given = 1;
+    found->size = (size_t)(cuts[1] - cuts[0]);
+    found->at = found->size ? (const uint8_t *)column->data.buf + cuts[0] : (const uint8_t *)"";
+    return !column->is_text || is_utf8(found->at, found->size);
+}
+
+/* as look(); a text that is a property is neither empty nor long, and without separators */
+static int look_for_property(const struct column *column, Py_ssize_t row, struct text *found, uint8_t forbidden)
+{
+    if (!look(column, row, found))
+        return 0;
+    if (!found->given)
+        return 1;
+    if (found->size == 0 || found->size > LONGEST)
+        return 0;
+    uint8_t any = 0;
+    for (size_t i = 0; i < found->size; i++)
+        any |= (uint8_t)((found->at[i] == 1) | (found->at[i] == 2) | (found->at[i] == forbidden));
+    return !any;
+}
+
+/* How many rows from *row* on fit into a batch, and its size; 0 where one of them is unusual, or too long for a batch. */
+static Py_ssize_t fit(const struct work *work, Py_ssize_t row, Py_ssize_t *size)
+{
+    Py_ssize_t count = 0;
+    struct text body, tags, keys;
+    *size = 0;
+    for (; row < work->rows && count < work->most_rows; row++, count++) {
+        if (!look(&work->body, row, &body) || !body.given || !look_for_property(&work->tags, row, &tags, 1)
+            || !look_for_property(&work->keys, row, &keys, ' '))
+            return 0;
+        size_t item = ITEM + body.size + KEY_SIZE;
+        if (tags.given)
+            item += sizeof TAGS_NAME + tags.size;
+        if (keys.given)
+            item += sizeof KEYS_NAME + keys.size;
+        if (item > (size_t)(work->most_bytes - *size))
+            break;
+        *size += (Py_ssize_t)item;
+    }
+    return count;
+}
+
+static uint8_t *put(uint8_t *to, const void *from, size_t size)
+{
+    memcpy(to, from, size);
+    return to + size;
+}
+
+static uint8_t *put_property(uint8_t *to, const char *name, size_t name_size, const struct text *value)
+{
+    if (!value->given)
+        return to;
+    to = put(put(to, name, name_size), value->at, value->size);
+    *to = 2;
+    return to + 1;
+}
+
+static void write_batch(const struct work *work, Py_ssize_t row, Py_ssize_t count, uint8_t *to)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    struct text body, tags, keys;
+    for (Py_ssize_t end = row + count; row < end; row++) {
+        look(&work->body, row, &body);
+        look(&work->tags, row, &tags);
+        look(&work->keys, row, &keys);
+        uint8_t *item = to;
+        memset(item, 0, 16);
+        put32(item + 16, (uint32_t)body.size);
+        uint8_t *properties = put(item + 20, body.at, body.size) + 2;
+        to = put(put(properties, KEY_NAME, sizeof KEY_NAME - 1), work->head, HEAD);
+        uint64_t number = work->first + (uint64_t)row;
+        for (int shift = 4 * (ROW_DIGITS - 1); shift >= 0; shift -= 4)
+            *to++ = (uint8_t)digits[number >> shift & 15];
+        *to++ = 2;
+        to = put_property(to, TAGS_NAME, sizeof TAGS_NAME - 1, &tags);
+        to = put_property(to, KEYS_NAME, sizeof KEYS_NAME - 1, &keys);
+        put16(properties - 2, (uint16_t)(to - properties));
+        put32(item, (uint32_t)(to - item));
+    }
+}
+
+/* a buffer of at least *size* bytes, or None for an empty one; 1, 0 where it is not usual, -1 with an error */
+static int take(PyObject *from, Py_buffer *buffer, Py_ssize_t size)
+{
+    if (from != Py_None && PyObject_GetBuffer(from, buffer, PyBUF_SIMPLE) < 0)
+        return -1;
+    return buffer->len >= size;
+}
+
+/* *from*: None or (whether its texts are UTF-8, offset, validity or None, ends, data or None); 1, 0 or -1 as take() */
+static int take_column(PyObject *from, struct column *column, Py_ssize_t rows)
+{
+    if (from == Py_None)
+        return 1;
+    if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 5) {
+        PyErr_SetString(PyExc_TypeError, "a column is (is_text, offset, validity, ends, data)");
+        return -1;
+    }
+    column->given = 1;
+    column->is_text = PyTuple_GET_ITEM(from, 0) == Py_True;
+    column->offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(from, 1));
+    if (column->offset == -1 && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+            return -1;
+        PyErr_Clear();
+    }
+    if (column->offset < 0 || column->offset > INT32_MAX)
+        return 0;
+    PyObject *validity = PyTuple_GET_ITEM(from, 2);
+    int usual = take(validity, &column->validity, validity == Py_None ? 0 : (column->offset + rows + 7) / 8);
+    if (usual == 1)
+        usual = take(PyTuple_GET_ITEM(from, 3), &column->ends, 4 * (column->offset + rows + 1));
+    return usual == 1 ? take(PyTuple_GET_ITEM(from, 4), &column->data, 0) : usual;
+}
+
+static void release(struct column *column)
+{
+    PyBuffer_Release(&column->validity); /* does nothing to one that was never taken */
+    PyBuffer_Release(&column->ends);
+    PyBuffer_Release(&column->data);
+}
+
+/* encode_rows(rows, body, tags, keys, head, first, most_bytes, most_rows): batches of all rows, as (how many rows, batch) */
+PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 8 || !PyBytes_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "encode_rows(rows, body, tags, keys, head: bytes, first, most_bytes, most_rows)");
+        return NULL;
+    }
+    struct work work = {.rows = PyLong_AsSsize_t(args[0]), .head = (const uint8_t *)PyBytes_AS_STRING(args[4])};
+    long long first = PyLong_AsLongLong(args[5]);
+    work.most_bytes = PyLong_AsSsize_t(args[6]);
+    work.most_rows = PyLong_AsSsize_t(args[7]);
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    if (work.rows < 1 || work.rows > INT32_MAX || PyBytes_GET_SIZE(args[4]) != HEAD || first < 0
+        || first > ((1LL << 4 * ROW_DIGITS) - work.rows) || work.most_bytes < 0 || work.most_bytes > INT32_MAX)
+        Py_RETURN_NONE;
+    work.first = (uint64_t)first;
+    PyObject *batches = NULL;
+    int usual = take_column(args[1], &work.body, work.rows);
+    if (usual == 1)
+        usual = take_column(args[2], &work.tags, work.rows);
+    if (usual == 1)
+        usual = take_column(args[3], &work.keys, work.rows);
+    if (usual == 1 && (batches = PyList_New(0)) == NULL)
+        usual = -1;
+    for (Py_ssize_t row = 0; usual == 1 && row < work.rows;) {
+        Py_ssize_t size, some;
+        Py_BEGIN_ALLOW_THREADS
+        some = fit(&work, row, &size);
+        Py_END_ALLOW_THREADS
+        if (some < 1) {
+            usual = 0;
+            break;
+        }
+        PyObject *batch = Py_BuildValue("nN", some, PyBytes_FromStringAndSize(NULL, size));
+        if (batch == NULL || PyList_Append(batches, batch) < 0) {
+            Py_XDECREF(batch);
+            usual = -1;
+            break;
+        }
+        uint8_t *to = (uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(batch, 1));
+        Py_DECREF(batch); /* the list has it */
+        Py_BEGIN_ALLOW_THREADS
+        write_batch(&work, row, some, to);
+        Py_END_ALLOW_THREADS
+        row += some;
+    }
+    release(&work.body);
+    release(&work.tags);
+    release(&work.keys);
+    if (usual == 1)
+        return batches;
+    Py_XDECREF(batches);
+    if (usual < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
