@@ -282,7 +282,7 @@ def run(mutation: Mutation) -> tuple[bool, str]:
         mutate(mutation, source)
         where = subprocess.run(
             [sys.executable, "-c", "import ogive; print(ogive.__file__)"],
-            env=_environment(source),
+            env=environment(source),
             capture_output=True,
             text=True,
             check=True,
@@ -304,7 +304,7 @@ def run(mutation: Mutation) -> tuple[bool, str]:
         ]
         try:
             ended = subprocess.run(
-                command, cwd=ROOT, env=_environment(source), capture_output=True, text=True, errors="replace", timeout=RUN_S, check=False
+                command, cwd=ROOT, env=environment(source), capture_output=True, text=True, errors="replace", timeout=RUN_S, check=False
             )
         except subprocess.TimeoutExpired:
             return True, "it hung"
@@ -313,9 +313,10 @@ def run(mutation: Mutation) -> tuple[bool, str]:
         return ended.returncode == 1, ended.stdout[-2000:]
 
 
-def _environment(source: Path) -> dict[str, str]:
-    # the compiled part is a twin of what is changed here
-    return os.environ | {"OGIVE_NATIVE": "0", "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "OGIVE_TEST_WAIT_S": "20"}
+def environment(source: Path) -> dict[str, str]:
+    # the compiled part is a twin of what is changed here; figures of a broken copy are nobody's
+    own = {"OGIVE_NATIVE": "0", "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "OGIVE_TEST_WAIT_S": "20"}
+    return {name: value for name, value in os.environ.items() if name not in ("OGIVE_FIGURES", "OGIVE_RAN")} | own
 
 
 def main(cases: list[str]) -> int:

@@ -19,6 +19,7 @@ from ogive.errors import OgiveError
 from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
 from tests.figures import figures
+from tests.never.scene import WAIT_S
 from tests.processes import free_port
 from tests.rel.part import broker_config
 from tests.rel.parts import Call, Part, calls, figures_of, judge
@@ -26,7 +27,6 @@ from tests.rel.parts import Call, Part, calls, figures_of, judge
 pytestmark = pytest.mark.rel
 
 TOPIC, GROUP = "Ordered", "holders"
-WAIT_S = 60.0
 
 
 class Flow:
@@ -106,14 +106,19 @@ async def test_case_15_the_queues_of_a_killed_holder_go_to_the_other_when_its_le
     assert {call.body for call in found} <= flow.attempted
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(600)
-async def test_pauses_of_every_part_bring_no_two_calls_of_a_queue_together(tmp_path: Path) -> None:
-    """T16: SIGSTOP and SIGCONT of broker, name server and members in turn, for 0.1 to 10 s; the broker's lease is 3 s."""
-    seed, pauses, lease_s, queues = 16, 60, 3.0, 6
-    chance = random.Random(seed)
+@pytest.mark.parametrize(
+    "pauses", [pytest.param(5, marks=[pytest.mark.quick, pytest.mark.slow]), pytest.param(60, marks=pytest.mark.nightly)]
+)
+async def test_pauses_of_every_part_bring_no_two_calls_of_a_queue_together(tmp_path: Path, pauses: int) -> None:
+    """T16: SIGSTOP and SIGCONT of broker, name server and members in turn, for 0.1 to 10 s; the broker's lease is 3 s.
+
+    The quick size: each once, the members for twice the lease.
+    """
+    seed, lease_s, queues = 16, 3.0, 6
+    nightly, chance = pauses > 5, random.Random(seed)
     ports = [str(free_port()), str(free_port())]
-    with ExitStack() as stack, figures("T16", nightly=True, seed=seed, faults=pauses) as line:
+    with ExitStack() as stack, figures("T16", nightly=nightly, seed=seed, faults=pauses) as line:
         names = stack.enter_context(Part("names", ports[0]))
         server = names.address()
         broker = stack.enter_context(Part("broker", ports[1], server, str(tmp_path / "store"), str(lease_s)))
@@ -129,8 +134,9 @@ async def test_pauses_of_every_part_bring_no_two_calls_of_a_queue_together(tmp_p
             await until(tmp_path, lambda found: len({call.pid for call in found}) == 3, "each member has a queue")
             for i in range(pauses):
                 victim = [broker, *members, names, *members][i % 8]
+                usual_s = 0.1 * 100 ** chance.random()  # 0.1 to 10 s, short ones as often as long ones
                 victim.pause()
-                await asyncio.sleep(0.1 * 100 ** chance.random())  # 0.1 to 10 s, short ones as often as long ones
+                await asyncio.sleep(usual_s if nightly else 2 * lease_s if victim in members else 0.5)
                 victim.go_on()
                 await asyncio.sleep(chance.uniform(0.1, 1.0))
             await flow.stop()
