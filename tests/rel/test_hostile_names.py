@@ -1,20 +1,31 @@
 """Names and settings that somebody made to reach files and programs (T38; CVE-2019-17572, CVE-2023-33246, CVE-2023-37582)."""
 
+import asyncio
+import dataclasses
 import json
+import os
 import random
 import re
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ogive.broker import Broker, BrokerConfig
+from ogive.broker.remote_config import CHANGEABLE
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.wire.codes import RequestCode
 from tests.figures import figures
-from tests.raw_client import RawClient
+from tests.processes import stop
+from tests.raw_client import RawClient, messages
+from tests.rel import watched
 
 pytestmark = pytest.mark.rel
 
@@ -114,26 +125,48 @@ OTHERS = {
     "value": "V",
     "cleanOffset": "true",
 }
-SETTINGS = [
+EXPLOITS = [
     "rocketmqHome=-c $@|sh . echo touch pwned;\nfilterServerNums=1",  # what ran commands on brokers
     "configStorePath=/tmp/pwned\nproductEnvName=x\\nroot::0:0",  # what wrote files on name servers
-    "kvConfigPath=/tmp/pwned",
-    "brokerConfigPath=/tmp/pwned",
-    "storePathRootDir=/tmp/pwned",
     "configBlackList=x\nrocketmqHome=/x",
-    "namesrvAddr=10.0.0.1:1",
-    "listenPort=1",
-    "authenticationEnabled=false",
-    "initAuthenticationUser={}",
-    "brokerName=x",
-    "fileReservedTime=0",
-    "x=y",
-    "=",
-    "maxMessageSize=-1",
-    "maxMessageSize=9999999999999",
-    "autoCreateTopicEnable=maybe",
     "maxMessageSize=1000\nrocketmqHome=/x",
+    "=",
 ]
+VALUES = [
+    "/tmp/pwned", "../../../tmp/pwned", "-c $@|sh . echo touch pwned;", "$(touch /tmp/pwned)", "`touch /tmp/pwned`", "x\\nroot::0:0",
+    "10.0.0.1:1", "http://127.0.0.1:1/x", "{}", "", "-1", "9999999999999", "maybe", "True", "\x00", "1" * 4_000, "x" * 4_000,
+]  # fmt: skip
+"""None of them is right for a setting that may be changed: for the paths, commands, numbers and switches among them."""
+
+
+def settings_of_apache() -> list[str]:
+    """What Apache's 5.5.0 broker and name server have, as they told mqadmin."""
+    recorded = (Path(__file__).parents[1] / "vectors" / "conversations.jsonl").read_text().splitlines()
+    told = [line["response"]["body"] for line in map(json.loads, recorded) if line["request"]["code"] in (26, 319)]
+    return sorted({line.partition("=")[0] for body in told for line in body.splitlines() if "=" in line})
+
+
+def made_up(dice: random.Random, names: list[str], count: int) -> list[str]:
+    """Names of no setting: ours inside, those of Python, and known ones that were changed a little."""
+    inside = [field.name for config in (BrokerConfig, NameServerConfig) for field in dataclasses.fields(config)]
+    found = {*inside, "__class__", "__dict__", "__init__", "os.environ", "PATH", "LD_PRELOAD", "PYTHONPATH", *NAMES[:14]}
+    while len(found) < count:
+        name = dice.choice(names)
+        match dice.randrange(6):
+            case 0:
+                name = name.swapcase()
+            case 1:
+                name = "".join(letter.upper() if dice.random() < 0.3 else letter.lower() for letter in name)
+            case 2:
+                name = name.replace("a", "а").replace("e", "е")  # Cyrillic
+            case 3:
+                name = dice.choice(("../", "%2e", "broker.", "tls.", "\ufeff", "-D")) + name
+            case 4:
+                name += dice.choice(("%00", "\x00", "'", "[0]", "2", "\u0301"))
+            case _:
+                name = name[::-1]
+        found.add(name)
+    return sorted(found - set(names))
 
 
 @dataclass(slots=True)
@@ -154,32 +187,63 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     await name_server.stop()
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
-async def test_no_name_becomes_a_path(servers: Servers, rounds: int) -> None:
-    """Every command that carries a name, with every name in every place; what is made has a legal name, inside the store."""
+async def say_names(broker_address: str, name_server_address: str, rounds: int) -> int:
+    """Every command that carries a name, with every name in every place; how many there were."""
     dice = random.Random(rounds)
     attempts = 0
-    with figures("T38", nightly=rounds > 1, seed=rounds) as line:
-        async with await RawClient.open(servers.broker.address) as broker, await RawClient.open(servers.name_server.address) as name_server:
-            for name in NAMES * rounds:
-                shown = name if rounds == 1 else name + dice.choice(NAMES[:12])
-                for code, fields in CARRIERS.items():
-                    named = OTHERS | dict.fromkeys(fields, shown)
-                    for client in (broker, name_server):
-                        answer = await client.call(code, b"", **named)
-                        assert answer.code in set(ResponseCode)
-                        attempts += 1
-                for code, body in {
-                    200: {"groupName": shown},
-                    34: {
-                        "clientID": shown,
-                        "consumerDataSet": [{"groupName": shown, "subscriptionDataSet": [{"topic": shown, "subString": "*"}]}],
-                    },
-                    41: {"consumerGroup": shown, "clientId": shown, "mqSet": [{"topic": shown, "brokerName": "broker-a", "queueId": 0}]},
-                }.items():
-                    await broker.call(code, json.dumps(body).encode())
+    async with await RawClient.open(broker_address) as broker, await RawClient.open(name_server_address) as name_server:
+        for name in NAMES * rounds:
+            shown = name if rounds == 1 else name + dice.choice(NAMES[:12])
+            for code, fields in CARRIERS.items():
+                named = OTHERS | dict.fromkeys(fields, shown)
+                for client in (broker, name_server):
+                    answer = await client.call(code, b"", **named)
+                    assert answer.code in set(ResponseCode)
                     attempts += 1
-        line["attempts"] = attempts
+            for code, body in {
+                200: {"groupName": shown},
+                34: {
+                    "clientID": shown,
+                    "consumerDataSet": [{"groupName": shown, "subscriptionDataSet": [{"topic": shown, "subString": "*"}]}],
+                },
+                41: {"consumerGroup": shown, "clientId": shown, "mqSet": [{"topic": shown, "brokerName": "broker-a", "queueId": 0}]},
+            }.items():
+                await broker.call(code, json.dumps(body).encode())
+                attempts += 1
+    return attempts
+
+
+async def say_settings(broker_address: str, name_server_address: str, count: int) -> int:
+    """Every setting of Apache's and made-up ones to 25 and 318, which refuse each, and as KV settings; how many there were."""
+    dice = random.Random(count)
+    known = settings_of_apache()
+    assert len(known) > 400
+    lines = EXPLOITS + [f"{name}={dice.choice(VALUES)}" for name in [*known, *made_up(dice, known, count)] for _ in range(2)]
+    attempts = 0
+    refused = {RequestCode.UPDATE_BROKER_CONFIG: broker_address, RequestCode.UPDATE_NAMESRV_CONFIG: name_server_address}
+    for code, address in refused.items():
+        async with await RawClient.open(address) as client:
+            for line in lines:
+                answer = await client.call(code, line.encode())
+                name = line.partition("=")[0]
+                may_be_changed = name in (CHANGEABLE if code == RequestCode.UPDATE_BROKER_CONFIG else ["orderMessageEnable"])
+                wrong = may_be_changed or not name or line in EXPLOITS
+                wanted = {ResponseCode.NO_PERMISSION} if not wrong else {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
+                assert answer.code in wanted, (code, line, answer)
+                attempts += 1
+    async with await RawClient.open(name_server_address) as client:
+        pairs = [(name, value) for name, _, value in (line.partition("=") for line in lines) if name and value]
+        for name, value in dice.sample(pairs, count // 3):  # each waits for the disk
+            await client.ok(RequestCode.PUT_KV_CONFIG, namespace=dice.choice(NAMES[:14]), key=name, value=value)
+            attempts += 1
+    return attempts
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
+async def test_no_name_becomes_a_path(servers: Servers, rounds: int) -> None:
+    """What is made has a legal name, inside the store."""
+    with figures("T38", nightly=rounds > 1, seed=rounds) as line:
+        line["attempts"] = await say_names(servers.broker.address, servers.name_server.address, rounds)
     ctx = servers.broker.context
     for made in (*ctx.topics.all(), *ctx.groups.all()):
         assert LEGAL.fullmatch(made), made
@@ -189,13 +253,122 @@ async def test_no_name_becomes_a_path(servers: Servers, rounds: int) -> None:
     assert {path.name for path in queues.iterdir()} <= set(ctx.topics.all())
 
 
-async def test_no_setting_reaches_a_file_or_a_program(servers: Servers) -> None:
+async def test_no_setting_changes_but_those_that_may(servers: Servers) -> None:
     before = (servers.broker.context.config, servers.name_server.config)
-    for address, code in ((servers.broker.address, 25), (servers.name_server.address, 318)):
-        async with await RawClient.open(address) as client:
-            for text in SETTINGS:
-                answer = await client.call(code, text.encode())
-                assert answer.code in (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR), text
+    await say_settings(servers.broker.address, servers.name_server.address, 300)
     assert (servers.broker.context.config, servers.name_server.config) == before
     assert not Path("/tmp/pwned").exists()
     assert [path.name for path in servers.folder.iterdir()] == ["store"]
+
+
+SIMILAR = (
+    "Similar",
+    "similar",
+    "SIMILAR",
+    "similaR",
+    "%53imilar",
+    "%73imilar",
+    "S%69milar",
+    "Similar%00",
+    "Similar_",
+    "Similar-",
+    "|Similar",
+)
+
+
+async def test_names_that_differ_only_in_case_or_encoding_do_not_meet(servers: Servers) -> None:
+    """Each topic has its own messages and files, and each group its own progress, before and after a restart."""
+    config = servers.broker.context.config
+    async with await RawClient.open(servers.broker.address) as client:
+        for name in SIMILAR:
+            for _ in SIMILAR:
+                await client.send(name, name.encode())
+            await client.heartbeat("client", name, SIMILAR[0])
+        for number, name in enumerate(SIMILAR):
+            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=name, topic=SIMILAR[0], queueId=0, commitOffset=number)
+            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=SIMILAR[0], topic=name, queueId=0, commitOffset=number)
+    await servers.broker.stop()
+    queues = servers.folder / "store" / "consumequeue"
+    assert {path.name for path in queues.iterdir()} >= set(SIMILAR)
+    servers.broker = Broker(config)
+    await servers.broker.start()
+    async with await RawClient.open(servers.broker.address) as client:
+        for number, name in enumerate(SIMILAR):
+            answer = await client.pull("Puller", name, 0)
+            assert [message.body for message in messages(answer)] == [name.encode()] * len(SIMILAR)
+            for group, topic in ((name, SIMILAR[0]), (SIMILAR[0], name)):
+                told = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+                assert told.ext_fields["offset"] == str(number)
+
+
+# --- a process that is watched -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watched_process(folder: Path, notes: Path) -> Iterator[tuple[str, str]]:
+    """The addresses of a broker and a name server whose process writes what it does into *notes*."""
+    command = [sys.executable, "-m", "tests.rel.watched", str(folder), str(notes)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        broker, name_server = process.stdout.readline().decode().split()
+        yield broker, name_server
+    finally:
+        code = stop(process)
+        process.stdout.close()
+    assert code == 0
+
+
+READ_ANYWAY = (sys.base_prefix, sys.prefix, str(Path(__file__).parents[2] / "src"), "/proc/sys/kernel/random", "/proc/self")
+"""What Python loads when it is first needed, and what the system tells about itself."""
+
+
+def outside(note: list[Any], store: Path, name_server: str) -> bool:
+    """Whether a process that serves *store* has no business doing that."""
+    event, *about = note
+    if event in watched.STARTS or event == "ctypes.dlopen":
+        return True
+    if event == "socket.connect":
+        host, port = name_server.split(":")
+        return about != [repr((host, int(port)))]
+    paths = [Path(os.path.realpath(path)) for path in about if isinstance(path, str)]
+    if event == "open" and about[1]:
+        return not any(paths[0].is_relative_to(folder) for folder in (store, *READ_ANYWAY)) and paths[0] != store.parent
+    return not all(path.is_relative_to(store) for path in paths)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
+def test_no_name_and_no_setting_opens_a_file_elsewhere_or_starts_a_program(tmp_path: Path, rounds: int) -> None:
+    """Nor do they when the servers start again on what they have kept."""
+    store, notes = tmp_path / "store", tmp_path / "notes"
+    for attack in (True, False):
+        with watched_process(store, notes) as (broker, name_server):
+            if attack:
+                asyncio.run(say_names(broker, name_server, rounds))
+                asyncio.run(say_settings(broker, name_server, 300 * rounds))
+        seen = [json.loads(line) for line in notes.read_text().splitlines()]
+        assert ["os.mkdir", str(store)] in seen
+        assert ["open", str(store / "kv.json.tmp"), False] in seen or not attack
+        assert not [note for note in seen if outside(note, store, name_server)]
+        notes.unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize(
+    ("event", "arguments"),
+    [
+        ("os.system", (b"true",)),
+        ("subprocess.Popen", ("sh", ["sh", "-c", "true"], None, None)),
+        ("open", ("/tmp/pwned", "w", os.O_WRONLY | os.O_CREAT)),
+        ("open", ("/etc/passwd", "r", os.O_RDONLY | os.O_CLOEXEC)),
+        ("open", ("STORE/../elsewhere", None, os.O_RDWR)),
+        ("os.rename", ("STORE/kv.json", "/tmp/pwned", -1, -1)),
+        ("os.remove", ("../elsewhere", -1)),
+        ("socket.connect", (None, ("10.0.0.1", 1))),
+    ],
+)
+def test_the_watch_sees_what_should_not_be(tmp_path: Path, event: str, arguments: tuple[Any, ...]) -> None:
+    notes = tmp_path / "notes"
+    named = tuple(part.replace("STORE", str(tmp_path / "store")) if isinstance(part, str) else part for part in arguments)
+    watched.Notes(notes).note(event, named)
+    assert outside(json.loads(notes.read_text()), tmp_path / "store", "127.0.0.1:9876")
