@@ -1022,6 +1022,33 @@ async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
         assert client.running
 
 
+async def test_who_shares_a_client_shares_its_connection_and_its_heartbeat(broker: FakeBroker) -> None:
+    """As in Java those with one client id. Of one name alone, two clients would have two connections of the same id."""
+    seen = Seen()
+    config = ClientConfig(name_server=broker.address, instance_name="till", heartbeat_period_s=0.05)
+    async with (
+        ClientInstance(config) as client,
+        Producer(client=client, group="sellers") as producer,
+        PushConsumer(to(seen), client=client, config=QUICK),
+        PushConsumer(to(seen, group="audit"), client=client, config=QUICK),
+    ):
+        await producer.send("Orders", b"x")
+        await seen.wait(2)
+
+        def of_all() -> list[HeartbeatData]:
+            beats = [HeartbeatData.decode(request.body) for request in broker.of(RequestCode.HEART_BEAT)]
+            return [beat for beat in beats if beat.producers and len(beat.consumers) == 2]
+
+        await broker.until(lambda: len(of_all()) >= 2)
+        assert broker.connections == 1
+        told = len(broker.of(RequestCode.HEART_BEAT)) - len(of_all())
+        await broker.until(lambda: len(of_all()) >= 5)
+        assert len(broker.of(RequestCode.HEART_BEAT)) - len(of_all()) == told  # nobody beats for itself
+        last = of_all()[-1]
+        assert last.client_id.endswith("@till")
+        assert (last.producers, {consumer.group for consumer in last.consumers}) == (("sellers",), {"billing", "audit"})
+
+
 async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first_stays(broker: FakeBroker) -> None:
     seen = Seen()
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client, PushConsumer(to(seen), client=client, config=QUICK):
