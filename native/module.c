@@ -13,6 +13,7 @@ static PyMethodDef functions[] = {
     {"header_fields", FAST(native_header_fields, "header_fields(frame, at, end): see ogive.wire.command")},
     {"index_items", FAST(native_index_items, "index_items(keyed, slots, begin_ms, item, limit): see ogive.store.indexfile")},
     {"chosen", FAST(native_chosen, "chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see ogive.store.reading")},
+    {"messages", FAST(native_messages, "messages(buffer, at, checked, into, broker_name, forms): see ogive.wire.message")},
     {"near", FAST(native_near, "near(wanted, at, limit, gap): see ogive.store.commitlog")},
     {"inside", FAST(native_inside, "inside(wanted, at, start, end): see ogive.store.commitlog")},
     {"picked", FAST(native_picked, "picked(wanted, start, data): see ogive.store.commitlog")},

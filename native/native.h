@@ -72,6 +72,7 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *native_header_fields(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -78,6 +78,9 @@ class Native(Protocol):
     ) -> tuple[int, int, bool, bool] | None:
         """Which records of consume-queue entries are read. Twin: ogive.store.reading."""
 
+    def messages(self, buffer: bytes, at: int, checked: bool, into: list[Any], broker_name: str, forms: tuple[Any, ...], /) -> int:
+        """Adds the usual messages from *at* on, and says where the first unusual one, or the end, is. Twin: ogive.wire.message."""
+
     def near(self, wanted: list[Wanted], at: int, limit: int, gap: int, /) -> tuple[int, int, int] | None:
         """What follows wanted[at] near by in the log. Twin: ogive.store.commitlog."""
 

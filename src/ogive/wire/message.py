@@ -358,6 +358,8 @@ def _decode(
     at, end, inflated = 0, len(buffer), 0
     try:
         while at < end:
+            if native is not None and (at := native.messages(buffer, at, check_crc, messages, broker_name, _FORMS)) == end:
+                break
             message = _decode_common(buffer, at, end, broker_name, check_crc)
             if message is None:
                 if inflated > max_inflated_bytes and stop_there:
@@ -421,6 +423,16 @@ def _queue(topic: bytes, broker_name: str, queue_id: int) -> MessageQueue:
 
 _Draft: Final[Any] = dataclasses.make_dataclass("_Draft", [field.name for field in dataclasses.fields(MessageExt)], slots=True)
 """A MessageExt that is not frozen yet. It has the same slots, so it can become one: a sixth of the cost of setting frozen fields."""
+
+_FORMS: Final = (
+    MessageExt,
+    tuple([vars(MessageExt)[field.name] for field in dataclasses.fields(MessageExt)]),
+    Properties,
+    (vars(Properties)["raw"], vars(Properties)["_parsed"]),
+    _queue,
+    decode_host,
+)
+"""What the compiled part makes messages of: the classes, where their fields stand, and where queues and hosts come from."""
 
 
 def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:

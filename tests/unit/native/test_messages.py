@@ -1,0 +1,141 @@
+"""native/messages.c beside ogive.wire.message."""
+
+import dataclasses
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ogive.errors import ProtocolError
+from ogive.model import MessageExt
+from ogive.native import Native
+from ogive.wire import message as wire
+from ogive.wire.message import DamagedMessage, NoRecord, Properties, StoredMessage, decode_some, encode_stored
+
+V4, V4_TOO, V6 = b"\x7f\0\0\1\0\0\x2a\x9f", b"\x0a\0\0\1\0\0\0\1", bytes(range(20))
+longs = st.integers(-(2**63), 2**63 - 1)
+ints = st.integers(-(2**31), 2**31 - 1)
+stored = st.builds(
+    StoredMessage,
+    topic=st.sampled_from(["T", "T", "U", "主题", "t" * 127, "t" * 128, ""]),
+    body=st.one_of(st.binary(max_size=20), st.just(b"x" * 300), st.just(zlib.compress(b"y" * 50))),
+    properties=st.sampled_from([b"", b"TAGS\x01a\x02", b"\xff\x01\x02\x02", b"K\x01" + b"v" * 300]),
+    queue_id=st.one_of(st.integers(0, 1), ints),
+    flag=ints,
+    queue_offset=longs,
+    commitlog_offset=longs,
+    sys_flag=st.sampled_from([0, 0, 0, 1, 0x301, 4, 8, 0x30, -0x80000000]),
+    born_timestamp_ms=longs,
+    born_host=st.sampled_from([V4, V4, V4_TOO, V6]),
+    store_timestamp_ms=longs,
+    store_host=st.sampled_from([V4, V4, V4_TOO, V6]),
+    reconsume_times=ints,
+    prepared_transaction_offset=longs,
+)
+usual = StoredMessage("T", b"body", b"TAGS\x01a\x02", 3, queue_offset=7, commitlog_offset=9, born_host=V4, store_host=V4)
+
+
+def seen(message: MessageExt) -> list[Any]:
+    """All there is of it, with types."""
+    fields = [getattr(message, field.name) for field in dataclasses.fields(message)]
+    assert type(message) is MessageExt
+    assert isinstance(message.properties, Properties)
+    return [*((type(value), value) for value in fields), message.properties.raw, dict(message.properties)]
+
+
+def decoded(answer: bytes, *, compiled: bool, **options: Any) -> Any:
+    """What comes out, be it an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(wire, "native", None)
+        try:
+            messages, end = decode_some(answer, "broker-a", **options)
+        except (DamagedMessage, NoRecord) as exc:
+            return type(exc), str(exc), [seen(message) for message in exc.intact], getattr(exc, "alone", None), getattr(exc, "read_crc", 0)
+    return [seen(message) for message in messages], end
+
+
+@given(
+    records=st.lists(stored, max_size=5),
+    spoil=st.none() | st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=4)),
+    cut=st.integers(0, 100),
+    check_crc=st.booleans(),
+    most=st.sampled_from([10**9, 60]),
+)
+@example([usual, usual], (0, b"\xff\xff\xff\xff"), 0, True, 10**9)
+@example([usual, usual], (84, b"\xff\xff\xff\xff"), 0, True, 10**9)
+@example([usual, usual], (84, b"\x7f\xff\xff\xff"), 0, True, 10**9)
+@example([usual, usual], (92, b"\xff"), 0, True, 10**9)
+@example([usual, dataclasses.replace(usual, topic="U")], (84 + 8, b"\1\xff"), 0, True, 10**9)  # a topic that is no UTF-8
+@example([dataclasses.replace(usual, topic="t" * 127), usual], None, 30, True, 10**9)
+def test_messages_are_those_that_python_decodes(
+    compiled: Native, records: list[StoredMessage], spoil: tuple[int, bytes] | None, cut: int, check_crc: bool, most: int
+) -> None:
+    answer = bytearray().join(map(encode_stored, records))
+    if spoil is not None and spoil[0] < len(answer):
+        answer[spoil[0] : spoil[0] + len(spoil[1])] = spoil[1]
+    for piece in (bytes(answer), bytes(answer[: max(0, len(answer) - cut)])):
+        options = {"check_crc": check_crc, "max_inflated_bytes": most}
+        assert decoded(piece, compiled=True, **options) == decoded(piece, compiled=False, **options)
+
+
+def test_usual_messages_are_decoded_by_one_call(compiled: Native) -> None:
+    answer = b"".join([encode_stored(dataclasses.replace(usual, queue_offset=number)) for number in range(3)])
+    into: list[MessageExt] = []
+    assert compiled.messages(answer, 0, True, into, "b", wire._FORMS) == len(answer)
+    assert [message.queue_offset for message in into] == [0, 1, 2]
+    assert into[0].queue is into[2].queue
+    assert into[0].store_host == "127.0.0.1:10911"
+    assert isinstance(into[0].properties, Properties)
+    assert into[0].properties._parsed is None
+    assert into[0].tag == "a"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        into[0].body = b""  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        encode_stored(dataclasses.replace(usual, sys_flag=1)),
+        encode_stored(dataclasses.replace(usual, born_host=V6)),
+        encode_stored(dataclasses.replace(usual, topic="t" * 128)),
+        encode_stored(usual)[:-1],
+        encode_stored(usual).replace(b"body", b"bodY"),
+        b"",
+        bytes(200),
+    ],
+)
+def test_the_first_unusual_message_is_left_to_python(compiled: Native, odd: bytes) -> None:
+    one = encode_stored(usual)
+    into: list[MessageExt] = []
+    assert (
+        compiled.messages(one + odd, 0, True, into, "b", wire._FORMS)
+        == len(one)
+        == compiled.messages(odd, 0, True, into, "b", wire._FORMS) + len(one)
+    )
+    assert len(into) == 1
+
+
+@pytest.mark.parametrize("at", [-1, 200, 2**70])
+def test_a_place_outside_the_buffer_is_left_to_python(compiled: Native, at: int) -> None:
+    into: list[MessageExt] = []
+    assert compiled.messages(encode_stored(usual), at, True, into, "b", wire._FORMS) == at
+    assert into == []
+
+
+def test_what_the_search_for_a_queue_raises_comes_out(compiled: Native) -> None:
+    into: list[MessageExt] = []
+    answer = encode_stored(usual) + encode_stored(dataclasses.replace(usual, topic="U")).replace(b"U", b"\xff")
+    with pytest.raises(ProtocolError, match="topic is no UTF-8"):
+        compiled.messages(answer, 0, True, into, "b", wire._FORMS)
+    assert len(into) == 1
+
+
+def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
+    with pytest.raises(TypeError, match="buffer: bytes"):
+        compiled.messages(bytearray(), 0, True, [], "b", wire._FORMS)  # type: ignore[arg-type]
+    for place, wrong in enumerate((int, wire._FORMS[1][1:], bytes, ("raw", "_parsed"))):
+        with pytest.raises(TypeError, match="forms: tuple"):
+            compiled.messages(b"", 0, True, [], "b", (*wire._FORMS[:place], wrong, *wire._FORMS[place + 1 :]))
