@@ -17,6 +17,7 @@ static PyMethodDef functions[] = {
     {"near", FAST(native_near, "near(wanted, at, limit, gap): see ogive.store.commitlog")},
     {"inside", FAST(native_inside, "inside(wanted, at, start, end): see ogive.store.commitlog")},
     {"picked", FAST(native_picked, "picked(wanted, start, data): see ogive.store.commitlog")},
+    {"whole_records", FAST(native_whole_records, "whole_records(block, at, position, limit, most, record): see ogive.store.logscan")},
     {"doubtful", FAST(native_doubtful, "doubtful(data, base, wanted, queue_id, field, sound): see ogive.store.record")},
     {"records", FAST(native_records, "records(message, items, ...): see ogive.store.appender")},
     {NULL, NULL, 0, NULL},

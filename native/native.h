@@ -78,5 +78,6 @@ PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t coun
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

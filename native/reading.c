@@ -1,6 +1,7 @@
 /* What a pull does with each message: from the entries of a consume queue to records of the log, and whether those stand where they should.
+   What a start does with each record of the log.
 
-   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py, store/commitlog.py, store/record.py. */
+   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py, commitlog.py, record.py and logscan.py. */
 
 #include "native.h"
 
@@ -265,4 +266,84 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
         }
     }
     return doubtful;
+}
+
+/* *type* (a NamedTuple) of *values*; takes them over, NULL among them is an error that was set. */
+static PyObject *make_tuple(PyTypeObject *type, PyObject **values, Py_ssize_t count)
+{
+    PyObject *tuple = type->tp_alloc(type, count);
+    int failed = tuple == NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        failed = failed || values[i] == NULL;
+        if (tuple != NULL)
+            PyTuple_SET_ITEM(tuple, i, values[i]);
+        else
+            Py_XDECREF(values[i]);
+    }
+    if (failed)
+        Py_CLEAR(tuple);
+    return tuple;
+}
+
+/* whole_records(block, at, position, limit, most, record): ([(position, *record*, block, place)], where they end) of the records one behind
+   the other from byte *at* of *block* on, which stands at commit-log offset *position*: at most *most*, none at *limit* or behind it, up to
+   the first that is not plainly whole, with IPv4 hosts and the checksum over all of it. */
+PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int64_t numbers[4];
+    PyTypeObject *type = count == 6 && PyType_Check(args[5]) ? (PyTypeObject *)args[5] : NULL;
+    if (type == NULL || !PyBytes_Check(args[0]) || !PyType_IsSubtype(type, &PyTuple_Type)
+        || type->tp_basicsize != PyTuple_Type.tp_basicsize) {
+        PyErr_SetString(
+            PyExc_TypeError, "whole_records(block: bytes, at: int, position: int, limit: int, most: int, record: type of NamedTuple)");
+        return NULL;
+    }
+    if (!read_numbers(args + 1, 4, numbers))
+        Py_RETURN_NONE;
+    int64_t at = numbers[0], position = numbers[1], limit = numbers[2], most = numbers[3], end = PyBytes_GET_SIZE(args[0]);
+    if (at < 0 || at > end || position < 0 || position > FARTHEST)
+        Py_RETURN_NONE;
+    PyObject *found = PyList_New(0), *topic = NULL; /* the last one: a queue's records often follow each other */
+    if (found == NULL)
+        return NULL;
+    while (position < limit && PyList_GET_SIZE(found) < most && end - at >= FIXED_BYTES + 3 + CRC_BYTES) {
+        const uint8_t *record = (const uint8_t *)PyBytes_AS_STRING(args[0]) + at;
+        int64_t size = get32(record), body_size = (int32_t)get32(record + 84), room = size - FIXED_BYTES - 3; /* for parts of any size */
+        if (get32(record + 4) != MAGIC_V1 || (int64_t)get64(record + 28) != position || get32(record + 36) & V6_HOSTS || size > end - at
+            || body_size < 0 || body_size > room - CRC_BYTES)
+            break;
+        const uint8_t *name = record + FIXED_BYTES + body_size + 1;
+        int64_t name_size = name[-1], properties_size = room - body_size - name_size;
+        if (properties_size < CRC_BYTES || get16(name + name_size) != properties_size || !crc_holds(record, (size_t)size))
+            break;
+        if (topic == NULL || PyBytes_GET_SIZE(topic) != name_size || memcmp(PyBytes_AS_STRING(topic), name, (size_t)name_size) != 0)
+            Py_XSETREF(topic, PyBytes_FromStringAndSize((const char *)name, (Py_ssize_t)name_size));
+        if (topic == NULL)
+            goto failed;
+        PyObject *fields[] = {
+            PyLong_FromLongLong(size),
+            Py_NewRef(topic),
+            PyLong_FromLong((int32_t)get32(record + 12)), /* queue id */
+            PyLong_FromLongLong((int64_t)get64(record + 20)), /* queue offset */
+            PyLong_FromLong((int32_t)get32(record + 36)), /* sys flag */
+            PyLong_FromLongLong((int64_t)get64(record + 56)), /* stored */
+            PyLong_FromLongLong(at + size - properties_size),
+            Py_NewRef(Py_False), /* plain */
+        };
+        PyObject *one = Py_BuildValue("(LNOL)", (long long)position, make_tuple(type, fields, 8), args[0], (long long)at);
+        int failed = one == NULL || PyList_Append(found, one) < 0;
+        Py_XDECREF(one);
+        if (failed)
+            goto failed;
+        at += size;
+        position += size;
+    }
+    Py_XDECREF(topic);
+    return Py_BuildValue("(NL)", found, (long long)position);
+
+failed:
+    Py_XDECREF(topic);
+    Py_DECREF(found);
+    return NULL;
 }

@@ -90,6 +90,11 @@ class Native(Protocol):
     def picked(self, wanted: list[Wanted], start: int, data: bytes, /) -> tuple[list[memoryview], int] | None:
         """Views of these records in data, neighbours in one, and their bytes. Twin: ogive.store.commitlog."""
 
+    def whole_records(
+        self, block: bytes, at: int, position: int, limit: int, most: int, record: type[Named], /
+    ) -> tuple[list[tuple[int, Named, bytes, int]], int] | None:
+        """The plainly whole records from *at* on, and where they end in the log. Twin: ogive.store.logscan."""
+
     def doubtful(self, data: bytes, base: int, wanted: list[Wanted], queue_id: int, field: bytes, sound: bool, /) -> list[Wanted] | None:
         """Those of wanted that are not plainly the records meant: the twin looks at these. Twin: ogive.store.record."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ogive.native import native
 from ogive.store.fs import Fs
 from ogive.store.record import BLANK, BLANK_BYTES, Record, read_record
 from ogive.store.segments import Found, Handles, segment_path
@@ -14,6 +15,7 @@ from ogive.wire.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 log = logging.getLogger(__name__)
 
 _BLOCK: Final = 4 * 1024 * 1024
+_AT_ONCE: Final = 64  # records that the compiled part finds before the first of them is looked at
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 _MAX_HOLES_LOGGED: Final = 20
 
@@ -98,6 +100,11 @@ class LogScan:
         block, base, crc_from = self._block, self._block_at, self._crc_from
         while position < self.limit:
             at = position - base
+            if native is not None and (run := native.whole_records(block, at, position, self.limit, _AT_ONCE, Record)) is not None:
+                found, position = run
+                if found:
+                    yield from found
+                    continue
             record = read_record(block, at, position, crc_from) if at >= 0 else None
             if record is None:
                 block, base, at = self._load(position), position, 0

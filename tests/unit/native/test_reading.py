@@ -1,4 +1,4 @@
-"""native/reading.c beside ogive.store.reading, commitlog and record."""
+"""native/reading.c beside ogive.store.reading, commitlog, record and logscan."""
 
 import struct
 import zlib
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ogive.native import Native, Wanted
 from ogive.store import commitlog, reading, record
 from ogive.store.consumequeue import ENTRY, FILLER, FILLER_SIZE
-from ogive.store.record import CRC_BYTES, crc_property, not_standing, topic_field
+from ogive.store.record import CRC_BYTES, Record, crc_property, not_standing, read_record, topic_field
 from ogive.wire.message import StoredMessage, encode_stored
 
 T = TypeVar("T")
@@ -248,3 +248,93 @@ def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
         compiled.picked([], 0, memoryview(b""))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="data: bytes"):
         compiled.doubtful(bytearray(), 0, [], 0, b"", False)  # type: ignore[arg-type]
+
+
+# --- a scan ------------------------------------------------------------------------------------------------------------
+
+
+def scanned(data: bytes, position: int = BASE) -> list[tuple[int, Record, bytes, int]]:
+    """The records that Python reads, one behind the other."""
+    found, at = [], 0
+    while (one := read_record(data, at, position, 0)) is not None:
+        found.append((position, one, data, at))
+        at += one.size
+        position += one.size
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 7])
+def test_whole_records_are_those_that_python_reads(compiled: Native, at: int) -> None:
+    data, wanted = three("主题", sys_flag=-(2**31), store_timestamp_ms=-5)
+    data = b"before!"[:at] + data + b"behind"
+    twins = [(position, read_record(data, at + position - BASE, position, 0), data, at + position - BASE) for position, _, _ in wanted]
+    found, position = compiled.whole_records(data, at, BASE, 2**40, 64, Record) or ([], 0)
+    assert found == twins
+    assert [tuple(map(type, one)) + tuple(map(type, one[1])) for one in found] == [
+        (int, Record, bytes, int, int, bytes, int, int, int, int, int, bool)
+    ] * 3
+    assert position == BASE + len(data) - at - 6
+
+
+def test_records_end_at_the_limit_and_after_the_most(compiled: Native) -> None:
+    data, wanted = three()
+    first, second = wanted[1][0], wanted[2][0]
+    for limit, most, end in ((first, 64, first), (first + 1, 64, second), (2**40, 2, second), (BASE, 64, BASE), (2**40, 0, BASE)):
+        found, position = compiled.whole_records(data, 0, BASE, limit, most, Record) or ([], 0)
+        assert (found, position) == ([one for one in scanned(data) if one[0] < end], end)
+
+
+@pytest.mark.parametrize("fields", [{"born_host": V6}, {"store_host": V6}, {"topic": "t" * 128}])
+def test_a_record_that_is_not_usual_ends_the_records(compiled: Native, fields: dict[str, Any]) -> None:
+    first = stored(0, BASE, b"first")
+    data = first + stored(1, BASE + len(first), b"second", **fields) + bytes(100)
+    assert len(scanned(data)) == 2
+    assert compiled.whole_records(data, 0, BASE, 2**40, 64, Record) == (scanned(data)[:1], BASE + len(first))
+
+
+def test_any_changed_bit_ends_the_records(compiled: Native) -> None:
+    data, wanted = three()
+    data = data[: wanted[2][0] - BASE]
+    for bit in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        found, position = compiled.whole_records(bytes(changed), 0, BASE, 2**40, 64, Record) or ([], 0)
+        assert position == wanted[bit // 8 >= wanted[0][1]][0]
+        assert found == scanned(bytes(changed))
+
+
+@given(st.data())
+def test_spoiled_records_are_no_others_than_those_that_python_reads(compiled: Native, data: st.DataObject) -> None:
+    """Under a checksum that was made for them, too."""
+    whole, wanted = three()
+    size = wanted[0][1]
+    one = bytearray(whole[:size])
+    at = data.draw(st.one_of(st.sampled_from([0, 4, 12, 20, 28, 36, 84]), st.integers(88, size - 1)))
+    piece = data.draw(st.one_of(st.integers(-130, 130).map(lambda n: n.to_bytes(4, signed=True)), st.binary(min_size=1, max_size=4)))
+    one[at : at + len(piece)] = piece[: size - at]
+    if data.draw(st.booleans()):
+        one[-CRC_BYTES:] = crc_property(zlib.crc32(one[:-CRC_BYTES]) & 0x7FFFFFFF)
+    changed = bytes(one) + whole[size:]
+    found, _ = compiled.whole_records(changed, 0, BASE, 2**40, 64, Record) or ([], 0)
+    assert found == scanned(changed)[: len(found)]
+
+
+@given(st.binary(max_size=250), st.integers(0, 260))
+def test_garbage_holds_no_records(compiled: Native, data: bytes, at: int) -> None:
+    assert compiled.whole_records(data, at, 0, 2**40, 64, Record) == (None if at > len(data) else ([], 0))
+
+
+@pytest.mark.parametrize(
+    "numbers", [(-1, 0, 1, 1), (0, -1, 1, 1), (0, 2**63, 1, 1), (0, 0, 2**63, 1), (0, 0, 1, 2**63), (0, 2**63 - 1, 1, 1)]
+)
+def test_places_that_are_none_are_left_to_python(compiled: Native, numbers: tuple[int, int, int, int]) -> None:
+    assert compiled.whole_records(bytes(200), *numbers, Record) is None
+
+
+def test_only_named_tuples_are_made(compiled: Native) -> None:
+    class Named(tuple[Any, ...]):
+        more: int
+
+    for wrong in (int, object, Named, Record(0, b"", 0, 0, 0, 0, 0, False)):
+        with pytest.raises(TypeError, match="type of NamedTuple"):
+            compiled.whole_records(bytes(200), 0, 0, 2**40, 64, wrong)  # type: ignore[type-var, arg-type]

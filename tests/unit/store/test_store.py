@@ -332,6 +332,7 @@ def test_clean_start_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Driver(small(tmp_path)) as driver:
         for _ in range(200):
             driver.put(message(bytes(500)))
+    monkeypatch.setattr("ogive.store.logscan.native", None)
     monkeypatch.setattr("ogive.store.logscan.read_record", lambda *_: pytest.fail("read a record"))
     with Driver(small(tmp_path)) as again:
         assert again.store.max_offset("T", 0) == 200
