@@ -1,5 +1,5 @@
-/* The body of a batch. Layout of an item: size u32 | 0 u32 | 0 u32 | flag i32 | body's length i32 | body | properties' length u16 |
-   properties. Python: wire/message.py. */
+/* The body of a batch, and the ids it is answered with. Layout of an item: size u32 | 0 u32 | 0 u32 | flag i32 | body's length i32 | body |
+   properties' length u16 | properties. Python: wire/message.py, broker/handlers/send_batch.py. */
 
 #include "native.h"
 
@@ -114,4 +114,90 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
         return whole;
     Py_DECREF(whole);
     Py_RETURN_NONE;
+}
+
+/* Whether a property begins with one of *starts*, a tuple of bytes. */
+static int has_start(const char *at, const char *end, PyObject *starts)
+{
+    while (at < end) {
+        const char *stop = memchr(at, 2, (size_t)(end - at));
+        if (stop == NULL)
+            stop = end;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
+            PyObject *start = PyTuple_GET_ITEM(starts, i);
+            Py_ssize_t size = PyBytes_GET_SIZE(start);
+            if (stop - at >= size && memcmp(at, PyBytes_AS_STRING(start), (size_t)size) == 0)
+                return 1;
+        }
+        at = stop == end ? end : stop + 1;
+    }
+    return 0;
+}
+
+/* batch_is_plain(items, starts, most): whether all are BatchItems with at most so many bytes of properties, of which none begins with one
+   of *starts*. */
+PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int right = count == 3 && PyList_Check(args[0]) && PyTuple_Check(args[1]);
+    for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(args[1]); i++)
+        right = PyBytes_Check(PyTuple_GET_ITEM(args[1], i));
+    if (!right) {
+        PyErr_SetString(PyExc_TypeError, "batch_is_plain(items: list[BatchItem], starts: tuple[bytes, ...], most: int)");
+        return NULL;
+    }
+    Py_ssize_t most = PyLong_AsSsize_t(args[2]);
+    if (most == -1 && PyErr_Occurred())
+        return NULL;
+    PyObject *body, *properties;
+    int32_t flag;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); i++) {
+        if (!take_item(PyList_GET_ITEM(args[0], i), &flag, &body, &properties) || PyBytes_GET_SIZE(properties) > most)
+            Py_RETURN_FALSE;
+        const char *at = PyBytes_AS_STRING(properties);
+        if (has_start(at, at + PyBytes_GET_SIZE(properties), args[1]))
+            Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
+static Py_UCS1 *put_hex(Py_UCS1 *at, const uint8_t *bytes, Py_ssize_t size)
+{
+    for (Py_ssize_t i = 0; i < size; i++) {
+        *at++ = (Py_UCS1)"0123456789ABCDEF"[bytes[i] >> 4];
+        *at++ = (Py_UCS1)"0123456789ABCDEF"[bytes[i] & 15];
+    }
+    return at;
+}
+
+/* message_ids(store_host, offsets): what the broker calls the messages at these places of the commit log, with commas between; None where
+   there are none or one is not usual. */
+PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "message_ids(store_host: bytes, offsets: list[int])");
+        return NULL;
+    }
+    Py_ssize_t host_size = PyBytes_GET_SIZE(args[0]), number = PyList_GET_SIZE(args[1]);
+    if (host_size > 20 || number == 0 || number > INT32_MAX)
+        Py_RETURN_NONE;
+    PyObject *ids = PyUnicode_New(number * (2 * host_size + 17) - 1, 127);
+    if (ids == NULL)
+        return NULL;
+    Py_UCS1 *at = PyUnicode_1BYTE_DATA(ids);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        int64_t offset;
+        uint8_t bytes[8];
+        if (!is_number(PyList_GET_ITEM(args[1], i), 0, INT64_MAX, &offset)) {
+            Py_DECREF(ids);
+            Py_RETURN_NONE;
+        }
+        if (i)
+            *at++ = ',';
+        put64(bytes, (uint64_t)offset);
+        at = put_hex(at, (const uint8_t *)PyBytes_AS_STRING(args[0]), host_size);
+        at = put_hex(at, bytes, 8);
+    }
+    return ids;
 }

@@ -9,6 +9,7 @@ static PyMethodDef functions[] = {
     {"encode_rows", FAST(native_encode_rows, "encode_rows(rows, body, tags, keys, head, first, most_bytes, most_rows): see ogive.spark.rows")},
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
     {"batch_items", FAST(native_batch_items, "batch_items(body, most, item): see ogive.wire.message.decode_batch")},
+    {"batch_is_plain", FAST(native_batch_is_plain, "batch_is_plain(items, starts, most): see ogive.broker.handlers.send_batch")},
     {"batch_body", FAST(native_batch_body, "batch_body(items): see ogive.wire.message.encode_batch")},
     {"header_fields", FAST(native_header_fields, "header_fields(frame, at, end): see ogive.wire.command")},
     {"index_items", FAST(native_index_items, "index_items(keyed, slots, begin_ms, item, limit): see ogive.store.indexfile")},
@@ -19,6 +20,7 @@ static PyMethodDef functions[] = {
     {"picked", FAST(native_picked, "picked(wanted, start, data): see ogive.store.commitlog")},
     {"whole_records", FAST(native_whole_records, "whole_records(block, at, position, limit, most, record): see ogive.store.logscan")},
     {"doubtful", FAST(native_doubtful, "doubtful(data, base, wanted, queue_id, field, sound): see ogive.store.record")},
+    {"message_ids", FAST(native_message_ids, "message_ids(store_host, offsets): see ogive.wire.message.offset_message_ids")},
     {"records", FAST(native_records, "records(message, items, ...): see ogive.store.appender")},
     {NULL, NULL, 0, NULL},
 };

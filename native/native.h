@@ -76,7 +76,9 @@ PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 

@@ -104,6 +104,13 @@ class Native(Protocol):
     def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
         """The body of a batch. Twin: ogive.wire.message.encode_batch."""
 
+    def batch_is_plain(self, items: list[Named], starts: tuple[bytes, ...], most: int, /) -> bool:
+        """Whether these BatchItems have at most so many bytes of properties, none of which begins with one of *starts*. Twin:
+        ogive.broker.handlers.send_batch."""
+
+    def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:
+        """The broker's ids of messages, with commas between them. Twin: ogive.wire.message.offset_message_ids."""
+
     def records(
         self,
         message: tuple[Any, ...],

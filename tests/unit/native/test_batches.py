@@ -1,4 +1,4 @@
-"""native/batches.c beside ogive.wire.message."""
+"""native/batches.c beside ogive.wire.message and ogive.broker.handlers.send_batch."""
 
 import struct
 from typing import Any
@@ -8,10 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ogive.broker.handlers import send_batch
+from ogive.broker.replies import Rejected
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.wire import message
-from ogive.wire.message import BatchItem, decode_batch, encode_batch
+from ogive.wire.message import BatchItem, decode_batch, encode_batch, offset_message_ids
 
 numbers = st.one_of(st.integers(-30, 60), st.sampled_from([2**31 - 1, -(2**31), 2**31 - 22, -22]))
 
@@ -77,3 +79,56 @@ def test_only_lists_bytes_and_tuple_types_are_taken(compiled: Native) -> None:
         compiled.batch_items(bytearray(22), 1, BatchItem)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="body: bytes"):
         compiled.batch_items(bytes(22), 1, list)  # type: ignore[type-var]
+
+
+PROPERTIES = [
+    b"K\1v\2", b"K\1v", b"\2", b"DELAY\x013\2", b"XDELAY\x013\2", b"DELAY\1\2", b"DELAY\2", b"TIMER_DELAY_MS\x015\2", b"TIMER_X\1y\2",
+    b"K\1TIMER_\2", b"TRAN_MSG\1true", b"TIMER", b"v" * 30,
+]  # fmt: skip
+texts = st.lists(st.sampled_from(PROPERTIES), max_size=3).map(b"".join)
+
+
+@given(st.lists(texts, min_size=1, max_size=4))
+def test_no_item_that_python_refuses_is_plain(compiled: Native, given_texts: list[bytes]) -> None:
+    items = [BatchItem(0, b"", text) for text in given_texts]
+    with patch.object(send_batch, "MAX_PROPERTIES_BYTES", 40):
+        plain = compiled.batch_is_plain(items, send_batch._SPECIAL, 40)
+        try:
+            send_batch._check_items(items)
+        except Rejected:
+            assert not plain
+    named = [name for text in given_texts for name in text.split(b"\2")]
+    assert plain == (max(map(len, given_texts)) <= 40 and not any(name.startswith(send_batch._SPECIAL) for name in named))
+
+
+@pytest.mark.parametrize("item", [(2**31, b"", b""), (0, "", b""), (0, b""), [0, b"", b""], None])
+def test_what_is_no_item_is_not_plain(compiled: Native, item: Any) -> None:
+    assert not compiled.batch_is_plain([BatchItem(0, b"", b""), item], (b"A",), 9)
+    assert not compiled.batch_is_plain([BatchItem(0, b"", b"")], (b"A",), -1)
+
+
+@given(
+    st.sampled_from([b"", bytes(8), bytes(range(240, 248)), bytes(range(20)), bytes(21)]),
+    st.lists(st.one_of(st.integers(0, 2**63 - 1), st.integers(2**63, 2**64 - 1)), max_size=4),
+)
+def test_ids_are_those_of_python(compiled: Native, store_host: bytes, offsets: list[int]) -> None:
+    found = compiled.message_ids(store_host, offsets)
+    with patch.object(message, "native", None):
+        assert found in (offset_message_ids(store_host, offsets), None)
+    assert (found is None) == (len(store_host) > 20 or not offsets or max(offsets) >= 2**63)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**64, "1", None, 1.0])
+def test_a_place_that_is_no_offset_is_left_to_python(compiled: Native, offset: Any) -> None:
+    assert compiled.message_ids(bytes(8), [1, offset]) is None
+
+
+def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
+    plain: list[Any] = [((), (b"A",), 9), ([], [b"A"], 9), ([], ("A",), 9)]
+    for arguments in plain:
+        with pytest.raises(TypeError, match="items: list"):
+            compiled.batch_is_plain(*arguments)
+    ids: list[Any] = [("host", [1]), (bytes(8), (1,))]
+    for arguments in ids:
+        with pytest.raises(TypeError, match="store_host: bytes"):
+            compiled.message_ids(*arguments)

@@ -1,6 +1,7 @@
 """Batches: messages of one queue, stored all or none. Source: SendMessageProcessor.sendBatchMessage, 5.3."""
 
 from functools import partial
+from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full
@@ -9,10 +10,14 @@ from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import RETRY_PREFIX, PropertyName
+from ogive.native import native
 from ogive.store.model import NewBatch, NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_batch, decode_properties, offset_message_ids, raw_property
+from ogive.wire.message import MAX_PROPERTIES_BYTES, BatchItem, decode_batch, decode_properties, offset_message_ids, raw_property
+
+_SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_")
+"""How properties begin that no message in a batch may have."""
 
 
 def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, text: str) -> None:
@@ -23,13 +28,9 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
     items = decode_batch(command.body)
     if not items:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-    if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
-    texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
-    if b"DELAY\x01" in texts or b"TRAN_MSG\x01" in texts or b"TIMER_" in texts:
-        for item in items:
-            _refuse_special_item(item.properties)
-    if any(name in own for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED)):
+    if native is None or not native.batch_is_plain(items, _SPECIAL, MAX_PROPERTIES_BYTES):
+        _check_items(items)
+    if PropertyName.DELAY in own or PropertyName.TRANSACTION_PREPARED in own:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     batch, key, started = NewBatch(draft, items), own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
     if ctx.duplicates is not None:
@@ -45,6 +46,15 @@ def _placed_batch(
 ) -> None:  # fmt: skip
     """_stored_batch() for messages some of which may have been stored before."""
     _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
+
+
+def _check_items(items: list[BatchItem]) -> None:
+    if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
+    texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
+    if any(start in texts for start in _SPECIAL):
+        for item in items:
+            _refuse_special_item(item.properties)
 
 
 def _refuse_special_item(properties: bytes) -> None:
