@@ -56,6 +56,17 @@ static inline int is_number(PyObject *value, int64_t least, int64_t most, int64_
     return !overflow && *found >= least && *found <= most;
 }
 
+/* A string's UTF-8, which belongs to it; NULL without an error where it has none or is no string */
+static inline const char *utf8_of(PyObject *text, Py_ssize_t *size)
+{
+    if (text == NULL || !PyUnicode_Check(text))
+        return NULL;
+    const char *utf8 = PyUnicode_AsUTF8AndSize(text, size);
+    if (utf8 == NULL)
+        PyErr_Clear();
+    return utf8;
+}
+
 /* crc.c: zlib's crc32() */
 void crc_prepare(void);
 uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
@@ -69,7 +80,12 @@ PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_header_fields(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count);

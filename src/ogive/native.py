@@ -8,7 +8,7 @@ import importlib
 import os
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -54,8 +54,11 @@ class Native(Protocol):
     def crc32(self, data: Buffer, before: int = 0, /) -> int:
         """zlib.crc32()"""
 
-    def header_fields(self, frame: bytes, at: int, end: int, /) -> dict[str, str] | None:
-        """The fields of a binary header in frame[at:end]. Twin: ogive.wire.command."""
+    def frames(self, data: bytes, limit: int, /) -> tuple[list[bytes], int]:
+        """The whole frames at the beginning of *data*, and where they end. Twin: ogive.wire.frame."""
+
+    def binary_command(self, frame: bytes, /) -> tuple[int, dict[str, str], bytes, int, int, None, int, int, int] | None:
+        """The fields of a RemotingCommand, from a frame with a binary header. Twin: ogive.wire.command."""
 
     def index_items(
         self, keyed: list[tuple[bytes, bytes, int, int]], slots: "array[int]", begin_ms: int, item: int, limit: int, /
@@ -63,6 +66,24 @@ class Native(Protocol):
         """The items that records add to a file of the index of keys, and how many slots they are the first of; commit-log offset and store
         timestamp of the last. Changes *slots*. Twin: ogive.store.index.
         """
+
+    def properties(self, raw: Buffer, /) -> dict[str, str] | None:
+        """Stored properties. Twin: ogive.wire.message."""
+
+    def properties_text(self, properties: Mapping[str, str], /) -> bytes | None:
+        """Properties as they are stored. Twin: ogive.wire.message."""
+
+    def usual_send(
+        self, fields: dict[str, str], names: tuple[str, ...], own_properties: str, /
+    ) -> tuple[str, int, int, int, int, int, bytes, str] | None:
+        """Topic, queue id, sysFlag, born timestamp, flag, reconsume times, properties to store and unique key of a single send.
+        Twin: ogive.broker.handlers.send.
+        """
+
+    def send_answer(
+        self, template: bytes, queue_id: int, key: str, commitlog_offset: int, queue_offset: int, opaque: int, /
+    ) -> bytes | None:
+        """The frame of a send's answer. Twin: ogive.broker.handlers.send_answer."""
 
     def chosen(
         self,

@@ -72,6 +72,8 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 def decode_command(frame: bytes) -> RemotingCommand:
     """The command in a frame (without its length word). Raises ProtocolError."""
+    if native is not None and (parts := native.binary_command(frame)) is not None:
+        return RemotingCommand(*parts)
     word = int.from_bytes(frame[:4])
     serialize_type, header_end = word >> 24, 4 + (word & 0xFFFFFF)
     if len(frame) < 4 or header_end > len(frame):
@@ -220,8 +222,6 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
 
 def _fields(frame: bytes, at: int, end: int) -> dict[str, str]:
     """_binary_fields() by the shortest way."""
-    if native is not None and (fields := native.header_fields(frame, at, end)) is not None:
-        return fields
     return _send_fields(frame, at, end) or _fields_as_before(frame, at, end)
 
 

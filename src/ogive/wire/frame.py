@@ -1,6 +1,7 @@
 """Frames on a byte stream: length u32 | serialize type u8 + header length u24 | header | body (big-endian)."""
 
 from ogive.errors import ProtocolError
+from ogive.native import native
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024 - 4
 """Largest value of the length word; with its own four bytes a frame is at most 16 MiB. Source: NettyDecoder.java."""
@@ -41,6 +42,9 @@ class FrameDecoder:
             data = bytes(pending)
         at, end = 0, len(data)
         self._needed = 4
+        if native is not None:
+            usual, at = native.frames(data, self._max)
+            frames += usual
         while end - at >= 4:
             size = int.from_bytes(data[at : at + 4])
             if not 4 <= size <= self._max:

@@ -106,6 +106,8 @@ def parse_offset_message_id(text: str) -> tuple[str, int]:
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """name 0x01 value 0x02 ..., UTF-8. Raises ProtocolError over 32,767 bytes, or where a separator stands in a name or value."""
+    if native is not None and (stored := native.properties_text(properties)) is not None:
+        return stored
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count("\x02") != len(properties):
         raise ProtocolError("a property name or value holds the control character 2, which separates properties")
@@ -123,6 +125,8 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
     A batch can bring such bytes into any store, and one message must not block the queue for its readers.
     """
+    if native is not None and (found := native.properties(raw)) is not None:
+        return found
     properties: dict[str, str] = {}
     for entry in raw.decode(errors="replace").split("\x02"):
         name, _, value = entry.partition("\x01")

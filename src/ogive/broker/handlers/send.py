@@ -36,6 +36,7 @@ from ogive.broker.schedule import check_delivery, delayed
 from ogive.broker.timed import TIMES_BYTES, recall_handle, timed
 from ogive.errors import OgiveError, ProtocolError, ResponseCode
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
+from ogive.native import native
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -51,6 +52,7 @@ _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """What a message that waits in one of these topics may grow by when it is delivered."""
 _OWN_NAMES: Final = (PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER)
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_new_message: Final = tuple.__new__  # a third of what the call of a named tuple costs
 _UNIQ_KEY: Final = f"{PropertyName.UNIQ_KEY}\x01"
 _UNIQ_KEY_CHARS: Final = len(_UNIQ_KEY)
 
@@ -90,20 +92,9 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
     ext = command.ext_fields
     names = _LONG if command.code == _SEND_MESSAGE else _SHORT
-    topic_name, queue_id_name, sys_flag_name, born_name, flag_name, text_name, times_name, *_ = names  # half of what seven attributes cost
-    try:
-        topic = ext[topic_name]
-        queue_id = int(ext[queue_id_name])
-        sys_flag = int(ext.get(sys_flag_name, "0"))
-        born_ms = int(ext[born_name])
-        flag = int(ext.get(flag_name, "0"))
-        reconsume_times = int(ext.get(times_name, "0"))
-    except (KeyError, ValueError) as exc:
-        raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
-    text = ext.get(text_name, "")
-    fits = 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
-    if sys_flag & _OTHER_FLAGS or not fits:
-        sys_flag = _without_prepared(sys_flag, fits, text)
+    usual = None if native is None or command.code == _BATCH else native.usual_send(ext, names, ctx.own_properties)
+    topic, queue_id, sys_flag, born_ms, flag, reconsume_times, stored, key = usual or _numbers(ext, names)
+    text = ext.get(names.properties, "")
     config = ctx.topics.get(topic)
     if config is None or topic in NO_SEND_TOPICS:
         config = _make_topic(ctx, topic, ext, names)
@@ -115,13 +106,15 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(command.body)} bytes is over the limit of {ctx.config.max_message_bytes}"
         )
-    if command.code == _BATCH or ext.get(names.batch) in ("true", "1"):
+    if stored is None and (command.code == _BATCH or ext.get(names.batch) in ("true", "1")):
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         put_batch(ctx, connection, command, draft, text)
         return
     asked_queue, recall, properties = queue_id, None, _NONE
-    key_at = text.find(_UNIQ_KEY)
-    if (
+    key_at = text.find(_UNIQ_KEY) if stored is None else -1
+    if stored is not None:
+        pass  # the compiled part has looked at it
+    elif (
         key_at < 0
         or (key_at and text[key_at - 1] != "\x02")
         or topic[0] == "%"
@@ -134,13 +127,16 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         topic, queue_id, properties, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
         key = properties[PropertyName.UNIQ_KEY]
         text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties
+        stored = encoded(text)
     else:
         key_at += _UNIQ_KEY_CHARS
         key_end = text.find("\x02", key_at)
         key = text[key_at:key_end] if key_end >= 0 else text[key_at:]
         text += ctx.own_properties if text[-1] == "\x02" else f"\x02{ctx.own_properties}"
-    message = NewMessage(
-        topic, queue_id, command.body, encoded(text), sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times
+        stored = encoded(text)
+    born_host, store_host = ctx.born_hosts[connection], ctx.store_host
+    message = _new_message(
+        NewMessage, (topic, queue_id, command.body, stored, sys_flag, flag, born_ms, born_host, store_host, reconsume_times, 0)
     )
     done = partial(_stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time())
     if topic != config.name:
@@ -174,14 +170,18 @@ def _stored(
         ctx.traffic.failed += 1
         refuse(connection, command, result)
         return
-    stored = result[0]
-    ctx.traffic.stored(topic, 1, stored.size, ctx.loop.time() - started)
+    queue_offset, offset, size, _ = result[0]
+    ctx.traffic.stored(topic, 1, size, ctx.loop.time() - started)
     if command.flag & ONEWAY:
         return
     if recall is not None:
         reply_in_full(ctx, connection, command, queue_id, key, result, recall)
         return
-    reply_head(connection, ctx.send_answer % (queue_id, json_text(key), stored.commitlog_offset, stored.queue_offset, command.opaque))
+    frame = None if native is None else native.send_answer(ctx.send_answer, queue_id, key, offset, queue_offset, command.opaque)
+    if frame is not None:
+        connection.reply(frame)
+    else:
+        reply_head(connection, ctx.send_answer % (queue_id, json_text(key), offset, queue_offset, command.opaque))
 
 
 def _placed(
@@ -190,6 +190,27 @@ def _placed(
 ) -> None:  # fmt: skip
     """_stored() for a message that may have been stored before, perhaps in another queue."""
     _stored(ctx, connection, command, topic, queue_id, key, None, started, result)
+
+
+def _numbers(ext: Mapping[str, str], names: _Names) -> tuple[str, int, int, int, int, int, None, str]:
+    """Topic, queue id, sysFlag, born timestamp, flag and reconsume times; in place of what is stored, and of its key, nothing yet.
+
+    Raises ProtocolError and Rejected.
+    """
+    topic_name, queue_id_name, sys_flag_name, born_name, flag_name, text_name, times_name, *_ = names  # half of what seven attributes cost
+    try:
+        topic = ext[topic_name]
+        queue_id = int(ext[queue_id_name])
+        sys_flag = int(ext.get(sys_flag_name, "0"))
+        born_ms = int(ext[born_name])
+        flag = int(ext.get(flag_name, "0"))
+        reconsume_times = int(ext.get(times_name, "0"))
+    except (KeyError, ValueError) as exc:
+        raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
+    fits = 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
+    if sys_flag & _OTHER_FLAGS or not fits:
+        sys_flag = _without_prepared(sys_flag, fits, ext.get(text_name, ""))
+    return topic, queue_id, sys_flag, born_ms, flag, reconsume_times, None, ""
 
 
 # --- what a message may be -------------------------------------------------------------------------------------------

@@ -38,8 +38,12 @@ def json_text(key: str) -> bytes:
     return b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
 
 
+def framed(head: bytes) -> bytes:
+    return _LENGTHS.pack(len(head) + 4, len(head)) + head
+
+
 def reply_head(connection: Connection, head: bytes) -> None:
-    connection.reply(_LENGTHS.pack(len(head) + 4, len(head)) + head)
+    connection.reply(framed(head))
 
 
 def reply_in_full(

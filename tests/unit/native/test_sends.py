@@ -1,0 +1,173 @@
+"""native/sends.c beside ogive.broker.handlers.send and its answers."""
+
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ogive.broker.handlers.send import _LONG, _SHORT, _Names, handle
+from ogive.broker.handlers.send_answer import answer_template, framed, json_text, message_id_format
+from ogive.broker.handlers.send_rules import CLIENT_FLAGS
+from ogive.broker.replies import Rejected
+from ogive.errors import ProtocolError
+from ogive.native import Native
+from ogive.store.model import NewMessage
+from ogive.wire.command import RemotingCommand
+
+OWN = "MSG_REGION\x01Default\x02TRACE_ON\x01true\x02CLUSTER\x01ü\x02"
+USUAL = {"b": "T", "e": "1", "g": "1700000000000", "i": "UNIQ_KEY\x01AB12\x02"}
+
+odd_numbers = ["", "-", "-0", "007", "+5", " 5", "5 ", "1_000", "٣", "5.0", "0x1", "5\0", "9" * 18, "9" * 19, str(2**63), "-" + "9" * 18]
+numbers = st.one_of(
+    st.integers(-3, 9).map(str), st.integers(-(2**33), 2**33).map(str), st.integers(-(2**65), 2**65).map(str), st.sampled_from(odd_numbers)
+)
+flags = st.one_of(st.integers(0, 0xFFF).map(str), numbers)
+words = st.sampled_from(
+    ["UNIQ_KEY", "XUNIQ_KEY", "DELAY", "XDELAY", "TRAN_MSG", "TIMER_", "TIMER", "TIMER_DELAY_MS", "POP_CK", "1ST_POP_TIME", "CLUSTER",
+     "INNER_NUM", "WAIT", "KEYS", "\x01", "\x02", "\x01UNIQ_KEY", "\x02UNIQ_KEY\x01", "A", "ü", "\ud800", "", "_"]
+)  # fmt: skip
+pairs = st.tuples(st.one_of(words, st.just("UNIQ_KEY")), st.one_of(words, st.text(max_size=5)))
+texts = st.one_of(
+    st.lists(pairs, max_size=4).map(lambda found: "".join([f"{name}\x01{value}\x02" for name, value in found])),
+    st.lists(words, max_size=8).map("".join),
+    st.lists(pairs, min_size=1, max_size=4).map(lambda found: "\x02".join([f"{name}\x01{value}" for name, value in found])),
+)
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> dict[str, str]:
+    fields = {
+        "b": draw(st.sampled_from(["T", "T", "%RETRY%g", "", "ü"])),
+        "e": draw(numbers), "f": draw(flags), "g": draw(numbers), "h": draw(numbers), "i": draw(texts), "j": draw(numbers),
+        "m": draw(st.sampled_from(["false", "false", "true", "1", "", "True", "0"])), "k": "false", "n": "broker-a",
+    }  # fmt: skip
+    usual = draw(st.sets(st.sampled_from(sorted(USUAL))))
+    without = draw(st.sets(st.sampled_from(sorted(fields)), max_size=2))
+    return {name: USUAL[name] if name in usual else value for name, value in fields.items() if name not in without}
+
+
+class More(Exception):
+    """The handler does more than store it, or refuses it."""
+
+
+def by_python(ext: dict[str, str], names: _Names) -> tuple[Any, ...] | None:
+    """What the handler stores, and the key that it answers with."""
+    put: list[tuple[NewMessage, Any]] = []
+
+    def more(*args: Any, **named: Any) -> NoReturn:
+        raise More
+
+    topic = SimpleNamespace(name=ext.get(names.topic), write_queues=8, filter_type="SINGLE_TAG", attributes={})
+    ctx: Any = SimpleNamespace(
+        sends_waiting=0, config=SimpleNamespace(max_sends_waiting=9, max_message_bytes=9), topics={topic.name: topic}, own_properties=OWN,
+        born_hosts={None: bytes(8)}, store_host=bytes(8), loop=SimpleNamespace(time=float), duplicates=None,
+        put=lambda messages, done, topic: put.append((messages[0], done)),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ogive.broker.handlers.send.native", None)
+        patch.setattr("ogive.broker.handlers.send._redirect", more)
+        patch.setattr("ogive.broker.handlers.send.put_batch", more)
+        patch.setattr("ogive.broker.handlers.send.check_queue", lambda queue_id, config: queue_id)
+        try:
+            handle(ctx, cast(Any, None), RemotingCommand(310 if names is _SHORT else 10, ext))
+        except (More, ProtocolError, Rejected, IndexError):  # a topic without a name is refused before
+            return None
+    [(message, done)] = put
+    assert message.topic == done.args[3]
+    sent = message.sys_flag, message.born_timestamp_ms, message.flag, message.reconsume_times, message.properties
+    return (*message[:2], *sent, done.args[5])
+
+
+@given(headers())
+@example(USUAL)
+@example(USUAL | {"i": "UNIQ_KEY\x01\x02"})
+@example(USUAL | {"i": "UNIQ_KEY\x01A"})
+@example(USUAL | {"i": "KEYS\x01ü\x02UNIQ_KEY\x01ö"})
+@example(USUAL | {"i": "UNIQ_KEY\x01A\x01B\x02UNIQ_KEY\x01C\x02"})
+@example(USUAL | {"i": "XUNIQ_KEY\x01A\x02UNIQ_KEY\x01C\x02"})
+@example(USUAL | {"f": "4", "i": "UNIQ_KEY\x01A\x02TRAN_MSG\x01true\x02"})
+def test_usual_sends_are_what_python_makes_of_them(compiled: Native, ext: dict[str, str]) -> None:
+    found, twin = compiled.usual_send(ext, _SHORT, OWN), by_python(ext, _SHORT)
+    if found is not None:
+        assert found == twin
+        assert [type(value) for value in found] == [str, int, int, int, int, int, bytes, str]
+    elif twin is not None:  # only numbers that are written in another way, or are too long
+        assert "INNER_NUM\x01" in ext.get("i", "") or any(ext.get(name, "0").strip("-") not in map(str, range(10**6)) for name in "efghj")
+    long = {getattr(_LONG, name): ext[short] for name, short in _SHORT._asdict().items() if short in ext}
+    assert compiled.usual_send(long, _LONG, OWN) == found
+
+
+@given(st.integers(-(10**10), 10**18 - 1), st.integers(0, 0xFFF), st.integers(0, 10**18 - 1), st.integers(-(2**32), 2**32))
+@example(0, 0x733, 0, 2**31 - 1)
+@example(0, 0, 0, 2**31)
+@example(0, 0, 0, -(2**31))
+@example(0, 0, 0, 1 - 2**31)
+def test_plain_numbers_in_range_are_compiled(compiled: Native, queue_id: int, sys_flag: int, born_ms: int, number: int) -> None:
+    for name in "hj":
+        ext = USUAL | {"e": str(queue_id), "f": str(sys_flag), "g": str(born_ms), name: str(number)}
+        assert compiled.usual_send(ext, _SHORT, OWN) == by_python(ext, _SHORT)
+
+
+@pytest.mark.parametrize("size", [32767 - 90, 32767 - len(OWN.encode()) - 9, 32767 - len(OWN.encode()) - 10, 32767, 40000])
+def test_properties_over_the_limit_are_left_to_python(compiled: Native, size: int) -> None:
+    ext = USUAL | {"i": "UNIQ_KEY\x01" + "A" * size}
+    assert compiled.usual_send(ext, _SHORT, OWN) == by_python(ext, _SHORT)
+    ext = USUAL | {"i": "UNIQ_KEY\x01" + "A" * size + "\x02"}
+    assert compiled.usual_send(ext, _SHORT, OWN) == by_python(ext, _SHORT)
+
+
+def test_flags_are_those_of_clients(compiled: Native) -> None:
+    taken = [flag for flag in range(0x1000) if compiled.usual_send(USUAL | {"f": str(flag)}, _SHORT, OWN) is not None]
+    assert taken == [flag for flag in range(0x1000) if not flag & ~CLIENT_FLAGS]
+
+
+def test_only_a_dict_and_names_are_taken(compiled: Native) -> None:
+    wrong: list[Any] = [([], _SHORT, OWN), ({}, _SHORT[:-1], OWN), ({}, list(_SHORT), OWN), ({}, _SHORT, OWN.encode()), ({}, _SHORT)]
+    for arguments in wrong:
+        with pytest.raises(TypeError, match="names: tuple of 12"):
+            compiled.usual_send(*arguments)
+    assert compiled.usual_send(USUAL | {"e": 1}, _SHORT, OWN) is None  # type: ignore[arg-type]
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+int64s = st.one_of(st.integers(0, 100), st.integers(-(2**63), 2**63 - 1))
+HOST = bytes.fromhex("7f000001000027d1")
+TEMPLATES = [
+    answer_template(region, message_id_format(host)) for region in ("DefaultRegion", '"50 % %d\\ü') for host in (HOST, HOST[:4] * 5)
+]
+
+
+@given(st.sampled_from(TEMPLATES), int64s, st.one_of(st.text(max_size=8), st.from_regex(r"[A-Za-z0-9]{1,70}\Z")), int64s, int64s, int64s)
+@example(TEMPLATES[0], 1, "A\n", 0, 0, 0)
+@example(TEMPLATES[0], -(2**63), "A", 2**63 - 1, -(2**63), -(2**63))
+def test_answers_are_those_that_python_writes(
+    compiled: Native, template: bytes, queue_id: int, key: str, offset: int, queue_offset: int, opaque: int
+) -> None:
+    found = compiled.send_answer(template, queue_id, key, offset, queue_offset, opaque)
+    if found is None:
+        assert offset < 0 or not (key.isascii() and key.isalnum())
+    else:
+        assert found == framed(template % (queue_id, json_text(key), offset, queue_offset, opaque))
+
+
+@pytest.mark.parametrize(
+    "template", [b"", b"%", b"%d", b"%d %s %016X %d", b"%d %s %016X %d %d %d", b"%s %d %d %d %d", b"%d %d %d %d %d", b"%d %s %01", b"%d %b"]
+)
+def test_another_template_is_left_to_python(compiled: Native, template: bytes) -> None:
+    assert compiled.send_answer(template, 1, "A", 2, 3, 4) is None
+    assert compiled.send_answer(b"%d%s%016X%d%d", 1, "A", 2, 3, 4) == framed(b'1"A"000000000000000234')
+
+
+def test_numbers_that_do_not_fit_are_left_to_python(compiled: Native) -> None:
+    for n in range(4):
+        for wrong in (2**63, -(2**63) - 1, "1", None):
+            arguments: list[Any] = [1, 2, 3, 4]
+            arguments[n] = wrong
+            assert compiled.send_answer(TEMPLATES[0], arguments[0], "A", *arguments[1:]) is None
+    assert compiled.send_answer(b"%d%s%016X%d%d" + b"x" * 65536, 1, "A", 2, 3, 4) is None
+    for wrong_key in (b"A", None):
+        with pytest.raises(TypeError, match="key: str"):
+            compiled.send_answer(TEMPLATES[0], 1, wrong_key, 2, 3, 4)  # type: ignore[arg-type]
