@@ -1,6 +1,7 @@
 """python -m tests.fuzz DECODER SECONDS: look for an input that a decoder does not stand; without arguments, the names of the decoders.
 
-With atheris (``tools/setup fuzz``) the search is led by what the inputs reach in ogive's code, else it is blind. An input at which it fails
+With atheris (``tools/setup fuzz``) the search is led by what the inputs reach in ogive's code, which is then Python's alone; else it is
+blind, and goes through the compiled part where there is one (OGIVE_NATIVE=0: without). An input at which it fails
 is printed and kept under .cache/fuzz; added to the corpus, it is replayed by every run of the tests.
 """
 

@@ -1,15 +1,17 @@
-"""T34: every input that was ever worth keeping goes through its decoder again; the search for new ones runs nightly.
+"""T34: every input that was ever worth keeping goes through its decoder again, compiled and not; the search for new ones runs nightly.
 
 What the decoders are, and what counts as a fault, stands in tests/fuzz/decoders.py.
 """
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ogive.native import build, native
 from tests.figures import figures
 from tests.fuzz import corpus
 from tests.fuzz.decoders import DECODERS
@@ -17,6 +19,7 @@ from tests.fuzz.search import failure
 
 pytestmark = pytest.mark.rel
 
+ROOT = Path(__file__).parents[2]
 SEARCH_S = 10
 
 
@@ -28,6 +31,16 @@ def test_the_corpus_passes(name: str, caplog: pytest.LogCaptureFixture) -> None:
     assert inputs
     for data in inputs:
         assert failure(DECODERS[name], data) is None
+
+
+@pytest.mark.quick
+def test_the_corpus_passes_without_the_compiled_part() -> None:
+    if native is None:
+        pytest.skip(f"ogive is {build}")
+    environment = {name: value for name, value in os.environ.items() if name != "OGIVE_RAN"} | {"OGIVE_NATIVE": "0"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{test_the_corpus_passes.__name__}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def test_the_corpus_is_small_and_speaks_of_decoders_that_there_are() -> None:
@@ -45,11 +58,10 @@ def test_a_fault_is_seen() -> None:
 @pytest.mark.timeout(SEARCH_S + 110)
 @pytest.mark.parametrize("name", sorted(DECODERS))
 def test_a_search_finds_nothing(name: str) -> None:
-    root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.fuzz", name, str(SEARCH_S)]
     with figures("T34", nightly=True, decoder=name) as line:
         done = subprocess.run(
-            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SEARCH_S + 100, check=False
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SEARCH_S + 100, check=False
         )
         assert done.returncode == 0, done.stdout[-4000:]
         line["attempts"] = next(int(row.split()[-1]) for row in done.stdout.splitlines() if "inputs:" in row or "executed_units" in row)
