@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pyspark.sql.types import StructType
+
 from ogive.access.table import _is_access_table
 from ogive.broker.config import BrokerConfig
 from ogive.broker.locks import QueueLocks
@@ -21,8 +23,10 @@ from ogive.cli import config_file
 from ogive.cli.parser import build_parser
 from ogive.client.consumer.local_offsets import read_offsets
 from ogive.errors import InvalidExpression, InvalidOption, ProtocolError, StoreError
-from ogive.model import MessageExt
+from ogive.model import MessageExt, MessageQueue
 from ogive.namesrv.kv_config import KvConfig
+from ogive.spark.decode import RecordDecoder
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
 from ogive.sql92 import EvaluationError, compile_expression
 from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record
@@ -44,7 +48,7 @@ from ogive.wire.message import (
     raw_property,
 )
 from tests.chaos.recorder import MemoryFs
-from tests.stores import Clock, InlineWriter, message, read_queue, run_now, small
+from tests.stores import Clock, Driver, InlineWriter, message, read_queue, run_now, small
 
 ROOT: Final = Path("/store")
 MAX_INFLATED: Final = 1024 * 1024
@@ -93,6 +97,22 @@ def use(one: MessageExt) -> None:
     """What an application looks at first."""
     assert str(one)
     _ = one.properties, one.id, one.tag, one.keys, one.born_host, one.store_timestamp_ms
+
+
+def columns(data: bytes) -> None:
+    """Records as Spark reads them."""
+    with suppress(ProtocolError):
+        for found in COLUMNS.batches(data, MessageQueue("T", "broker-a", 0)):
+            found.validate(full=True)
+
+
+def put(data: bytes) -> None:
+    """Messages with these properties, stored with others, found by key and read again."""
+    with Driver(small(ROOT, **SIZES), MemoryFs(None, {Path("/"), ROOT}), threaded=False) as driver:
+        driver.put(*(message(b"body", properties=one) for one in (b"KEYS\x01k\x02", data, data)))
+        for key in ("k", "none"):
+            list(driver.store.find_key("T", key, 0, 2**62))
+        assert [one.properties.startswith(data) for one in driver.read_all()][1:] == [True, True]
 
 
 def batch(data: bytes) -> None:
@@ -274,6 +294,7 @@ CONFIG: Final = BrokerConfig(data=ROOT, segment_bytes=4096)
 BASE: Final = _store()
 FILES: Final = sorted(path for path in BASE.names if path.name not in ("lock", "abort"))
 UP: Final = build_parser().parse_args(["up"]).config_of
+COLUMNS: Final = RecordDecoder(arrow_schema(StructType([*MESSAGE_COLUMNS, *METADATA_COLUMNS])))
 PAGES: Final = PageServer({"/metrics": lambda: Page(200, "x")}, host="127.0.0.1", port=0)
 
 DECODERS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
@@ -281,6 +302,7 @@ DECODERS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
         "access-file": access_file,
         "batch": batch,
         "bodies": bodies_of_all_kinds,
+        "columns": columns,
         "command": command,
         "frames": frames,
         "inflate": inflate,
@@ -289,6 +311,7 @@ DECODERS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
         "local-offsets": local_offsets,
         "page": page,
         "properties": properties,
+        "put": put,
         "record": record,
         "registration": registration,
         "settings": settings,

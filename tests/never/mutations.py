@@ -278,7 +278,7 @@ def run(mutation: Mutation) -> tuple[bool, str]:
     """(whether the test failed, the end of what it said)."""
     with tempfile.TemporaryDirectory(prefix="ogive-mutant-") as folder:
         source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
         mutate(mutation, source)
         where = subprocess.run(
             [sys.executable, "-c", "import ogive; print(ogive.__file__)"],

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-CALLS: Final = 100  # that are kept of each function
-TIMES: Final = 50  # that each is repeated, and ten times as often where something grew: it may not grow again
+CALLS: Final = 60  # that are kept of each function
+TIMES: Final = 30  # that each is repeated, and ten times as often where something grew: it may not grow again
 LARGE: Final = 100_000  # items or bytes: of an argument of a call that is not kept, as copies of it take long
 ONES: Final = (None, True, False, b"", "", (), 0, 1)  # that are there once, and counted by whoever holds them
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-pytestmark = [pytest.mark.rel, pytest.mark.slow]
+pytestmark = [pytest.mark.rel, pytest.mark.slow, pytest.mark.timeout(700)]  # half a minute, where nothing else runs
 
 ROOT: Final = Path(__file__).parents[2]
 # Python's own -fwrapv would let signed numbers overflow
@@ -89,7 +89,7 @@ def run(arguments: list[str], environment: dict[str, str], package: Path) -> tup
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=200,
+        timeout=600,
         check=False,
     )
     return done.returncode, done.stdout
