@@ -1,9 +1,11 @@
 """T2: the process dies at each of its system calls that change a file; every answer it gave before is kept.
 
-A script that stores, makes a topic, ends a transaction, rolls segments and removes old ones runs under strace, which kills it at the n-th
-call of one kind; for all n. Needs strace, and the right to trace a child.
+A script runs under strace, which kills it at the n-th call of one kind; for all n. One drives a store: messages, a table, segments that
+roll and are removed. One is a broker: topics by hand and by a send, groups, transactions that end either way, and a topic that is deleted.
+Needs strace, and the right to trace a child.
 """
 
+import asyncio
 import json
 import logging
 import shutil
@@ -11,13 +13,17 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from ogive.broker import Broker, BrokerConfig
 from ogive.store.verify import verify
 from tests.figures import figures
+from tests.raw_client import RawClient, messages
 from tests.stores import Driver, small
 
 pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(1500)]
@@ -45,25 +51,66 @@ SCRIPT = """
     print("expired", flush=True)
     driver.close()
 """
+BROKER_SCRIPT = """
+    import asyncio, json, sys
+    from pathlib import Path
+    from ogive.broker import Broker, BrokerConfig
+    from ogive.wire.codes import RequestCode, SysFlag
+    from ogive.wire.message import parse_offset_message_id
+    from tests.raw_client import RawClient, unique_key
+
+    async def transaction(client, n, decision):
+        own = {"UNIQ_KEY": unique_key(), "TRAN_MSG": "true", "PGROUP": "shop"}
+        half = (await client.send(f"Auto{n}", b"paid %d" % n, own, f=int(SysFlag.TRANSACTION_PREPARED))).ext_fields
+        print("half", n, flush=True)
+        await client.ok(
+            RequestCode.END_TRANSACTION, producerGroup="shop", tranStateTableOffset=half["queueOffset"], commitOrRollback=decision,
+            commitLogOffset=parse_offset_message_id(half["msgId"])[1], msgId=half["transactionId"], transactionId=half["transactionId"],
+        )
+        print("committed" if decision == 8 else "rolled-back", n, flush=True)
+
+    async def main():
+        broker = Broker(BrokerConfig(data=Path(sys.argv[1]), port=0, segment_bytes=64 * 1024))
+        await broker.start()
+        made = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+        async with await RawClient.open(broker.address) as client:
+            for n in range(3):
+                await client.send(f"Auto{n}", b"first %d" % n)
+                print("sent", n, flush=True)
+                await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=f"Made{n}", defaultTopic="TBW102", **made)
+                print("topic", n, flush=True)
+                group = {"groupName": f"G{n}", "retryMaxTimes": 7}
+                await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode())
+                print("group", n, flush=True)
+                await transaction(client, n, 12 if n % 2 else 8)
+                await client.send(f"Made{n}", b"x" * 3_000)
+                if n > 1:
+                    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic=f"Made{n - 2}")
+                    print("deleted", n - 2, flush=True)
+        await broker.stop()
+        print("stopped 0", flush=True)
+
+    asyncio.run(main())
+"""
 
 
 opening = threading.Lock()
 """Between its fork and its exec a child holds the locks of the stores that are open here: no store is open while one is started."""
 
 
-def die_at(root: Path, call: str, nth: int) -> tuple[bool, list[str]]:
+def die_at(script: str, root: Path, call: str, nth: int) -> tuple[bool, list[str]]:
     """(whether it died there, the lines that it had printed)."""
     command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={nth}"]
     with opening:
-        script = subprocess.Popen([*command, sys.executable, "-c", textwrap.dedent(SCRIPT), str(root)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, sys.executable, "-c", textwrap.dedent(script), str(root)], stdout=subprocess.PIPE, text=True)
     try:
-        said, _ = script.communicate(timeout=60)
+        said, _ = process.communicate(timeout=60)
     finally:
-        script.kill()
-    return script.returncode != 0, [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+        process.kill()
+    return process.returncode != 0, [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def judge(root: Path, lines: list[str]) -> None:
+def judge_store(root: Path, lines: list[str]) -> None:
     """A start succeeds and finds every answer, unless old messages were being removed; and keeps it."""
     removing = sum(line.split()[0] in ("T0", "T1", "T2") for line in lines) == 31
     for _ in range(2):
@@ -83,7 +130,53 @@ def judge(root: Path, lines: list[str]) -> None:
     assert verify(root).problems == []
 
 
-def test_death_at_every_system_call_keeps_every_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def judge_broker(root: Path, lines: list[str]) -> None:
+    asyncio.run(_judge_broker(root, [(what, int(n)) for what, n in map(str.split, lines)]))
+    assert verify(root).problems == []
+
+
+async def _judge_broker(root: Path, said: list[tuple[str, int]]) -> None:
+    """Two starts succeed and find every answer; half messages are in no topic, and what was committed is there once."""
+    for _ in range(2):
+        broker = Broker(BrokerConfig(data=root, port=0, segment_bytes=64 * 1024))
+        await broker.start()
+        ctx = broker.context
+        try:
+            async with await RawClient.open(broker.address) as client:
+                bodies: dict[int, Counter[bytes]] = {}
+                for n in range(3):
+                    stored = f"Auto{n}" in ctx.topics and ctx.store.max_offset(f"Auto{n}", 0)
+                    bodies[n] = (
+                        Counter(message.body for message in messages(await client.pull("Looker", f"Auto{n}", 0))) if stored else Counter()
+                    )
+            for what, n in said:
+                match what:
+                    case "sent":
+                        assert bodies[n][b"first %d" % n] == 1
+                    case "topic":
+                        made = ctx.topics.get(f"Made{n}")
+                        assert (made is not None and made.read_queues == 3) or ("half", n + 2) in said  # whose topic may be deleted by then
+                    case "group":
+                        group = ctx.groups.get(f"G{n}")
+                        assert group is not None
+                        assert group.retry_max_times == 7
+                    case "half":
+                        assert bodies[n][b"paid %d" % n] <= (n % 2 == 0)
+                    case "committed":
+                        assert bodies[n][b"paid %d" % n] == 1
+                    case "rolled-back":
+                        assert bodies[n][b"paid %d" % n] == 0
+                    case "deleted":
+                        assert f"Made{n}" not in ctx.topics
+                        assert ctx.store.max_offset(f"Made{n}", 0) == 0
+        finally:
+            await broker.stop()
+
+
+@pytest.mark.parametrize(("script", "judge"), [(SCRIPT, judge_store), (BROKER_SCRIPT, judge_broker)], ids=["store", "broker"])
+def test_death_at_every_system_call_keeps_every_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, judge: Callable[[Path, list[str]], None]
+) -> None:
     caplog.set_level(logging.CRITICAL)
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed (Debian: apt-get install strace)")
@@ -98,7 +191,7 @@ def test_death_at_every_system_call_keeps_every_answer(tmp_path: Path, caplog: p
             while True:
                 nth += 1
                 root = tmp_path / f"{call}-{nth}"
-                died, lines = die_at(root, call, nth)
+                died, lines = die_at(script, root, call, nth)
                 answers += len(lines)
                 if not died:
                     return nth - 1, answers
