@@ -25,8 +25,8 @@ from tests.interop.apache import VERSION
 from tests.interop.test_store_exchange import new_apache
 from tests.peers import APACHES_CHECKS, RunningBroker, our_broker
 
-DELAY_S: Final = 15.0
-LEVELS: Final = "1s 15s " + " ".join(["1s"] * 16)
+DELAY_S: Final = 13.0
+LEVELS: Final = "1s 13s " + " ".join(["1s"] * 16)
 LEVEL: Final = 2
 APACHES_TIMER_S: Final = 1.0  # it works in whole seconds, and may be early by one
 ENOUGH: Final = {"Load": 500, "Late": 10, "Timed": 10, "Paid": 12}
