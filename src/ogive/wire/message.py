@@ -24,6 +24,8 @@ MAGIC_BLANK: Final = 0xCBD43194
 
 MAX_PROPERTIES_BYTES: Final = 32767
 MAX_BATCH_MESSAGES: Final = 4096
+MAX_INNER_MESSAGES: Final = 32767
+"""of one record: INNER_NUM is a short for Apache's brokers"""
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
 """total size, magic, body CRC, queue id, flag, queue offset, commit-log offset, sysFlag, born timestamp (48 bytes)"""
@@ -33,6 +35,8 @@ RECORD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqi")
 """The whole fixed part with IPv4 hosts: HEAD, born host, store timestamp, store host, TAIL, body length (88 bytes)"""
 
 _V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+WRAPPED: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+"""Both in the sysFlag of a record that holds a batch whole: see ``unwrap``."""
 
 
 # --- small parts -----------------------------------------------------------------------------------------------------
@@ -335,7 +339,7 @@ def decode_messages(
 
     Behind more than *max_inflated_bytes* of inflated bodies they stay as they are: see MessageExt.is_compressed.
     """
-    messages, _ = _decode(buffer, broker_name, check_crc, max_inflated_bytes, stop_there=False)
+    messages, _ = _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=False)
     return messages
 
 
@@ -352,14 +356,13 @@ def decode_some(
 ) -> tuple[list[MessageExt], int]:
     """decode_messages() up to the first compressed body behind more than *max_inflated_bytes* of others, and where that record starts.
 
-    A MiB of compressed bodies may become a thousand.
+    A MiB of compressed bodies may become a thousand. A record that holds a batch becomes its messages, see ``unwrap``; one behind more
+    than MAX_INNER_MESSAGES is an end, too. One that cannot be unwrapped is NoRecord.
     """
-    return _decode(buffer, broker_name, check_crc, max_inflated_bytes, stop_there=True)
+    return _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=True)
 
 
-def _decode(
-    buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes: float, *, stop_there: bool
-) -> tuple[list[MessageExt], int]:
+def _decode(buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes: float, *, in_parts: bool) -> tuple[list[MessageExt], int]:
     messages: list[MessageExt] = []
     at, end, inflated = 0, len(buffer), 0
     try:
@@ -367,29 +370,30 @@ def _decode(
             if native is not None and (at := native.messages(buffer, at, check_crc, messages, broker_name, _FORMS)) == end:
                 break
             message = _decode_common(buffer, at, end, broker_name, check_crc)
-            if message is None:
-                if inflated > max_inflated_bytes and stop_there:
-                    break
-                message = _decode_any(buffer, at, broker_name, check_crc, messages, inflate=inflated <= max_inflated_bytes)
-                inflated += len(message.body)
-            messages.append(message)
-            at += message.stored_bytes
+            if message is not None:
+                messages.append(message)
+                at += message.stored_bytes
+                continue
+            if in_parts and (inflated > max_inflated_bytes or len(messages) > MAX_INNER_MESSAGES):
+                break
+            record = decode_stored(buffer, at)
+            if check_crc and body_crc(record.body) != record.body_crc:
+                raise DamagedMessage(record, body_crc(record.body), messages, alone=record.size == len(buffer))
+            queue = _queue(record.topic.encode(), broker_name, record.queue_id)
+            records = unwrap(record) if in_parts and record.sys_flag & WRAPPED == WRAPPED else (record,)
+            for one in records:
+                messages.append(to_message(one, queue, inflate=inflated <= max_inflated_bytes))
+                inflated += len(messages[-1].body)
+            at += record.size
     except DamagedMessage:
         raise
-    except ProtocolError as exc:
+    except (ProtocolError, CompressionUnavailable) as exc:
         raise NoRecord(str(exc), messages) from None
     return messages, at
 
 
-def _decode_any(buffer: bytes, at: int, broker_name: str, check_crc: bool, before: Sequence[MessageExt], *, inflate: bool) -> MessageExt:
-    record = decode_stored(buffer, at)
-    if check_crc and body_crc(record.body) != record.body_crc:
-        raise DamagedMessage(record, body_crc(record.body), before, alone=record.size == len(buffer))
-    return to_message(record, _queue(record.topic.encode(), broker_name, record.queue_id), inflate=inflate)
-
-
 def _decode_common(buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool) -> MessageExt | None:
-    """What nearly every record is, whole, plain and with IPv4 hosts, in one go; None for any other, which ``_decode_any`` judges."""
+    """What nearly every record is, whole, plain and with IPv4 hosts, in one go; None for any other, which ``_decode`` judges."""
     if end - at < 91:
         return None
     (
@@ -416,7 +420,7 @@ def _decode_common(buffer: bytes, at: int, end: int, broker_name: str, check_crc
     return cast(MessageExt, message)
 
 
-_UNCOMMON: Final = _V6_HOSTS | SysFlag.COMPRESSED
+_UNCOMMON: Final = _V6_HOSTS | SysFlag.COMPRESSED | SysFlag.NEED_UNWRAP
 
 
 @functools.lru_cache(4096)
@@ -521,3 +525,34 @@ def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[Ba
         items.append(_batch_item(BatchItem, (flag, body[at + 20 : properties_at - 2], body[properties_at:stop])))
         at = stop
     return items
+
+
+def unwrap(record: StoredMessage) -> list[StoredMessage]:
+    """The messages of a record that holds a batch whole, as 5.x brokers store it in a topic with queue.type=BatchCQ.
+
+    Each has its own offset, flag, properties and body, and the flag INNER_BATCH; the rest is that of the record. Raises ProtocolError where
+    they cannot be read, and CompressionUnavailable. Source: MessageDecoder.decodeMessage, 5.5.
+    """
+    where = f"the batch at {record.topic}/{record.queue_id}/{record.queue_offset}"
+    body, sys_flag = record.body, record.sys_flag & ~(SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    try:
+        items = decode_batch(decompress(body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else body, MAX_INNER_MESSAGES)
+    except ProtocolError as exc:
+        raise ProtocolError(f"{where} cannot be read: {exc}") from None
+    said = raw_property(record.properties, b"INNER_NUM")
+    if not items:
+        raise ProtocolError(f"{where} holds no message")
+    if said not in (None, b"%d" % len(items)):
+        raise ProtocolError(f"{where} holds {len(items)} messages, and its INNER_NUM is {said!r:.24}")
+    return [
+        dataclasses.replace(
+            record,
+            body=body,
+            properties=properties,
+            queue_offset=record.queue_offset + i,
+            flag=flag,
+            sys_flag=sys_flag,
+            size=22 + len(body) + len(properties),
+        )
+        for i, (flag, body, properties) in enumerate(items)
+    ]

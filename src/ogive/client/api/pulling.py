@@ -9,7 +9,7 @@ from ogive.errors import ProtocolError, QueryNotFound, ResponseCode, broker_erro
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, PullResult, PullStatus
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
-from ogive.wire.codes import PullSysFlag
+from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.compression import MAX_INFLATED_BYTES
 from ogive.wire.headers import decode_header
 from ogive.wire.message import DamagedMessage, NoRecord, decode_message, decode_messages, decode_some
@@ -56,7 +56,9 @@ async def pull_message(
 ) -> PullResult:
     """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage and NoRecord, too.
 
-    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull.
+    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull. Of a batch that the broker keeps as one record, all
+    messages from the asked offset on come, however few were asked for.
+    Differs from Java, whose client hands out those before the asked offset again.
     """
     raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
     body = raw.body if raw.status is PullStatus.FOUND else b""
@@ -69,9 +71,18 @@ async def pull_message(
         place = f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at {header.queue_offset}"
         behind = f"{len(exc.intact)} messages and then bytes" if exc.intact else "bytes"
         raise NoRecord(f"{place} with {behind} that are no message: {exc}", exc.intact) from None
+    messages = _from(header.queue_offset, messages)
     _check_places(messages, header, raw.next_offset, address)
     next_offset = raw.next_offset if end == len(body) else messages[-1].queue_offset + 1
     return PullResult(raw.status, next_offset, raw.min_offset, raw.max_offset, tuple(messages), raw.suggested_broker_id)
+
+
+def _from(offset: int, messages: list[MessageExt]) -> list[MessageExt]:
+    """Without what stands before *offset* in the batch that holds it: a broker sends the whole record."""
+    before = offset - messages[0].queue_offset if messages and messages[0].sys_flag & SysFlag.INNER_BATCH else 0
+    if not 0 < before < len(messages) or messages[before].commitlog_offset != messages[0].commitlog_offset:
+        return messages
+    return messages[before:]
 
 
 def _check_places(messages: Sequence[MessageExt], header: h.PullMessageRequest, end: int, address: str) -> None:

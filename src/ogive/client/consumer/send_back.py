@@ -4,6 +4,7 @@ Behaviour
 - A message stays in its process queue, and so holds back the group's progress, until a broker has taken it.
 - First the broker that holds it is asked to send it back; if that fails a copy goes to the retry topic through any broker; if that fails
   too, the message is given to the listener again after 5 s.
+- A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows the record only, and refuses it.
 - Each message is on its way at most once at a time.
 """
 
@@ -21,6 +22,7 @@ from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import AnyListener
 from ogive.errors import OgiveError
 from ogive.model import MessageExt
+from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
 
@@ -132,12 +134,13 @@ class SendBack:
                 self._strand(process_queue, message)
 
     async def _send(self, message: MessageExt, delay_level: int) -> bool:
-        try:
-            await self._calls.send_back(message, delay_level=delay_level, max_retries=self._max_retries)
-        except OgiveError as exc:
-            log.warning("%s/%d could not be sent back, trying the retry topic: %s", message.queue, message.queue_offset, exc)
-        else:
-            return True
+        if not message.sys_flag & SysFlag.INNER_BATCH:
+            try:
+                await self._calls.send_back(message, delay_level=delay_level, max_retries=self._max_retries)
+            except OgiveError as exc:
+                log.warning("%s/%d could not be sent back, trying the retry topic: %s", message.queue, message.queue_offset, exc)
+            else:
+                return True
         dead = delay_level < 0
         try:
             await self._calls.send_retry(
