@@ -6,6 +6,7 @@ Behaviour
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if a valid
   record is there, else by searching; counted, and logged once.
+- A record that holds a batch whole, of a topic that was deleted, gets no entry: see ``refuse_batches``.
 - Where a delayed message has to get its entry again, the delay levels of the last start count, of which apache-broker.conf tells: it was
   due by those.
 - flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, ProtocolError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import checkpoint as checkpoints
 from ogive.store import removal
@@ -42,6 +43,7 @@ from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.store.tables import read_file
+from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
@@ -70,8 +72,9 @@ class Recovered:
 def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
     """Recover the directory; *rebuild* everything derived, whatever its checksums say.
 
-    Raises StoreCorrupt where it would have to guess, and OSError.
+    Raises StoreCorrupt where it would have to guess, StoreUnusable for a store with topics of batches, and OSError.
     """
+    refuse_batches(fs, config.root)
     recovered = _recover(fs, config, rebuild)
     _remove_extension(fs, config.root / "consumequeue_ext", recovered.queues.keys())
     return recovered
@@ -285,7 +288,7 @@ class _Recovery:
         if offset >= self._index_from and kind != SysFlag.TRANSACTION_ROLLBACK:
             self._index.add(((topic, buffer[properties_at : at + size], offset, stored_ms),))
             self._unwritten += 1
-        if kind != 0 and kind != SysFlag.TRANSACTION_COMMIT:
+        if (kind != 0 and kind != SysFlag.TRANSACTION_COMMIT) or sys_flag & SysFlag.INNER_BATCH:
             return
         key = (topic, queue_id)
         if self._rebuilding is not None and key not in self._rebuilding:
@@ -379,6 +382,39 @@ class _Recovery:
 
     def _directory(self, key: QueueKey) -> Path:
         return self._queue_root / key[0] / str(key[1])
+
+
+def topics_of_batches(fs: Fs, root: Path) -> list[str]:
+    """The topics whose queues Apache's broker keeps in batchconsumequeue/, and each of their batches as one record: queue.type=BatchCQ."""
+    for name in ("topics.json", "topics.json.bak"):
+        try:
+            table = java_json.loads(read_file(fs, root / "config" / name) or b"")
+        except ProtocolError:
+            continue
+        topics = table.get("topicConfigTable") if isinstance(table, dict) else None
+        found = topics.items() if isinstance(topics, dict) else ()
+        return sorted(str(topic) for topic, config in found if _queue_type(config) == "BatchCQ")
+    return []
+
+
+def _queue_type(config: object) -> object:
+    attributes = config.get("attributes") if isinstance(config, dict) else None
+    return attributes.get("queue.type") if isinstance(attributes, dict) else None
+
+
+def refuse_batches(fs: Fs, root: Path) -> None:
+    """Raises StoreUnusable for a store with topics of batches, before anything in it is changed.
+
+    An entry of ours is one message, so their messages could not be served; and Apache's broker does not start where it finds such a topic's
+    queue in consumequeue/. Source: ConsumeQueueStore.queueTypeShouldBe, 5.5.
+    """
+    if topics := topics_of_batches(fs, root):
+        shown = ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
+        raise StoreUnusable(
+            f"{root} holds topics of batches (queue.type=BatchCQ), which only Apache's broker serves: {shown}. "
+            "Nothing was changed. The way out: start Apache's broker on it once more, copy to another topic what is still needed, and "
+            "delete each there (`mqadmin deleteTopic -c CLUSTER -t TOPIC`)"
+        )
 
 
 def _entry(disk: Disk, queue: ConsumeQueue, offset: int) -> bytes:

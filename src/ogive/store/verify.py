@@ -5,6 +5,8 @@ Behaviour
   checksums, and parses the tables. It opens files for reading only.
 - Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext instead of tags codes, which are not
   looked up. Our broker rebuilds such queues from the log when it opens the store.
+- Queues of topics of batches (queue.type=BatchCQ) are not compared: only Apache's broker has them. Their being there is told, and repair
+  refuses.
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no valid record; bytes that are not a record
   stay in the middle of the log, and are zeroed behind its end.
 - For the due times of delayed messages, repair uses the delay levels in apache-broker.conf, which our broker writes at every start, or
@@ -28,7 +30,7 @@ from ogive.store.logscan import LogEnd, LogScan
 from ogive.store.model import StoreConfig
 from ogive.store.queuecheck import queue_file_bytes
 from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import recover, too_far, usable
+from ogive.store.recovery import recover, refuse_batches, too_far, topics_of_batches, usable
 from ogive.store.segments import Handles, find_segments, segment_path
 from ogive.store.tables import JsonTable, read_file
 from ogive.wire import java_json
@@ -97,6 +99,7 @@ def repair(root: Path) -> tuple[Report, Report]:
     except BlockingIOError:
         raise _in_use(root) from None
     try:
+        refuse_batches(fs, root)
         for path in sorted((root / "config").glob("*.json")):
             if _table_problem(fs, path) is not None:
                 table = JsonTable(fs, path)
@@ -141,6 +144,7 @@ class _Verification:
         self._buffered = 0
         self._handles = Handles(fs, 256)
         self._file_entries = 1
+        self._batched = {topic.encode() for topic in topics_of_batches(fs, root)}
 
     def run(self) -> Report:
         report, fs, root = self._report, self._fs, self._root
@@ -184,6 +188,8 @@ class _Verification:
         kind = record.sys_flag & SysFlag.TRANSACTION_MASK
         topic = record.topic.decode("utf-8", "replace")
         if kind not in (0, SysFlag.TRANSACTION_COMMIT) or offset < deleted.get(topic, 0):
+            return
+        if record.sys_flag & SysFlag.INNER_BATCH or record.topic in self._batched:
             return
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key)
@@ -284,6 +290,11 @@ class _Verification:
                 report.tell(f"index file {state.name} is missing or damaged: keys in it are not found until a start makes it again")
 
     def _check_tables(self) -> None:
+        for topic in sorted(self._batched):
+            name = topic.decode()
+            self._report.tell(
+                f"{name} is a topic of batches (queue.type=BatchCQ), which only Apache's broker serves: no broker of ours starts"
+            )
         for path in _tables(self._fs, self._root):
             problem = _table_problem(self._fs, path)
             if problem is not None:

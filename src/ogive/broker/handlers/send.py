@@ -30,7 +30,16 @@ from ogive.broker.context import Context
 from ogive.broker.half_messages import redirect_half
 from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full
 from ogive.broker.handlers.send_batch import put_batch
-from ogive.broker.handlers.send_rules import CLIENT_FLAGS, MAX_INT, MAX_LONG, VERSION_WITH_MAX_RECONSUME, check_queue, encoded, unusual
+from ogive.broker.handlers.send_rules import (
+    CLIENT_FLAGS,
+    MAX_INT,
+    MAX_LONG,
+    VERSION_WITH_MAX_RECONSUME,
+    check_queue,
+    encoded,
+    inner_batch,
+    unusual,
+)
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.broker.schedule import check_delivery, delayed
 from ogive.broker.timed import TIMES_BYTES, recall_handle, timed
@@ -122,6 +131,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         or "TRAN_MSG\x01" in text
         or "TIMER_" in text
         or "POP_CK\x01" in text
+        or "INNER_NUM\x01" in text
         or "CLUSTER\x01" in text  # has been through a broker before
     ):
         topic, queue_id, properties, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
@@ -267,6 +277,8 @@ def _redirect(
     """Topic, queue, properties without the broker's own, and recall handle of a message with special properties or for a retry topic."""
     properties = decode_properties(encoded(text))
     properties.pop("POP_CK", None)
+    if "INNER_NUM" in properties:
+        raise inner_batch()
     if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
         topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
         queue_id = 0

@@ -5,7 +5,7 @@ from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full
-from ogive.broker.handlers.send_rules import encoded
+from ogive.broker.handlers.send_rules import encoded, inner_batch
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import OgiveError, ResponseCode
@@ -16,7 +16,7 @@ from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import MAX_PROPERTIES_BYTES, BatchItem, decode_batch, decode_properties, offset_message_ids, raw_property
 
-_SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_")
+_SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
 """How properties begin that no message in a batch may have."""
 
 
@@ -63,6 +63,8 @@ def _refuse_special_item(properties: bytes) -> None:
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL, f"a message in a batch carries {name}: batches are neither delayed nor transactional"
             )
+    if raw_property(properties, b"INNER_NUM"):
+        raise inner_batch()
 
 
 def _stored_batch(

@@ -28,6 +28,13 @@ def unusual(sys_flag: int) -> Rejected:
     )
 
 
+def inner_batch() -> Rejected:
+    """For the count of a batch where there is none: Apache's broker, given the store, would read the log no further than a wrong one."""
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL, "the property INNER_NUM is for batches in topics of batches, which this broker does not have"
+    )
+
+
 def check_queue(queue_id: int, config: TopicConfig) -> int:
     """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues."""
     queues = max(config.write_queues, config.read_queues)

@@ -175,6 +175,8 @@ async def test_a_queue_beyond_the_topic_is_refused_and_a_negative_one_is_chosen(
         ({}, {"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "1", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({}, {"TRAN_MSG": "true", "PGROUP": "g", "TIMER_DELAY_MS": "1", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"f": SysFlag.INNER_BATCH}, None, ResponseCode.MESSAGE_ILLEGAL),
+        ({"f": SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP}, {"INNER_NUM": "2", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"INNER_NUM": "2", "INNER_BASE": "0", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"f": -1}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"h": 1 << 31}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"g": -1}, None, ResponseCode.MESSAGE_ILLEGAL),
@@ -234,7 +236,7 @@ async def test_a_batch_with_too_many_properties_is_refused_as_a_whole(server: Br
     assert (answer.code, server.context.store.stats().puts) == (ResponseCode.MESSAGE_ILLEGAL, 0)
 
 
-@pytest.mark.parametrize("name", ["DELAY", "TRAN_MSG", "TIMER_DELAY_SEC"])
+@pytest.mark.parametrize("name", ["DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "INNER_NUM"])
 async def test_a_batch_with_a_special_item_is_refused_as_a_whole(server: Broker, client: RawClient, name: str) -> None:
     items = [BatchItem(0, b"plain", b""), BatchItem(0, b"special", encode_properties({name: "1"}))]
     answer = await client.call(320, encode_batch(items), **(client.send_fields("T", 0, "") | {"m": True}))
