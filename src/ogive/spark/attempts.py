@@ -112,7 +112,7 @@ def stored_keys(cluster: Cluster, topic: str, since: Positions, patience: Patien
     decoder = RecordDecoder(arrow_schema(only(METADATA_COLUMNS, "msgId")))
     keys: set[str] = set()
     for covered, records in cluster.read([item for item in ranges if len(item)], fail_on_data_loss=False):
-        for batch in decoder.batches(records, covered.queue):
+        for batch in decoder.batches(records, covered.queue, covered.offsets):
             keys.update(batch.column("msgId").to_pylist())
     if keys:
         log.info("%d messages of %s may be of an earlier attempt", len(keys), topic)

@@ -10,6 +10,8 @@ Behaviour
 - Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`, `properties` or a tag filter asks.
 - Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten into it first; what that loses of them
   (hosts, flags) is then taken from the records one by one, if a column asks for it.
+- A record that holds a batch whole becomes its messages, those within the offsets that were asked for: each answer that has a part of it
+  brings it again. One that cannot be taken apart is an error.
 - A body that cannot be inflated because its sender wrote it like that is null, and the log names it: one message must not stop whoever
   reads its topic. Where the checksum says that it is damaged, reading fails.
 
@@ -37,7 +39,17 @@ from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
 from ogive.sql92 import Expression
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import decompress
-from ogive.wire.message import MAGIC_V1, RECORD_V4, StoredMessage, body_crc, decode_host, decode_stored, offset_message_id
+from ogive.wire.message import (
+    MAGIC_V1,
+    RECORD_V4,
+    WRAPPED,
+    StoredMessage,
+    body_crc,
+    decode_host,
+    decode_stored,
+    offset_message_id,
+    unwrap,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +60,8 @@ _SMALLEST: Final = _FIXED_BYTES + 3  # without body, topic and properties
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024  # of bodies and properties that were rewritten: a few MiB of compressed ones may be thousands
 _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 
-_INNER_BATCH: Final = 0xC0  # protocol 03, section 6
-_NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | _INNER_BATCH
+_NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | WRAPPED
+EVERYWHERE: Final = range(1 << 63)
 
 # where the two 32-bit halves of a 64-bit field are in the fixed part, in words
 _BODY_CRC_AT: Final = 2
@@ -98,16 +110,17 @@ class RecordDecoder:
         wanted = [*schema.names, *(name for name, wish in filtered.items() if wish is not None)]
         self._wanted = tuple(name for name in dict.fromkeys(wanted) if name not in _OF_QUEUE)
 
-    def batches(self, records: bytes, queue: MessageQueue) -> Iterator[pa.RecordBatch]:
+    def batches(self, records: bytes, queue: MessageQueue, covered: range = EVERYWHERE) -> Iterator[pa.RecordBatch]:
         """The messages in *records*: stored messages of *queue*, back to back. One batch, unless compressed bodies become too long for it.
 
-        Raises ProtocolError for damaged records, CompressionUnavailable for bodies in a compression whose library is not installed.
+        Of records that hold a batch whole, the messages with an offset in *covered*. Raises ProtocolError for damaged records,
+        CompressionUnavailable for bodies in a compression whose library is not installed.
         """
         found = None if native is None else native.columns(records, self._wanted)
         if found is not None:
             yield self._compiled_batch(*found, queue)
             return
-        for plain, positions, odd in _in_plain_form(records):
+        for plain, positions, odd in _in_plain_form(records, covered):
             yield self._python_batch(plain, positions, odd, queue)
 
     def _compiled_batch(self, count: int, columns: Sequence[Buffers], queue: MessageQueue) -> pa.RecordBatch:
@@ -166,11 +179,11 @@ def _of_queue(queue: MessageQueue, count: int) -> _Columns:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def queue_offsets(records: bytes) -> "array[int]":
-    """Of all messages in *records*, back to back. Raises ProtocolError."""
+def queue_offsets(records: bytes, covered: range = EVERYWHERE) -> "array[int]":
+    """Of all messages in *records*, back to back, as RecordDecoder.batches takes them. Raises ProtocolError."""
     positions = _positions(records)
     if positions is None:
-        return array("q", [record.queue_offset for record in _stored(records)])
+        return array("q", [record.queue_offset for record in _stored(records, covered)])
     return array("q", (int.from_bytes(records[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8]) for at in positions[:-1:_PARTS]))
 
 
@@ -182,13 +195,13 @@ class _Odd:
     body: bytes | None
 
 
-def _in_plain_form(records: bytes) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
+def _in_plain_form(records: bytes, covered: range) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
     """The records, the positions in them, and, where they had to be rewritten, the records as they were."""
     positions = _positions(records)
     if positions is not None:
         yield records, positions, None
         return
-    left = _stored(records)
+    left = _stored(records, covered)
     while left:
         plain, odd = _rewrite(left)
         positions = _positions(plain)
@@ -259,15 +272,17 @@ def _not_adding_up() -> ProtocolError:
     return ProtocolError("the parts of a stored message do not add up to its length")
 
 
-def _stored(records: bytes) -> list[StoredMessage]:
+def _stored(records: bytes, covered: range) -> list[StoredMessage]:
     found: list[StoredMessage] = []
-    at = 0
+    at, following = 0, covered.start
     while at < len(records):
         record = decode_stored(records, at)
-        if record.sys_flag & _INNER_BATCH:
-            raise ProtocolError(f"{record.topic} is a topic of batches (queue.type=BatchCQ), which cannot be read")
-        found.append(record)
         at += record.size
+        if record.sys_flag & WRAPPED == WRAPPED:
+            found += [one for one in unwrap(record) if following <= one.queue_offset < covered.stop]
+        else:
+            found.append(record)
+        following = found[-1].queue_offset + 1 if found else covered.start
     return found
 
 

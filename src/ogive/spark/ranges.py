@@ -33,6 +33,10 @@ class QueueRange:
     def __len__(self) -> int:
         return self.end - self.start
 
+    @property
+    def offsets(self) -> range:
+        return range(self.start, self.end)
+
 
 def pack(
     ranges: Iterable[QueueRange], max_partitions: int, *, preserve_order: bool, min_partitions: int = 1, max_rows: int | None = None

@@ -124,7 +124,7 @@ class _Reading:
         )
         for covered, records in joined(answers):
             rows = 0
-            for batch in decoder.batches(records, options.access.namespace.strip_queue(covered.queue)):
+            for batch in decoder.batches(records, options.access.namespace.strip_queue(covered.queue), covered.offsets):
                 rows += batch.num_rows
                 if batch.num_rows:
                     yield batch
@@ -136,7 +136,9 @@ class _Reading:
         from ogive.spark.decode import queue_offsets
 
         lost = [
-            QueueRange(covered.queue, a + 1, b) for a, b in pairwise([covered.start - 1, *queue_offsets(records), covered.end]) if b > a + 1
+            QueueRange(covered.queue, a + 1, b)
+            for a, b in pairwise([covered.start - 1, *queue_offsets(records, covered.offsets), covered.end])
+            if b > a + 1
         ]
         for gone in lost:
             self._lost(data_loss(gone))

@@ -25,6 +25,7 @@ from ogive.wire.message import (
     decode_messages,
     decode_properties,
     decode_stored,
+    encode_batch,
     encode_stored,
     offset_message_id,
 )
@@ -274,6 +275,40 @@ def test_missing_keys_and_tags_are_null() -> None:
     assert [(row["keys"], row["tags"]) for row in rows] == [(None, None), (None, "t"), ("k", None), (None, None)]
 
 
-def test_a_topic_of_batches_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="BatchCQ"):
-        decode(stored(0, sys_flag=0xC0))
+def batch(offset: int, count: int, **fields: Any) -> bytes:
+    """As Apache's brokers keep it in a topic with queue.type=BatchCQ."""
+    items = [(n, b"%d" % (offset + n), b"KEYS\x01k%d\x02TAGS\x01t%d\x02" % (offset + n, n % 2)) for n in range(count)]
+    return stored(offset, encode_batch(items), b"UNIQ_KEY\x01OUTER\x02INNER_NUM\x01%d\x02" % count, **({"sys_flag": 0xC0} | fields))
+
+
+def taken(records: bytes, start: int, end: int, **filtered: Any) -> list[tuple[int, bytes]]:
+    (found,) = RecordDecoder(ALL, **filtered).batches(records, QUEUE, range(start, end))
+    return [(row["queueOffset"], row["body"]) for row in rows_of(found)]
+
+
+def test_records_that_hold_batches_become_their_messages() -> None:
+    records = batch(0, 3) + stored(3, properties=b"KEYS\x01k3\x02") + batch(4, 2)
+    rows = decode(records)
+    assert [(row["queueOffset"], row["keys"], row["tags"]) for row in rows] == [
+        (0, "k0", "t0"), (1, "k1", "t1"), (2, "k2", "t0"), (3, "k3", None), (4, "k4", "t0"), (5, "k5", "t1"),
+    ]  # fmt: skip
+    assert [row["body"] for row in rows] == [b"0", b"1", b"2", b"body", b"4", b"5"]
+    (shown,) = RecordDecoder(METADATA).batches(records, QUEUE)
+    assert [(row["sysFlag"], row["flag"]) for row in shown.to_pylist()] == [(0x80, 0), (0x80, 1), (0x80, 2), (0, 0), (0x80, 0), (0x80, 1)]
+
+
+def test_of_a_batch_only_what_was_asked_for_is_taken_and_that_once() -> None:
+    """Each answer that has a part of it brings the whole record; answers are joined before they are decoded."""
+    records = batch(0, 4) + batch(4, 4) + batch(4, 4) + batch(4, 4) + batch(8, 4)
+    assert taken(records, 2, 10) == [(n, b"%d" % n) for n in range(2, 10)]
+    assert list(queue_offsets(records, range(2, 10))) == list(range(2, 10))
+    assert taken(records, 2, 10, tags=frozenset({"t1"})) == [(n, b"%d" % n) for n in (3, 5, 7, 9)]
+    assert taken(records, 2, 10, sql=compile_expression("KEYS = 'k6'")) == [(6, b"6")]
+
+
+def test_a_compressed_batch_is_inflated_and_one_that_cannot_be_taken_apart_is_an_error() -> None:
+    packed, flags = compress(encode_batch([(0, b"a", b""), (0, b"b", b"")]), "zlib")
+    assert taken(stored(5, packed, sys_flag=0xC0 | flags), 0, 100) == [(5, b"a"), (6, b"b")]
+    for broken in (stored(5, b"no batch", sys_flag=0xC0), stored(5, packed[:-3], sys_flag=0xC0 | flags)):
+        with pytest.raises(ProtocolError, match="the batch at Orders/3/5 cannot be read"):
+            taken(broken, 0, 100)
