@@ -5,7 +5,7 @@
 enum {
     FIXED_BYTES = 88, /* before the body, with IPv4 hosts */
     HOST_BYTES = 8,
-    UNCOMMON = 0x31, /* sys flags: compressed, IPv6 hosts */
+    UNCOMMON = 0x71, /* sys flags: compressed, IPv6 hosts, a batch as it was sent */
     FIELDS = 15,
 };
 
@@ -120,7 +120,8 @@ static PyObject *read_int(const uint8_t *at)
 /* messages(buffer, at, checked, into, broker_name, forms): adds the messages from byte *at* on to *into*, up to the first that is unusual;
    where that stands, or the end of the buffer.
 
-   Usual is: version 1, IPv4 hosts, not compressed, of parts that add up, and, if *checked*, with the body that its checksum speaks of. */
+   Usual is: version 1, IPv4 hosts, not compressed, one message, of parts that add up, and, if *checked*, with the body that its checksum
+   speaks of. */
 PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

@@ -15,18 +15,19 @@ from ogive.wire import message as wire
 from ogive.wire.message import DamagedMessage, NoRecord, Properties, StoredMessage, decode_some, encode_stored
 
 V4, V4_TOO, V6 = b"\x7f\0\0\1\0\0\x2a\x9f", b"\x0a\0\0\1\0\0\0\1", bytes(range(20))
+BATCH = wire.encode_batch([(7, b"a", b"TAGS\x01a\x02"), (8, b"", b"")])
 longs = st.integers(-(2**63), 2**63 - 1)
 ints = st.integers(-(2**31), 2**31 - 1)
 stored = st.builds(
     StoredMessage,
     topic=st.sampled_from(["T", "T", "U", "主题", "t" * 127, "t" * 128, ""]),
-    body=st.one_of(st.binary(max_size=20), st.just(b"x" * 300), st.just(zlib.compress(b"y" * 50))),
+    body=st.one_of(st.binary(max_size=20), st.just(b"x" * 300), st.just(zlib.compress(b"y" * 50)), st.just(BATCH)),
     properties=st.sampled_from([b"", b"TAGS\x01a\x02", b"\xff\x01\x02\x02", b"K\x01" + b"v" * 300]),
     queue_id=st.one_of(st.integers(0, 1), ints),
     flag=ints,
     queue_offset=longs,
     commitlog_offset=longs,
-    sys_flag=st.sampled_from([0, 0, 0, 1, 0x301, 4, 8, 0x30, -0x80000000]),
+    sys_flag=st.sampled_from([0, 0, 0, 1, 0x301, 4, 8, 0x30, 0x40, 0x80, 0xC0, -0x80000000]),
     born_timestamp_ms=longs,
     born_host=st.sampled_from([V4, V4, V4_TOO, V6]),
     store_timestamp_ms=longs,
@@ -64,6 +65,7 @@ def decoded(answer: bytes, *, compiled: bool, **options: Any) -> Any:
     check_crc=st.booleans(),
     most=st.sampled_from([10**9, 60]),
 )
+@example([usual, dataclasses.replace(usual, body=BATCH, sys_flag=0xC0)], None, 0, True, 10**9)
 @example([usual, usual], (0, b"\xff\xff\xff\xff"), 0, True, 10**9)
 @example([usual, usual], (84, b"\xff\xff\xff\xff"), 0, True, 10**9)
 @example([usual, usual], (84, b"\x7f\xff\xff\xff"), 0, True, 10**9)
