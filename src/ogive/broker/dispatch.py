@@ -66,7 +66,7 @@ async def _in_turn(ctx: Context, connection: Connection, command: RemotingComman
                 return
             if not ctx.slow_readers.must_wait(connection):
                 started = ctx.loop.time()
-                dispatch(ctx, connection, command, tries, in_turn=True)
+                _in_a_task(ctx, connection, command, tries, in_turn=True)
                 await asyncio.sleep(0)  # the answer is written at the end of the turn
                 await asyncio.sleep(ctx.loop.time() - started)
                 return
@@ -80,7 +80,20 @@ async def _again(ctx: Context, connection: Connection, command: RemotingCommand,
         refuse(connection, command, exc)
     else:
         with ctx.store.waiting() if tries >= MAX_TRIES else nullcontext():
-            dispatch(ctx, connection, command, tries)
+            _in_a_task(ctx, connection, command, tries)
+
+
+def _in_a_task(ctx: Context, connection: Connection, command: RemotingCommand, tries: int, *, in_turn: bool = False) -> None:
+    """dispatch(), and where it fails otherwise than with an answer the connection ends, as it does in the connection's own turn."""
+    try:
+        dispatch(ctx, connection, command, tries, in_turn=in_turn)
+    except BaseException:
+        _end_without_answer(connection, command)
+        raise
+
+
+def _end_without_answer(connection: Connection, command: RemotingCommand) -> None:
+    connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
 
 
 def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> None:
@@ -100,5 +113,5 @@ async def _serve_later(connection: Connection, command: RemotingCommand, answer:
     except OgiveError as exc:
         refuse(connection, command, exc)
     except BaseException:
-        connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
+        _end_without_answer(connection, command)
         raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Route
-from ogive.errors import ResponseCode
+from ogive.errors import ConnectionLost, ResponseCode
 from ogive.wire.codes import RequestCode, SerializeType
 from tests.raw_client import RawClient
 
@@ -117,3 +118,19 @@ async def test_nothing_is_listed_for_a_client_that_is_gone(server: Broker, clien
             await asyncio.sleep(0)
     await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert made == [1]
+
+
+async def test_a_listing_that_fails_ends_its_connection_and_no_other(client: RawClient, another: RawClient, listed: Any) -> None:
+    """Nobody waits for its answer, as nobody does for that of another request."""
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    listed(fail)
+    with pytest.raises(ConnectionLost):
+        await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert (await another.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == ResponseCode.SUCCESS
+    gc.collect()
+    assert [type(report["exception"]) for report in reports] == [ZeroDivisionError]

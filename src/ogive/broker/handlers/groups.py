@@ -68,9 +68,10 @@ async def delete(ctx: Context, connection: Connection, header: DeleteGroupReques
 
 
 def show_all(ctx: Context, connection: Connection, header: GetAllGroupsRequest, body: bytes) -> RemotingCommand:
-    first = max(0, header.group_seq or 0)
-    end = None if header.max_group_num is None else first + max(1, header.max_group_num)
-    return success(AllGroupsResponse(total_group_num=len(ctx.groups)), dumps(ctx.groups.to_json(first, end)))
+    count = len(ctx.groups)
+    first = min(max(0, header.group_seq or 0), count)
+    end = None if header.max_group_num is None else first + min(max(1, header.max_group_num), count)
+    return success(AllGroupsResponse(total_group_num=count), dumps(ctx.groups.to_json(first, end)))
 
 
 def show(ctx: Context, connection: Connection, header: GetGroupConfigRequest, body: bytes) -> RemotingCommand:

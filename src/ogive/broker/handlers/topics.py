@@ -127,15 +127,16 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
 
 
 def show_all(ctx: Context, connection: Connection, header: GetAllTopicConfigRequest, body: bytes) -> RemotingCommand:
-    first = max(0, header.topic_seq or 0)
-    end = None if header.max_topic_num is None else first + max(1, header.max_topic_num)
+    count = len(ctx.topics)
+    first = min(max(0, header.topic_seq or 0), count)
+    end = None if header.max_topic_num is None else first + min(max(1, header.max_topic_num), count)
     page = itertools.islice(ctx.topics.all().items(), first, end)
     answer = {
         "dataVersion": ctx.topics.data_version.to_json(),
         "mappingDataVersion": DataVersion().to_json(),
         "topicConfigTable": {name: config.to_json() for name, config in page},
     }
-    return success(AllTopicConfigResponse(total_topic_num=len(ctx.topics)), dumps(answer))
+    return success(AllTopicConfigResponse(total_topic_num=count), dumps(answer))
 
 
 def show(ctx: Context, connection: Connection, header: GetTopicConfigRequest, body: bytes) -> RemotingCommand:
