@@ -29,7 +29,7 @@ DONE = {
 VALUES = (
     "", "0", "1", "-1", "7", "2147483647", "-2147483648", "9223372036854775807", "9" * 30, "1.5", "true", "x", "T", "G", "%RETRY%G",
     "%DLQ%G", "%RETRY%", "TBW102", "SCHEDULE_TOPIC_XXXX", "../x", "a\x00b", "ü" * 200, "*", "SQL92", "[]", "{}", "DELAY\x01x\x02",
-    "DELAY\x013\x02", "UNIQ_KEY\x01AB\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_MS\x0199\x02",
+    "DELAY\x013\x02", "UNIQ_KEY\x01AB\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x017200\x02",
 )  # fmt: skip
 HEARTBEAT = b'{"clientID":"c","consumerDataSet":[%b],"producerDataSet":[%b]}'
 MEMBER = b'{"groupName":"%b","subscriptionDataSet":[{"topic":"T","subString":"*"}],"messageModel":"CLUSTERING"}'
@@ -110,10 +110,18 @@ def request_of(frame: bytes) -> RemotingCommand | None:
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """One that makes nothing by itself: neither topics nor groups."""
+    """One that does nothing by itself: it makes neither topics nor groups, and nothing that waits is due."""
     config = BrokerConfig(
-        data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, auto_create_topics=False, auto_create_groups=False
-    )  # fmt: skip
+        data=tmp_path / "store",
+        port=0,
+        segment_bytes=1024 * 1024,
+        auto_create_topics=False,
+        auto_create_groups=False,
+        delay_levels=" ".join(["2h"] * 18),
+        transaction_check_interval_s=3600.0,
+        client_expiry_s=3600.0,
+        lock_lease_s=3600.0,
+    )
     running = Broker(config)
     await running.start()
     yield running
