@@ -187,7 +187,7 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) ->
         plain = False
     else:
         plain = end - properties_at <= MAX_CRC_PROPERTIES
-        if plain and (commitlog_offset >= crc_from or _spoiled_crc(tail)):
+        if plain and (commitlog_offset >= crc_from or (properties_at < end and _spoiled_crc(tail))):
             return None
         if crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
             return None

@@ -67,6 +67,16 @@ def test_body_checksum_counts_where_no_other_is_due() -> None:
     assert read_record(bytes(raw), 0, 1048576, NEVER) is None
 
 
+def test_a_record_without_properties_is_whole_where_no_checksum_is_due() -> None:
+    """Its last byte is that of their length, 0: no sign of a write that was lost."""
+    field = topic_field(b"T")
+    raw = build_record(message(b"Hello", "T"), field, b"", fixed_bytes(field) + 5, 0, 0, 1, with_crc=False)
+    record = read_record(raw, 0, 0, NEVER)
+    assert record is not None
+    assert record.properties_at == len(raw)
+    assert read_record(raw, 0, 0, 0) is None
+
+
 def test_checksum_of_another_record_is_no_damage_where_none_is_due() -> None:
     """Apache's broker copies the property when it stores a message again."""
     stale = b"TAGS\x01TagA\x02" + crc_property(5)
