@@ -1,15 +1,12 @@
-/* The body of a batch, and the ids it is answered with. Layout of an item: size u32 | 0 u32 | 0 u32 | flag i32 | body's length i32 | body |
-   properties' length u16 | properties. Python: wire/message.py, broker/handlers/send_batch.py. */
+/* The body of a batch, and the ids it is answered with. Python: wire/message.py, broker/handlers/send_batch.py. */
 
 #include "native.h"
-
-#define FIXED_BYTES 22
 
 /* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do not add up or there are more than *most*. */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyBytes_Check(args[0]) || !PyType_Check(args[2]) || !PyType_IsSubtype((PyTypeObject *)args[2], &PyTuple_Type)) {
+    if (count != 3 || !PyBytes_Check(args[0]) || !is_tuple_type(args[2])) {
         PyErr_SetString(PyExc_TypeError, "batch_items(body: bytes, most: int, item: type[BatchItem])");
         return NULL;
     }
@@ -22,38 +19,31 @@ PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t
     if (items == NULL)
         return NULL;
     while (at < end) {
-        if (PyList_GET_SIZE(items) >= most || end - at < FIXED_BYTES)
+        if (PyList_GET_SIZE(items) >= most || end - at < BATCH_ITEM_BYTES)
             goto unusual;
         uint32_t size = get32((const uint8_t *)at), body_size = get32((const uint8_t *)at + 16);
-        if (size < FIXED_BYTES || size > (size_t)(end - at) || size > INT32_MAX || body_size > size - FIXED_BYTES)
+        if (size < BATCH_ITEM_BYTES || size > (size_t)(end - at) || size > INT32_MAX || body_size > size - BATCH_ITEM_BYTES)
             goto unusual;
-        const char *properties = at + FIXED_BYTES + body_size;
-        uint32_t properties_size = size - FIXED_BYTES - body_size;
+        const char *properties = at + BATCH_ITEM_BYTES + body_size;
+        uint32_t properties_size = size - BATCH_ITEM_BYTES - body_size;
         if (get16((const uint8_t *)properties - 2) != properties_size)
             goto unusual;
-        PyObject *flag = PyLong_FromLong((int32_t)get32((const uint8_t *)at + 12));
-        PyObject *body = PyBytes_FromStringAndSize(at + 20, body_size), *text = PyBytes_FromStringAndSize(properties, properties_size);
-        PyObject *item = flag == NULL || body == NULL || text == NULL ? NULL : type->tp_alloc(type, 3);
-        if (item == NULL) {
-            Py_XDECREF(flag);
-            Py_XDECREF(body);
-            Py_XDECREF(text);
-            goto failed;
+        PyObject *parts[] = {
+            PyLong_FromLong((int32_t)get32((const uint8_t *)at + 12)), /* flag */
+            PyBytes_FromStringAndSize(at + 20, body_size),
+            PyBytes_FromStringAndSize(properties, properties_size),
+        };
+        PyObject *item = make_tuple(type, parts, 3);
+        int failed = item == NULL || PyList_Append(items, item) < 0;
+        Py_XDECREF(item);
+        if (failed) {
+            Py_DECREF(items);
+            return NULL;
         }
-        PyTuple_SET_ITEM(item, 0, flag);
-        PyTuple_SET_ITEM(item, 1, body);
-        PyTuple_SET_ITEM(item, 2, text);
-        int full = PyList_Append(items, item);
-        Py_DECREF(item);
-        if (full < 0)
-            goto failed;
         at += size;
     }
     return items;
 
-failed:
-    Py_DECREF(items);
-    return NULL;
 unusual:
     Py_DECREF(items);
     Py_RETURN_NONE;
@@ -69,9 +59,9 @@ static Py_ssize_t take_item(PyObject *item, int32_t *flag, PyObject **body, PyOb
     *body = PyTuple_GET_ITEM(item, 1);
     *properties = PyTuple_GET_ITEM(item, 2);
     if (!PyBytes_Check(*body) || !PyBytes_Check(*properties) || PyBytes_GET_SIZE(*properties) > 0xFFFF
-        || PyBytes_GET_SIZE(*body) > INT32_MAX - FIXED_BYTES - 0xFFFF)
+        || PyBytes_GET_SIZE(*body) > INT32_MAX - BATCH_ITEM_BYTES - 0xFFFF)
         return 0;
-    return FIXED_BYTES + PyBytes_GET_SIZE(*body) + PyBytes_GET_SIZE(*properties);
+    return BATCH_ITEM_BYTES + PyBytes_GET_SIZE(*body) + PyBytes_GET_SIZE(*properties);
 }
 
 /* batch_body(items): the body that holds these tuples of flag, body and properties, or None where one does not fit. */
@@ -106,7 +96,7 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
         put32(at + 16, (uint32_t)body_size);
         memcpy(at + 20, PyBytes_AS_STRING(body), body_size);
         put16(at + 20 + body_size, (uint16_t)properties_size);
-        memcpy(at + FIXED_BYTES + body_size, PyBytes_AS_STRING(properties), properties_size);
+        memcpy(at + BATCH_ITEM_BYTES + body_size, PyBytes_AS_STRING(properties), properties_size);
         at += size;
         room -= size;
     }
@@ -117,12 +107,10 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
 }
 
 /* Whether a property begins with one of *starts*, a tuple of bytes. */
-static int has_start(const char *at, const char *end, PyObject *starts)
+static int has_start(const uint8_t *at, const uint8_t *end, PyObject *starts)
 {
     while (at < end) {
-        const char *stop = memchr(at, 2, (size_t)(end - at));
-        if (stop == NULL)
-            stop = end;
+        const uint8_t *stop = property_end(at, end);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
             PyObject *start = PyTuple_GET_ITEM(starts, i);
             Py_ssize_t size = PyBytes_GET_SIZE(start);
@@ -154,20 +142,11 @@ PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssiz
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); i++) {
         if (!take_item(PyList_GET_ITEM(args[0], i), &flag, &body, &properties) || PyBytes_GET_SIZE(properties) > most)
             Py_RETURN_FALSE;
-        const char *at = PyBytes_AS_STRING(properties);
+        const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties);
         if (has_start(at, at + PyBytes_GET_SIZE(properties), args[1]))
             Py_RETURN_FALSE;
     }
     Py_RETURN_TRUE;
-}
-
-static Py_UCS1 *put_hex(Py_UCS1 *at, const uint8_t *bytes, Py_ssize_t size)
-{
-    for (Py_ssize_t i = 0; i < size; i++) {
-        *at++ = (Py_UCS1)"0123456789ABCDEF"[bytes[i] >> 4];
-        *at++ = (Py_UCS1)"0123456789ABCDEF"[bytes[i] & 15];
-    }
-    return at;
 }
 
 /* message_ids(store_host, offsets): what the broker calls the messages at these places of the commit log, with commas between; None where

@@ -1,15 +1,8 @@
-/* The records of a pull answer as the buffers of Arrow columns. Python: spark/decode.py.
-
-   A record in the plain form: fixed part | body | topic length u8 | topic | properties length u16 | properties. The fixed part begins
-   with the record's length u32 and its magic u32, and ends with the body's length u32. Properties: name 1 value 2 name 1 value 2, where
-   the last 2 may be missing. Columns are in this machine's byte order, as Arrow's are. */
+/* The records of a pull answer as the buffers of Arrow columns, which are in this machine's byte order. Python: spark/decode.py. */
 
 #include "native.h"
 
-enum { FIXED = 88, SMALLEST = FIXED + 3, COMMITLOG_OFFSET = 28, SYS_FLAG = 36, STORE_HOST = 64, BODY_SIZE = 84, ID_DIGITS = 32 };
-
-#define MAGIC_V1 0xDAA320A7u
-#define NOT_PLAIN 0xF1u /* compressed, IPv6 hosts, inner batch */
+enum { ID_DIGITS = 2 * (HOST_V4 + 8), NOT_PLAIN = COMPRESSED | HOSTS_V6 | NEED_UNWRAP | INNER_BATCH };
 
 /* A column's buffers are, of numbers: no validity, the numbers. Of texts: validity or none where no row is null, where each ends, all of
    them. Of the map: where each row's entries end, where each name ends, all names, the same two of values. */
@@ -22,16 +15,16 @@ static const struct kind {
     int at;               /* in the fixed part */
     const char *property; /* whose value it is */
 } kinds[] = {
-    {"bodyCRC", INT32, 8, NULL},
-    {"flag", INT32, 16, NULL},
-    {"queueOffset", INT64, 20, NULL},
-    {"commitLogOffset", INT64, COMMITLOG_OFFSET, NULL},
-    {"sysFlag", INT32, SYS_FLAG, NULL},
-    {"bornTimestamp", MICROSECONDS, 40, NULL},
-    {"bornHost", INT64, 48, NULL},
-    {"storeTimestamp", MICROSECONDS, 56, NULL},
-    {"storeHost", INT64, STORE_HOST, NULL},
-    {"reconsumeTimes", INT32, 72, NULL},
+    {"bodyCRC", INT32, BODY_CRC_AT, NULL},
+    {"flag", INT32, FLAG_AT, NULL},
+    {"queueOffset", INT64, QUEUE_OFFSET_AT, NULL},
+    {"commitLogOffset", INT64, COMMITLOG_OFFSET_AT, NULL},
+    {"sysFlag", INT32, SYS_FLAG_AT, NULL},
+    {"bornTimestamp", MICROSECONDS, BORN_AT, NULL},
+    {"bornHost", INT64, BORN_HOST_AT, NULL},
+    {"storeTimestamp", MICROSECONDS, STORED_AT, NULL},
+    {"storeHost", INT64, STORE_HOST_AT, NULL},
+    {"reconsumeTimes", INT32, TIMES_AT, NULL},
     {"body", BODY, 0, NULL},
     {"offsetMsgId", OFFSET_ID, 0, NULL},
     {"msgId", KEY_OR_OFFSET_ID, 0, "UNIQ_KEY"},
@@ -84,14 +77,8 @@ static inline void add_text(struct buffer *ends, struct buffer *texts, const uin
 /* store host and commit log offset in upper-case hex */
 static void add_offset_id(struct column *to, const uint8_t *record)
 {
-    static const char digits[] = "0123456789ABCDEF";
-    uint8_t raw[ID_DIGITS / 2], text[ID_DIGITS];
-    memcpy(raw, record + STORE_HOST, 8);
-    memcpy(raw + 8, record + COMMITLOG_OFFSET, 8);
-    for (int at = 0; at < ID_DIGITS; at += 2) {
-        text[at] = (uint8_t)digits[raw[at / 2] >> 4];
-        text[at + 1] = (uint8_t)digits[raw[at / 2] & 15];
-    }
+    uint8_t text[ID_DIGITS];
+    put_hex(put_hex(text, record + STORE_HOST_AT, HOST_V4), record + COMMITLOG_OFFSET_AT, 8);
     add_text(&to->buffers[ENDS], &to->buffers[TEXTS], text, ID_DIGITS);
 }
 
@@ -168,16 +155,17 @@ static void add_value(struct column *column, Py_ssize_t row)
 /* One record's part of every column; where the next begins, NULL where it is not usual. */
 static const uint8_t *add_record(struct work *work, const uint8_t *record, const uint8_t *end)
 {
-    if (end - record < SMALLEST)
+    if (end - record < SMALLEST_V4)
         return NULL;
-    size_t size = get32(record), body_size = get32(record + BODY_SIZE);
-    if (size < SMALLEST || size > (size_t)(end - record) || get32(record + 4) != MAGIC_V1 || get32(record + SYS_FLAG) & NOT_PLAIN)
+    size_t size = get32(record), body_size = get32(record + BODY_SIZE_AT);
+    if (size < SMALLEST_V4 || size > (size_t)(end - record) || get32(record + MAGIC_AT) != MAGIC_V1
+        || get32(record + SYS_FLAG_AT) & NOT_PLAIN)
         return NULL;
-    size_t rest = size - SMALLEST;
+    size_t rest = size - SMALLEST_V4;
     if (body_size > rest)
         return NULL;
     rest -= body_size;
-    const uint8_t *body = record + FIXED, *topic = body + body_size + 1;
+    const uint8_t *body = record + FIXED_V4, *topic = body + body_size + 1;
     size_t topic_size = topic[-1];
     if (topic_size > rest)
         return NULL;
@@ -249,7 +237,7 @@ static int reserve_texts(struct buffer *ends, struct buffer *texts, Py_ssize_t c
 static int reserve_column(struct column *column, Py_ssize_t size)
 {
     struct buffer *buffers = column->buffers;
-    Py_ssize_t rows = size / SMALLEST, entries = size / 3;
+    Py_ssize_t rows = size / SMALLEST_V4, entries = size / 3;
     switch (column->kind->form) {
     case INT32:
         return reserve(&buffers[NUMBERS], 4 * rows);

@@ -19,7 +19,7 @@ static PyObject *fields_of(const uint8_t *frame, Py_ssize_t at, Py_ssize_t end)
     if (fields == NULL)
         return NULL;
     while (at < end) {
-        if (end - at < 7) /* the least with a name: the twin looks for one of a letter first */
+        if (end - at < 7) /* the twin unpacks 7 bytes first: the lengths, and a name of one letter between them */
             goto unusual;
         Py_ssize_t name_size = get16(frame + at), name_at = at + 2;
         if (end - name_at - 4 < name_size)

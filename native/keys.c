@@ -4,7 +4,6 @@
 #include "native.h"
 
 #define ITEM_BYTES 20
-#define MAX_INT 0x7FFFFFFF
 
 struct key {
     uint32_t hash;
@@ -18,22 +17,6 @@ struct keys {
     Py_ssize_t count, room;
 };
 
-/* String.hashCode of what stood before with *text* behind it; *others* gets the bits that no ASCII has */
-static uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
-{
-    uint8_t bits = 0;
-    for (; size >= 4; text += 4, size -= 4) { /* four at a time: one multiplication waits for the one before */
-        hash = hash * 923521u + text[0] * 29791u + text[1] * 961u + text[2] * 31u + text[3];
-        bits |= text[0] | text[1] | text[2] | text[3];
-    }
-    for (; size; text++, size--) {
-        hash = hash * 31u + *text;
-        bits |= *text;
-    }
-    *others |= bits & 0x80;
-    return hash;
-}
-
 /* Whether there was memory for it */
 static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_ms)
 {
@@ -45,7 +28,7 @@ static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_
         keys->all = all;
         keys->room = room;
     }
-    hash = hash & 0x80000000u ? -hash & MAX_INT : hash; /* Java's absolute value, and 0 for the one number that has none */
+    hash = hash & 0x80000000u ? -hash & INT32_MAX : hash; /* Java's absolute value, and 0 for the one number that has none */
     keys->all[keys->count++] = (struct key){.hash = hash, .offset = offset, .stored_ms = stored_ms};
     return 1;
 }
@@ -53,22 +36,16 @@ static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_
 /* The keys of one record, its unique one first; 1, 0 for a record that is not usual, -1 without memory */
 static int add_record(struct keys *keys, PyObject *record)
 {
+    int64_t offset, stored_ms;
     if (!PyTuple_Check(record) || PyTuple_GET_SIZE(record) != 4 || !PyBytes_Check(PyTuple_GET_ITEM(record, 0))
-        || !PyBytes_Check(PyTuple_GET_ITEM(record, 1)) || !PyLong_Check(PyTuple_GET_ITEM(record, 2))
-        || !PyLong_Check(PyTuple_GET_ITEM(record, 3)))
+        || !PyBytes_Check(PyTuple_GET_ITEM(record, 1)) || !is_number(PyTuple_GET_ITEM(record, 2), INT64_MIN, INT64_MAX, &offset)
+        || !is_number(PyTuple_GET_ITEM(record, 3), INT64_MIN, INT64_MAX, &stored_ms))
         return 0;
     PyObject *topic = PyTuple_GET_ITEM(record, 0), *properties = PyTuple_GET_ITEM(record, 1);
-    int too_large, no_time;
-    int64_t offset = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(record, 2), &too_large);
-    int64_t stored_ms = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(record, 3), &no_time);
-    if (too_large || no_time)
-        return 0;
     const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties), *end = at + PyBytes_GET_SIZE(properties);
     const uint8_t *unique = NULL, *unique_end = NULL, *named = NULL, *named_end = NULL;
     while (at < end && (unique == NULL || named == NULL)) { /* the first property of each name counts */
-        const uint8_t *value_end = memchr(at, 2, (size_t)(end - at));
-        if (value_end == NULL)
-            value_end = end;
+        const uint8_t *value_end = property_end(at, end);
         if (unique == NULL && value_end - at >= 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0) {
             unique = at + 9;
             unique_end = value_end;
@@ -107,7 +84,7 @@ static PyObject *items_of(const struct keys *keys, int32_t *slots, int64_t begin
         *used += before == 0;
         put32(to, key->hash);
         put64(to + 4, (uint64_t)key->offset);
-        put32(to + 12, seconds < MAX_INT ? (uint32_t)seconds : MAX_INT);
+        put32(to + 12, seconds < INT32_MAX ? (uint32_t)seconds : INT32_MAX);
         put32(to + 16, (uint32_t)before);
     }
     return items;
@@ -134,8 +111,8 @@ PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t
     struct keys keys = {NULL, 0, 0};
     PyObject *items = NULL, *answer = NULL;
     Py_ssize_t used = 0, slot_count = slots.len / 4;
-    int usual = !too_large && item > 0 && item <= limit && limit <= MAX_INT && slots.itemsize == 4 && strcmp(slots.format, "i") == 0
-        && slot_count > 0 && slot_count <= MAX_INT;
+    int usual = !too_large && item > 0 && item <= limit && limit <= INT32_MAX && slots.itemsize == 4 && strcmp(slots.format, "i") == 0
+        && slot_count > 0 && slot_count <= INT32_MAX;
     for (Py_ssize_t n = 0; usual == 1 && n < PyList_GET_SIZE(args[0]); n++) {
         Py_ssize_t before = keys.count;
         usual = add_record(&keys, PyList_GET_ITEM(args[0], n));

@@ -1,15 +1,11 @@
-/* The messages of a pull answer. Layout: records of the log back to back, see reading.c. Python: wire/message.py. */
+/* The messages of a pull answer. Layout: records of the log back to back, see native.h. Python: wire/message.py. */
 
 #include "native.h"
 
 enum {
-    FIXED_BYTES = 88, /* before the body, with IPv4 hosts */
-    HOST_BYTES = 8,
-    UNCOMMON = 0x71, /* sys flags: compressed, IPv6 hosts, a batch as it was sent */
-    FIELDS = 15,
+    UNCOMMON = COMPRESSED | HOSTS_V6 | NEED_UNWRAP,
+    FIELDS = 15, /* of a MessageExt */
 };
-
-#define MAGIC_V1 0xDAA320A7u
 
 /* Where the fields of an object stand: the descriptors of its class's slots, in the order of values[] below. They take any value, as
    object.__setattr__ would. */
@@ -23,7 +19,7 @@ typedef struct {
     const uint8_t *topic; /* with its length before it, in the buffer */
     int32_t queue_id;
     PyObject *queue, *topic_text;
-    const uint8_t *born_at, *stored_at; /* 8 bytes in the buffer */
+    const uint8_t *born_host_at, *store_host_at; /* in the buffer */
     PyObject *born_host, *store_host;
 } Shared;
 
@@ -71,9 +67,9 @@ static PyObject *filled(PyTypeObject *type, PyObject *slots, PyObject **values, 
 /* host_of(the 8 bytes at *at*), unless they are those at *last* */
 static int find_host(PyObject *host_of, const uint8_t *at, const uint8_t **last, PyObject **host)
 {
-    if (*host != NULL && memcmp(at, *last, HOST_BYTES) == 0)
+    if (*host != NULL && memcmp(at, *last, HOST_V4) == 0)
         return 0;
-    PyObject *raw = PyBytes_FromStringAndSize((const char *)at, HOST_BYTES);
+    PyObject *raw = PyBytes_FromStringAndSize((const char *)at, HOST_V4);
     PyObject *found = raw == NULL ? NULL : PyObject_CallOneArg(host_of, raw);
     Py_XDECREF(raw);
     if (found == NULL)
@@ -140,22 +136,22 @@ PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t co
     const uint8_t *buffer = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     int checked = args[2] == Py_True, failed = 0;
     Shared shared = {0};
-    while (end - at >= FIXED_BYTES + 3) {
-        const uint8_t *record = buffer + at, *body = record + FIXED_BYTES;
-        int64_t size = get32(record), body_size = (int32_t)get32(record + 84);
-        if (get32(record + 4) != MAGIC_V1 || get32(record + 36) & UNCOMMON || size > end - at || body_size < 0
-            || body_size > size - FIXED_BYTES - 3)
+    while (end - at >= SMALLEST_V4) {
+        const uint8_t *record = buffer + at, *body = record + FIXED_V4;
+        int64_t size = get32(record), body_size = (int32_t)get32(record + BODY_SIZE_AT);
+        if (get32(record + MAGIC_AT) != MAGIC_V1 || get32(record + SYS_FLAG_AT) & UNCOMMON || size > end - at || body_size < 0
+            || body_size > size - SMALLEST_V4)
             break;
         const uint8_t *topic = body + body_size;
-        int64_t properties_size = size - FIXED_BYTES - body_size - 3 - topic[0];
+        int64_t properties_size = size - SMALLEST_V4 - body_size - topic[0];
         if (properties_size < 0 || get16(topic + 1 + topic[0]) != properties_size)
             break;
-        if (checked && (crc_of(body, (size_t)body_size, 0) & 0x7FFFFFFF) != get32(record + 8))
+        if (checked && (crc_of(body, (size_t)body_size, 0) & 0x7FFFFFFF) != get32(record + BODY_CRC_AT))
             break;
-        failed = 1;
-        if (find_queue(forms.queue_of, args[4], topic, (int32_t)get32(record + 12), &shared) < 0
-            || find_host(forms.host_of, record + 48, &shared.born_at, &shared.born_host) < 0
-            || find_host(forms.host_of, record + 64, &shared.stored_at, &shared.store_host) < 0)
+        failed = 1; /* until the message is in *into* */
+        if (find_queue(forms.queue_of, args[4], topic, (int32_t)get32(record + QUEUE_ID_AT), &shared) < 0
+            || find_host(forms.host_of, record + BORN_HOST_AT, &shared.born_host_at, &shared.born_host) < 0
+            || find_host(forms.host_of, record + STORE_HOST_AT, &shared.store_host_at, &shared.store_host) < 0)
             break;
         PyObject *raw[] = {read_bytes(topic + 3 + topic[0], (Py_ssize_t)properties_size), Py_NewRef(Py_None)};
         PyObject *values[FIELDS] = {
@@ -163,17 +159,17 @@ PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t co
             read_bytes(body, (Py_ssize_t)body_size),
             filled(forms.properties, forms.properties_slots, raw, 2),
             Py_NewRef(shared.queue),
-            read_long(record + 20), /* queue offset */
-            read_long(record + 28), /* commit-log offset */
-            read_int(record + 72), /* reconsume times */
-            read_long(record + 40), /* born */
-            read_long(record + 56), /* stored */
+            read_long(record + QUEUE_OFFSET_AT),
+            read_long(record + COMMITLOG_OFFSET_AT),
+            read_int(record + TIMES_AT),
+            read_long(record + BORN_AT),
+            read_long(record + STORED_AT),
             Py_NewRef(shared.born_host),
             Py_NewRef(shared.store_host),
-            read_int(record + 16), /* flag */
-            read_int(record + 36), /* sys flag */
+            read_int(record + FLAG_AT),
+            read_int(record + SYS_FLAG_AT),
             PyLong_FromLongLong(size),
-            read_long(record + 76), /* prepared transaction's offset */
+            read_long(record + PREPARED_AT),
         };
         PyObject *message = filled(forms.message, forms.message_slots, values, FIELDS);
         if (message == NULL || PyList_Append(args[3], message) < 0) {

@@ -13,6 +13,63 @@
 #include <stdint.h>
 #include <string.h>
 
+#if SIZEOF_SIZE_T < 8
+#error "lengths of 32 bits have to fit Py_ssize_t: with fewer than 64 bits ogive is pure Python"
+#endif
+
+/* A record of the commit log, with IPv4 hosts: size u32 | magic u32 | CRC of the body u32 | queue id i32 | flag i32 | queue offset i64 |
+   commit-log offset i64 | sys flag i32 | born i64 | born host | stored i64 | store host | reconsume times i32 | prepared transaction's
+   offset i64 | body size i32 | body | topic size u8 | topic | properties size u16 | properties. A host is 8 bytes, address and port; with
+   IPv6 20, and what is behind it stands that much later. Python: wire/message.py. */
+enum {
+    MAGIC_AT = 4,
+    BODY_CRC_AT = 8,
+    QUEUE_ID_AT = 12,
+    FLAG_AT = 16,
+    QUEUE_OFFSET_AT = 20,
+    COMMITLOG_OFFSET_AT = 28,
+    SYS_FLAG_AT = 36,
+    BORN_AT = 40,
+    BORN_HOST_AT = 48,
+    STORED_AT = 56, /* this and the following: with IPv4 hosts */
+    STORE_HOST_AT = 64,
+    TIMES_AT = 72,
+    PREPARED_AT = 76,
+    BODY_SIZE_AT = 84,
+    FIXED_V4 = 88,
+    SMALLEST_V4 = FIXED_V4 + 3, /* without body, topic and properties */
+    HOST_V4 = 8,
+    HOST_V6 = 20,
+};
+
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu /* two bytes of topic size */
+
+/* Bits of a sys flag, as in SysFlag of wire/codes.py */
+enum {
+    COMPRESSED = 0x1,
+    TRANSACTION_MASK = 0xC,
+    TRANSACTION_COMMIT = 0x8,
+    TRANSACTION_ROLLBACK = 0xC,
+    BORN_HOST_V6 = 0x10,
+    STORE_HOST_V6 = 0x20,
+    HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6,
+    NEED_UNWRAP = 0x40, /* with INNER_BATCH: the body is a batch as it was sent */
+    INNER_BATCH = 0x80,
+};
+
+/* The last property of a record, the checksum over all before it: this name, ten digits, the lowest first, and a separator */
+#define CRC_NAME "__CRC32#\x01"
+enum { CRC_NAME_BYTES = sizeof CRC_NAME - 1, CRC_BYTES = CRC_NAME_BYTES + 11 };
+
+#define MAX_PROPERTIES_BYTES 32767
+
+/* An entry of a consume queue: commit-log offset i64 | record size i32 | tags code i64 */
+enum { ENTRY_BYTES = 20 };
+
+/* A message in the body of a batch: size u32 | 0 u32 | 0 u32 | flag i32 | body size i32 | body | properties size u16 | properties */
+enum { BATCH_ITEM_BYTES = 22 }; /* without body and properties */
+
 static inline uint16_t get16(const uint8_t *at)
 {
     return (uint16_t)(at[0] << 8 | at[1]);
@@ -67,35 +124,108 @@ static inline const char *utf8_of(PyObject *text, Py_ssize_t *size)
     return utf8;
 }
 
+/* Whether make_tuple() can make one of *type*: a NamedTuple, or another type of tuples that has nothing beside their items */
+static inline int is_tuple_type(PyObject *type)
+{
+    return PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)
+        && ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize;
+}
+
+/* *type* of *values*; takes them over, NULL among them is an error that was set. */
+static inline PyObject *make_tuple(PyTypeObject *type, PyObject **values, Py_ssize_t count)
+{
+    PyObject *tuple = type->tp_alloc(type, count);
+    int failed = tuple == NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        failed = failed || values[i] == NULL;
+        if (tuple != NULL)
+            PyTuple_SET_ITEM(tuple, i, values[i]);
+        else
+            Py_XDECREF(values[i]);
+    }
+    if (failed)
+        Py_CLEAR(tuple);
+#if PY_VERSION_HEX >= 0x030E0000
+    if (tuple != NULL)
+        ((PyTupleObject *)tuple)->ob_hash = -1; /* not known yet; tp_alloc leaves a 0, which would count */
+#endif
+    return tuple;
+}
+
+/* Bytes in upper-case hex; where that ends */
+static inline uint8_t *put_hex(uint8_t *to, const uint8_t *bytes, Py_ssize_t size)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    for (Py_ssize_t i = 0; i < size; i++) {
+        *to++ = (uint8_t)digits[bytes[i] >> 4];
+        *to++ = (uint8_t)digits[bytes[i] & 15];
+    }
+    return to;
+}
+
+/* Java's String.hashCode of what *hash* is of, with *text* behind it; *others* gets the bits that no ASCII has */
+static inline uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
+{
+    uint8_t bits = 0;
+    for (; size >= 4; text += 4, size -= 4) { /* four at a time: one multiplication waits for the one before */
+        hash = hash * 923521u + text[0] * 29791u + text[1] * 961u + text[2] * 31u + text[3];
+        bits |= text[0] | text[1] | text[2] | text[3];
+    }
+    for (; size; text++, size--) {
+        hash = hash * 31u + *text;
+        bits |= *text;
+    }
+    *others |= bits & 0x80;
+    return hash;
+}
+
+/* Where the property at *at* ends: at its separator, or at *end*, as the last one may have none. Layout: name | 1 | value | 2 */
+static inline const uint8_t *property_end(const uint8_t *at, const uint8_t *end)
+{
+    const uint8_t *stop = memchr(at, 2, (size_t)(end - at));
+    return stop == NULL ? end : stop;
+}
+
 /* crc.c: zlib's crc32() */
 void crc_prepare(void);
 uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
 
-/* columns.c */
+/* columns.c: whether Python would decode these bytes */
 int is_utf8(const uint8_t *at, size_t size);
 
-/* the functions of each file, for the table in module.c */
-PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* The functions of the module, for the table in module.c */
+/* header.c */
 PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* properties.c */
 PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* crc.c */
+PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* sends.c */
+PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* batches.c */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* records.c */
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* keys.c */
+PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* reading.c */
+PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* messages.c */
+PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* columns.c */
+PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* rows.c */
+PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

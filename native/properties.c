@@ -2,8 +2,6 @@
 
 #include "native.h"
 
-#define MAX_PROPERTIES_BYTES 32767
-
 /* properties(raw): the dict of them; None where a name or value is no UTF-8. One without name or value is left out, as Java does. */
 PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -16,15 +14,13 @@ PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (PyObject_GetBuffer(args[0], &raw, PyBUF_SIMPLE) < 0)
         return NULL;
     PyObject *found = PyDict_New(), *name = NULL, *value = NULL;
-    const char *at = raw.buf, *end = at + raw.len;
+    const uint8_t *at = raw.buf, *end = at + raw.len;
     while (found != NULL && at < end) {
-        const char *value_end = memchr(at, 2, (size_t)(end - at));
-        if (value_end == NULL)
-            value_end = end;
-        const char *name_end = memchr(at, 1, (size_t)(value_end - at));
+        const uint8_t *value_end = property_end(at, end);
+        const uint8_t *name_end = memchr(at, 1, (size_t)(value_end - at));
         if (name_end != NULL && name_end != at && name_end + 1 != value_end) {
-            name = PyUnicode_DecodeUTF8(at, name_end - at, NULL);
-            value = name == NULL ? NULL : PyUnicode_DecodeUTF8(name_end + 1, value_end - name_end - 1, NULL);
+            name = PyUnicode_DecodeUTF8((const char *)at, name_end - at, NULL);
+            value = name == NULL ? NULL : PyUnicode_DecodeUTF8((const char *)name_end + 1, value_end - name_end - 1, NULL);
             if (value == NULL || PyDict_SetItem(found, name, value) < 0)
                 Py_CLEAR(found);
             Py_XDECREF(name);

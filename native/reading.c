@@ -1,14 +1,11 @@
-/* What a pull does with each message: from the entries of a consume queue to records of the log, and whether those stand where they should.
-   What a start does with each record of the log.
+/* Records of the log as they are looked for: for a pull those that entries of a consume queue speak of, and whether they stand there; for a
+   start all that follow each other.
 
    A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py, commitlog.py, record.py and logscan.py. */
 
 #include "native.h"
 
-enum {
-    ENTRY_BYTES = 20, /* of a consume queue: commit-log offset i64 | record size i32 | tags code i64 */
-    FILLER_SIZE = 0x7FFFFFFF, /* the record size of an offset that has no record */
-};
+enum { FILLER_SIZE = 0x7FFFFFFF }; /* the record size in an entry of an offset that has no record */
 
 #define FARTHEST ((int64_t)1 << 62) /* no sum of an offset below it and of sizes of 32 bits overflows */
 
@@ -19,32 +16,17 @@ typedef struct {
 /* whether *entry* is a wanted record with numbers that can be added up; the numbers */
 static int read_wanted(PyObject *entry, Wanted *wanted)
 {
-    int64_t *into[] = {&wanted->offset, &wanted->size, &wanted->queue_offset};
-    if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 3)
-        return 0;
-    for (int i = 0; i < 3; i++) {
-        int overflow;
-        PyObject *number = PyTuple_GET_ITEM(entry, i);
-        if (!PyLong_Check(number))
-            return 0;
-        *into[i] = PyLong_AsLongLongAndOverflow(number, &overflow);
-        if (overflow)
-            return 0;
-    }
-    return wanted->offset >= 0 && wanted->offset < FARTHEST && wanted->size >= 0 && wanted->size <= INT32_MAX;
+    return PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == 3 && is_number(PyTuple_GET_ITEM(entry, 0), 0, FARTHEST - 1, &wanted->offset)
+        && is_number(PyTuple_GET_ITEM(entry, 1), 0, INT32_MAX, &wanted->size)
+        && is_number(PyTuple_GET_ITEM(entry, 2), INT64_MIN, INT64_MAX, &wanted->queue_offset);
 }
 
 /* *count* numbers from *args* on; 0 where one is no number of 64 bits, without an exception */
 static int read_numbers(PyObject *const *args, int count, int64_t *numbers)
 {
-    for (int i = 0; i < count; i++) {
-        int overflow;
-        if (!PyLong_Check(args[i]))
+    for (int i = 0; i < count; i++)
+        if (!is_number(args[i], INT64_MIN, INT64_MAX, &numbers[i]))
             return 0;
-        numbers[i] = PyLong_AsLongLongAndOverflow(args[i], &overflow);
-        if (overflow)
-            return 0;
-    }
     return 1;
 }
 
@@ -197,24 +179,16 @@ failed:
     return NULL;
 }
 
-/* --- records of the log ------------------------------------------------------------------------------------------------------------------
+/* --- records of the log ------------------------------------------------------------------------------------------------------------- */
 
-   With IPv4 hosts: size u32 | magic u32 | CRC of the body u32 | queue id i32 | flag i32 | queue offset i64 | commit-log offset i64 |
-   sys flag i32 | born i64 | born host | stored i64 | store host | reconsume times i32 | prepared i64 | body size i32 | body |
-   topic size u8 | topic | properties size u16 | properties, whose last 20 bytes are the checksum over all before them. */
-
-enum { FIXED_BYTES = 88, CRC_BYTES = 20, V6_HOSTS = 0x30 };
-
-#define MAGIC_V1 0xDAA320A7u
-
-/* whether the last 20 of the *size* bytes are the checksum of those before: its name, 10 digits, the lowest first, and a separator */
+/* whether the last CRC_BYTES of the *size* bytes are the checksum of those before them */
 static int crc_holds(const uint8_t *record, size_t size)
 {
     const uint8_t *tail = record + size - CRC_BYTES;
-    if (memcmp(tail, "__CRC32#\x01", 9) != 0 || tail[19] != 2)
+    if (memcmp(tail, CRC_NAME, CRC_NAME_BYTES) != 0 || tail[CRC_BYTES - 1] != 2)
         return 0;
     uint32_t crc = crc_of(record, size - CRC_BYTES, 0) & 0x7FFFFFFF;
-    for (const uint8_t *digit = tail + 9; digit < tail + 19; digit++, crc /= 10)
+    for (const uint8_t *digit = tail + CRC_NAME_BYTES; digit < tail + CRC_BYTES - 1; digit++, crc /= 10)
         if (*digit != '0' + crc % 10)
             return 0;
     return 1;
@@ -247,14 +221,14 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
             Py_DECREF(doubtful);
             Py_RETURN_NONE;
         }
-        if (one.size >= FIXED_BYTES + field_size + 2 + CRC_BYTES && one.offset >= base && one.offset - base <= size - one.size) {
+        if (one.size >= FIXED_V4 + field_size + 2 + CRC_BYTES && one.offset >= base && one.offset - base <= size - one.size) {
             const uint8_t *record = data + (one.offset - base);
-            int64_t room = one.size - FIXED_BYTES - field_size - 2; /* for the body and the properties */
-            int64_t body_size = (int32_t)get32(record + 84);
-            if (get32(record) == one.size && get32(record + 4) == MAGIC_V1 && (int32_t)get32(record + 12) == queue_id
-                && (int64_t)get64(record + 20) == one.queue_offset && (int64_t)get64(record + 28) == one.offset
-                && !(get32(record + 36) & V6_HOSTS) && body_size >= 0 && body_size <= room - CRC_BYTES) {
-                const uint8_t *topic = record + FIXED_BYTES + body_size;
+            int64_t room = one.size - FIXED_V4 - field_size - 2; /* for the body and the properties */
+            int64_t body_size = (int32_t)get32(record + BODY_SIZE_AT);
+            if (get32(record) == one.size && get32(record + MAGIC_AT) == MAGIC_V1 && (int32_t)get32(record + QUEUE_ID_AT) == queue_id
+                && (int64_t)get64(record + QUEUE_OFFSET_AT) == one.queue_offset && (int64_t)get64(record + COMMITLOG_OFFSET_AT) == one.offset
+                && !(get32(record + SYS_FLAG_AT) & HOSTS_V6) && body_size >= 0 && body_size <= room - CRC_BYTES) {
+                const uint8_t *topic = record + FIXED_V4 + body_size;
                 if (memcmp(topic, field, (size_t)field_size) == 0
                     && (sound || (get16(topic + field_size) == room - body_size && crc_holds(record, (size_t)one.size))))
                     continue;
@@ -268,23 +242,6 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
     return doubtful;
 }
 
-/* *type* (a NamedTuple) of *values*; takes them over, NULL among them is an error that was set. */
-static PyObject *make_tuple(PyTypeObject *type, PyObject **values, Py_ssize_t count)
-{
-    PyObject *tuple = type->tp_alloc(type, count);
-    int failed = tuple == NULL;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        failed = failed || values[i] == NULL;
-        if (tuple != NULL)
-            PyTuple_SET_ITEM(tuple, i, values[i]);
-        else
-            Py_XDECREF(values[i]);
-    }
-    if (failed)
-        Py_CLEAR(tuple);
-    return tuple;
-}
-
 /* whole_records(block, at, position, limit, most, record): ([(position, *record*, block, place)], where they end) of the records one behind
    the other from byte *at* of *block* on, which stands at commit-log offset *position*: at most *most*, none at *limit* or behind it, up to
    the first that is not plainly whole, with IPv4 hosts and the checksum over all of it. */
@@ -292,9 +249,7 @@ PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize
 {
     (void)module;
     int64_t numbers[4];
-    PyTypeObject *type = count == 6 && PyType_Check(args[5]) ? (PyTypeObject *)args[5] : NULL;
-    if (type == NULL || !PyBytes_Check(args[0]) || !PyType_IsSubtype(type, &PyTuple_Type)
-        || type->tp_basicsize != PyTuple_Type.tp_basicsize) {
+    if (count != 6 || !PyBytes_Check(args[0]) || !is_tuple_type(args[5])) {
         PyErr_SetString(
             PyExc_TypeError, "whole_records(block: bytes, at: int, position: int, limit: int, most: int, record: type of NamedTuple)");
         return NULL;
@@ -307,13 +262,14 @@ PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize
     PyObject *found = PyList_New(0), *topic = NULL; /* the last one: a queue's records often follow each other */
     if (found == NULL)
         return NULL;
-    while (position < limit && PyList_GET_SIZE(found) < most && end - at >= FIXED_BYTES + 3 + CRC_BYTES) {
+    while (position < limit && PyList_GET_SIZE(found) < most && end - at >= SMALLEST_V4 + CRC_BYTES) {
         const uint8_t *record = (const uint8_t *)PyBytes_AS_STRING(args[0]) + at;
-        int64_t size = get32(record), body_size = (int32_t)get32(record + 84), room = size - FIXED_BYTES - 3; /* for parts of any size */
-        if (get32(record + 4) != MAGIC_V1 || (int64_t)get64(record + 28) != position || get32(record + 36) & V6_HOSTS || size > end - at
-            || body_size < 0 || body_size > room - CRC_BYTES)
+        int64_t size = get32(record), body_size = (int32_t)get32(record + BODY_SIZE_AT);
+        int64_t room = size - SMALLEST_V4; /* for body, topic and properties */
+        if (get32(record + MAGIC_AT) != MAGIC_V1 || (int64_t)get64(record + COMMITLOG_OFFSET_AT) != position
+            || get32(record + SYS_FLAG_AT) & HOSTS_V6 || size > end - at || body_size < 0 || body_size > room - CRC_BYTES)
             break;
-        const uint8_t *name = record + FIXED_BYTES + body_size + 1;
+        const uint8_t *name = record + FIXED_V4 + body_size + 1;
         int64_t name_size = name[-1], properties_size = room - body_size - name_size;
         if (properties_size < CRC_BYTES || get16(name + name_size) != properties_size || !crc_holds(record, (size_t)size))
             break;
@@ -324,14 +280,14 @@ PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize
         PyObject *fields[] = {
             PyLong_FromLongLong(size),
             Py_NewRef(topic),
-            PyLong_FromLong((int32_t)get32(record + 12)), /* queue id */
-            PyLong_FromLongLong((int64_t)get64(record + 20)), /* queue offset */
-            PyLong_FromLong((int32_t)get32(record + 36)), /* sys flag */
-            PyLong_FromLongLong((int64_t)get64(record + 56)), /* stored */
+            PyLong_FromLong((int32_t)get32(record + QUEUE_ID_AT)),
+            PyLong_FromLongLong((int64_t)get64(record + QUEUE_OFFSET_AT)),
+            PyLong_FromLong((int32_t)get32(record + SYS_FLAG_AT)),
+            PyLong_FromLongLong((int64_t)get64(record + STORED_AT)),
             PyLong_FromLongLong(at + size - properties_size),
             Py_NewRef(Py_False), /* plain */
         };
-        PyObject *one = Py_BuildValue("(LNOL)", (long long)position, make_tuple(type, fields, 8), args[0], (long long)at);
+        PyObject *one = Py_BuildValue("(LNOL)", (long long)position, make_tuple((PyTypeObject *)args[5], fields, 8), args[0], (long long)at);
         int failed = one == NULL || PyList_Append(found, one) < 0;
         Py_XDECREF(one);
         if (failed)

@@ -1,25 +1,15 @@
-/* Records of the commit log, with what is kept and answered of each. Python: store/appender.py, store/record.py; layout: wire/message.py.
-
-   Size u32 | magic u32 | body's CRC u32 | queue id i32 | flag i32 | queue offset i64 | commit-log offset i64 | sys flag i32 | born i64 |
-   born host | stored i64 | store host | reconsume times i32 | prepared transaction's offset i64 | body's length i32 | body |
-   topic with its length | properties' length u16 | properties, the checksum over all before as the last */
+/* Records of the commit log, with what is kept and answered of each. Python: store/appender.py, store/record.py. */
 
 #include "native.h"
 
-#define MAGIC_V1 0xDAA320A7u
-#define MAGIC_V2 0xDAA320ABu /* two bytes of topic length */
-#define MAX_RECORD_BYTES (4 * 1024 * 1024 + 64 * 1024)
-#define MAX_CRC_PROPERTIES (32767 - CRC_BYTES)
-#define CRC_BYTES 20
-#define ENTRY_BYTES 20 /* of a consume queue: commit-log offset i64 | size i32 | tags code i64 */
-#define MAX_HEAD_BYTES 112
-#define BORN_HOST_V6 0x10
-#define STORE_HOST_V6 0x20
-#define TRANSACTION_MASK 0xC
-#define TRANSACTION_COMMIT 0x8
-#define TRANSACTION_ROLLBACK 0xC
+enum {
+    MAX_RECORD_BYTES = 4 * 1024 * 1024 + 64 * 1024,
+    MAX_CRC_PROPERTIES = MAX_PROPERTIES_BYTES - CRC_BYTES,
+    MAX_HEAD_BYTES = FIXED_V4 + 2 * (HOST_V6 - HOST_V4),
+};
 
-static const char crc_name[] = "__CRC32#\x01";
+/* The fields of a NewMessage */
+enum { TOPIC, QUEUE_ID, BODY, PROPERTIES, SYS_FLAG, FLAG, BORN_MS, BORN_HOST, STORE_HOST, TIMES, PREPARED, MESSAGE_FIELDS };
 
 /* what messages have of their own */
 typedef struct {
@@ -44,7 +34,7 @@ static int take_part(PyObject *flag, PyObject *body, PyObject *properties, int w
     part->given = properties;
     part->properties = (const uint8_t *)PyBytes_AS_STRING(properties);
     Py_ssize_t size = PyBytes_GET_SIZE(properties);
-    if (size >= CRC_BYTES && memcmp(part->properties + size - CRC_BYTES, crc_name, sizeof crc_name - 1) == 0)
+    if (size >= CRC_BYTES && memcmp(part->properties + size - CRC_BYTES, CRC_NAME, CRC_NAME_BYTES) == 0)
         size -= CRC_BYTES; /* it speaks of the record that this message came from */
     part->properties_size = size;
     part->separator = with_crc && size && part->properties[size - 1] != 2;
@@ -54,7 +44,8 @@ static int take_part(PyObject *flag, PyObject *body, PyObject *properties, int w
 static int take_part_at(PyObject *message, PyObject *items, Py_ssize_t at, int with_crc, Part *part)
 {
     if (items == NULL)
-        return take_part(PyTuple_GET_ITEM(message, 5), PyTuple_GET_ITEM(message, 2), PyTuple_GET_ITEM(message, 3), with_crc, part);
+        return take_part(
+            PyTuple_GET_ITEM(message, FLAG), PyTuple_GET_ITEM(message, BODY), PyTuple_GET_ITEM(message, PROPERTIES), with_crc, part);
     PyObject *item = PyTuple_GET_ITEM(items, at);
     return PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 3
         && take_part(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1), PyTuple_GET_ITEM(item, 2), with_crc, part);
@@ -64,26 +55,26 @@ static int take_part_at(PyObject *message, PyObject *items, Py_ssize_t at, int w
 static size_t fill_head(PyObject *message, int64_t stored_ms, size_t field_size, uint8_t *head, int *kind)
 {
     int64_t queue_id, sys_flag, born_ms, times, prepared;
-    PyObject *born_host = PyTuple_GET_ITEM(message, 7), *store_host = PyTuple_GET_ITEM(message, 8);
-    if (!is_number(PyTuple_GET_ITEM(message, 1), INT32_MIN, INT32_MAX, &queue_id)
-        || !is_number(PyTuple_GET_ITEM(message, 4), INT32_MIN, INT32_MAX, &sys_flag)
-        || !is_number(PyTuple_GET_ITEM(message, 6), INT64_MIN, INT64_MAX, &born_ms)
-        || !is_number(PyTuple_GET_ITEM(message, 9), INT32_MIN, INT32_MAX, &times)
-        || !is_number(PyTuple_GET_ITEM(message, 10), INT64_MIN, INT64_MAX, &prepared) || !PyBytes_Check(born_host)
+    PyObject *born_host = PyTuple_GET_ITEM(message, BORN_HOST), *store_host = PyTuple_GET_ITEM(message, STORE_HOST);
+    if (!is_number(PyTuple_GET_ITEM(message, QUEUE_ID), INT32_MIN, INT32_MAX, &queue_id)
+        || !is_number(PyTuple_GET_ITEM(message, SYS_FLAG), INT32_MIN, INT32_MAX, &sys_flag)
+        || !is_number(PyTuple_GET_ITEM(message, BORN_MS), INT64_MIN, INT64_MAX, &born_ms)
+        || !is_number(PyTuple_GET_ITEM(message, TIMES), INT32_MIN, INT32_MAX, &times)
+        || !is_number(PyTuple_GET_ITEM(message, PREPARED), INT64_MIN, INT64_MAX, &prepared) || !PyBytes_Check(born_host)
         || !PyBytes_Check(store_host))
         return 0;
     size_t born_size = (size_t)PyBytes_GET_SIZE(born_host), store_size = (size_t)PyBytes_GET_SIZE(store_host);
-    if ((born_size != 8 && born_size != 20) || (store_size != 8 && store_size != 20))
+    if ((born_size != HOST_V4 && born_size != HOST_V6) || (store_size != HOST_V4 && store_size != HOST_V6))
         return 0;
     *kind = (int)(sys_flag & TRANSACTION_MASK);
-    sys_flag &= ~(int64_t)(BORN_HOST_V6 | STORE_HOST_V6);
-    sys_flag |= (born_size == 20 ? BORN_HOST_V6 : 0) | (store_size == 20 ? STORE_HOST_V6 : 0);
+    sys_flag &= ~(int64_t)HOSTS_V6;
+    sys_flag |= (born_size == HOST_V6 ? BORN_HOST_V6 : 0) | (store_size == HOST_V6 ? STORE_HOST_V6 : 0);
     memset(head, 0, MAX_HEAD_BYTES);
-    put32(head + 4, field_size <= 128 ? MAGIC_V1 : MAGIC_V2);
-    put32(head + 12, (uint32_t)queue_id);
-    put32(head + 36, (uint32_t)sys_flag);
-    put64(head + 40, (uint64_t)born_ms);
-    uint8_t *at = head + 48;
+    put32(head + MAGIC_AT, field_size <= 128 ? MAGIC_V1 : MAGIC_V2);
+    put32(head + QUEUE_ID_AT, (uint32_t)queue_id);
+    put32(head + SYS_FLAG_AT, (uint32_t)sys_flag);
+    put64(head + BORN_AT, (uint64_t)born_ms);
+    uint8_t *at = head + BORN_HOST_AT;
     memcpy(at, PyBytes_AS_STRING(born_host), born_size);
     at += born_size;
     put64(at, (uint64_t)stored_ms);
@@ -106,10 +97,10 @@ static void put_record(
 {
     memcpy(record, head, head_size);
     put32(record, size);
-    put32(record + 8, crc_of(part->body, (size_t)part->body_size, 0) & 0x7FFFFFFF);
-    put32(record + 16, (uint32_t)part->flag);
-    put64(record + 20, (uint64_t)offset);
-    put64(record + 28, (uint64_t)position);
+    put32(record + BODY_CRC_AT, crc_of(part->body, (size_t)part->body_size, 0) & 0x7FFFFFFF);
+    put32(record + FLAG_AT, (uint32_t)part->flag);
+    put64(record + QUEUE_OFFSET_AT, (uint64_t)offset);
+    put64(record + COMMITLOG_OFFSET_AT, (uint64_t)position);
     put32(record + head_size - 4, (uint32_t)part->body_size);
     uint8_t *at = record + head_size;
     memcpy(at, part->body, (size_t)part->body_size);
@@ -123,8 +114,8 @@ static void put_record(
         *at++ = 2;
     if (with_crc) {
         uint32_t crc = crc_of(record, (size_t)(at - record), 0) & 0x7FFFFFFF;
-        memcpy(at, crc_name, sizeof crc_name - 1);
-        at += sizeof crc_name - 1;
+        memcpy(at, CRC_NAME, CRC_NAME_BYTES);
+        at += CRC_NAME_BYTES;
         for (int digit = 0; digit < 10; digit++, crc /= 10) /* the least significant first */
             *at++ = (uint8_t)('0' + crc % 10);
         *at = 2;
@@ -137,18 +128,11 @@ static int hash_tag(const Part *part, int32_t *hash)
     const uint8_t *at = part->properties, *end = at + part->properties_size;
     *hash = 0;
     while (end - at >= 5) {
-        const uint8_t *stop = memchr(at, 2, (size_t)(end - at));
-        if (stop == NULL)
-            stop = end;
+        const uint8_t *stop = property_end(at, end);
         if (stop - at >= 5 && memcmp(at, "TAGS\x01", 5) == 0) {
-            uint32_t sum = 0;
-            for (at += 5; at < stop; at++) {
-                if (*at > 127)
-                    return 0;
-                sum = 31 * sum + *at;
-            }
-            *hash = (int32_t)sum;
-            return 1;
+            uint8_t others = 0;
+            *hash = (int32_t)java_hash(0, at + 5, stop - at - 5, &others);
+            return !others;
         }
         if (stop == end)
             return 1;
@@ -170,23 +154,6 @@ static PyObject *stored_properties(const Part *part)
     return text;
 }
 
-/* *type*(offset, position, size, stored) */
-static PyObject *make_result(PyTypeObject *type, int64_t offset, PyObject *position, Py_ssize_t size, PyObject *stored_ms)
-{
-    PyObject *first = PyLong_FromLongLong(offset), *third = PyLong_FromSsize_t(size);
-    PyObject *result = first == NULL || third == NULL ? NULL : type->tp_alloc(type, 4);
-    if (result == NULL) {
-        Py_XDECREF(first);
-        Py_XDECREF(third);
-        return NULL;
-    }
-    PyTuple_SET_ITEM(result, 0, first);
-    PyTuple_SET_ITEM(result, 1, Py_NewRef(position));
-    PyTuple_SET_ITEM(result, 2, third);
-    PyTuple_SET_ITEM(result, 3, Py_NewRef(stored_ms));
-    return result;
-}
-
 /* records(message, items, field, topic, offset, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of a
    NewMessage, or of the BatchItems that share it, or None.
 
@@ -195,8 +162,8 @@ static PyObject *make_result(PyTypeObject *type, int64_t offset, PyObject *posit
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 10 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 11 || !PyBytes_Check(args[2]) || !PyBytes_Check(args[3])
-        || !PyType_Check(args[9]) || !PyType_IsSubtype((PyTypeObject *)args[9], &PyTuple_Type)) {
+    if (count != 10 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != MESSAGE_FIELDS || !PyBytes_Check(args[2])
+        || !PyBytes_Check(args[3]) || !is_tuple_type(args[9])) {
         PyErr_SetString(
             PyExc_TypeError,
             "records(message: NewMessage, items: list[BatchItem] | None, field: bytes, topic: bytes, offset: int, position: int, "
@@ -205,11 +172,11 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
     }
     PyObject *message = args[0], *field = args[2], *topic = args[3], *stored_ms = args[7];
     PyTypeObject *type = (PyTypeObject *)args[9];
-    int with_crc = PyObject_IsTrue(args[8]), kind;
+    int with_crc = args[8] == Py_True, kind;
     int64_t first, start, room, stored;
     uint8_t head[MAX_HEAD_BYTES];
     if (!is_number(args[4], 0, INT64_MAX / 2, &first) || !is_number(args[5], 0, INT64_MAX / 2, &start)
-        || !is_number(args[6], 0, INT64_MAX / 2, &room) || !is_number(stored_ms, 0, INT64_MAX, &stored) || with_crc < 0
+        || !is_number(args[6], 0, INT64_MAX / 2, &room) || !is_number(stored_ms, 0, INT64_MAX, &stored)
         || PyBytes_GET_SIZE(field) > 0xFFFF)
         Py_RETURN_NONE;
     size_t head_size = fill_head(message, stored, (size_t)PyBytes_GET_SIZE(field), head, &kind);
@@ -237,7 +204,7 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
     keyed = PyList_New(is_keyed ? number : 0);
     results = PyList_New(number);
     if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
-        goto failed;
+        goto done;
     uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records), *entry = (uint8_t *)PyBytes_AS_STRING(entries);
     int64_t position = start;
     for (Py_ssize_t i = 0; i < number; i++) {
@@ -255,10 +222,13 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
             entry += ENTRY_BYTES;
         }
         PyObject *place = PyLong_FromLongLong(position);
-        PyObject *result = place == NULL ? NULL : make_result(type, offset, place, size, stored_ms);
+        if (place == NULL)
+            goto done;
+        PyObject *fields[] = {PyLong_FromLongLong(offset), Py_NewRef(place), PyLong_FromSsize_t(size), Py_NewRef(stored_ms)};
+        PyObject *result = make_tuple(type, fields, 4);
         if (result == NULL) {
-            Py_XDECREF(place);
-            goto failed;
+            Py_DECREF(place);
+            goto done;
         }
         PyList_SET_ITEM(results, i, result);
         if (is_keyed) {
@@ -267,7 +237,7 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
             Py_XDECREF(text);
             if (key == NULL) {
                 Py_DECREF(place);
-                goto failed;
+                goto done;
             }
             PyList_SET_ITEM(keyed, i, key);
         }
@@ -276,7 +246,8 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
         position += size;
     }
     made = PyTuple_Pack(4, records, entries, keyed, results);
-failed:
+
+done:
     Py_XDECREF(items);
     Py_XDECREF(records);
     Py_XDECREF(entries);
@@ -286,5 +257,5 @@ failed:
 
 unusual:
     made = Py_NewRef(Py_None);
-    goto failed;
+    goto done;
 }

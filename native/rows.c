@@ -1,11 +1,11 @@
 /* Rows of Arrow columns as batches of messages. Python: spark/rows.py, wire/message.py encode_batch().
 
-   A message in a batch: size i32 | magic 0 | checksum 0 | flag 0 | body length i32 | body | properties length u16 | properties. Its
-   properties are the unique key, 20 digits that all rows have and 12 of the row's number in upper-case hex; then tag and keys. */
+   The properties of each are the unique key, 20 digits that all rows have and 12 of the row's number in upper-case hex; then tag and
+   keys. */
 
 #include "native.h"
 
-enum { HEAD = 20, ROW_DIGITS = 12, ITEM = 22, LONGEST = 4000 };
+enum { HEAD = 20, ROW_DIGITS = 12, LONGEST = 4000 };
 
 #define KEY_NAME "UNIQ_KEY\1"
 #define TAGS_NAME "TAGS\1"
@@ -77,7 +77,7 @@ static Py_ssize_t fit(const struct work *work, Py_ssize_t row, Py_ssize_t *size)
         if (!look(&work->body, row, &body) || !body.given || !look_for_property(&work->tags, row, &tags, 1)
             || !look_for_property(&work->keys, row, &keys, ' '))
             return 0;
-        size_t item = ITEM + body.size + KEY_SIZE;
+        size_t item = BATCH_ITEM_BYTES + body.size + KEY_SIZE;
         if (tags.given)
             item += sizeof TAGS_NAME + tags.size;
         if (keys.given)
@@ -106,7 +106,7 @@ static uint8_t *put_property(uint8_t *to, const char *name, size_t name_size, co
 
 static void write_batch(const struct work *work, Py_ssize_t row, Py_ssize_t count, uint8_t *to)
 {
-    static const char digits[] = "0123456789ABCDEF";
+    uint8_t number[8];
     struct text body, tags, keys;
     for (Py_ssize_t end = row + count; row < end; row++) {
         look(&work->body, row, &body);
@@ -117,9 +117,8 @@ static void write_batch(const struct work *work, Py_ssize_t row, Py_ssize_t coun
         put32(item + 16, (uint32_t)body.size);
         uint8_t *properties = put(item + 20, body.at, body.size) + 2;
         to = put(put(properties, KEY_NAME, sizeof KEY_NAME - 1), work->head, HEAD);
-        uint64_t number = work->first + (uint64_t)row;
-        for (int shift = 4 * (ROW_DIGITS - 1); shift >= 0; shift -= 4)
-            *to++ = (uint8_t)digits[number >> shift & 15];
+        put64(number, work->first + (uint64_t)row);
+        to = put_hex(to, number + sizeof number - ROW_DIGITS / 2, ROW_DIGITS / 2);
         *to++ = 2;
         to = put_property(to, TAGS_NAME, sizeof TAGS_NAME - 1, &tags);
         to = put_property(to, KEYS_NAME, sizeof KEYS_NAME - 1, &keys);

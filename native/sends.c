@@ -2,9 +2,7 @@
 
 #include "native.h"
 
-#define CLIENT_FLAGS 0x733 /* of a sysFlag */
-#define MAX_INT 0x7FFFFFFF
-#define MAX_PROPERTIES_BYTES 32767
+#define CLIENT_FLAGS 0x733 /* bits of a sys flag, as in broker/handlers/send_rules.py */
 #define MAX_TEMPLATE_BYTES 65536
 #define MAX_DIGITS 18 /* fit 64 bits, however they go on */
 
@@ -43,8 +41,7 @@ static int ends(const char *text, const char *end, const char *with, size_t size
 #define ENDS(text, end, with) ends(text, end, with, sizeof(with) - 1)
 
 /* Where the value of the unique key stands in a message's properties; NULL where there is none, or anything that says that the message is
-   not stored just so: a delay, a time, half a transaction, a broker that it has been through, a batch that is
-   one record. */
+   not stored just so: a delay, a time, half a transaction, a broker that it has been through, a batch that is one record. */
 static const char *unique_key(const char *text, const char *end)
 {
     const char *key = NULL, *at;
@@ -90,8 +87,8 @@ PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t 
         || (fields[BATCH] != NULL && (batch == NULL || strcmp(batch, "true") == 0 || strcmp(batch, "1") == 0))
         || fields[QUEUE_ID] == NULL || !number_of(fields[QUEUE_ID], &queue_id) || !number_of(fields[SYS_FLAG], &sys_flag)
         || fields[BORN_MS] == NULL || !number_of(fields[BORN_MS], &born_ms) || !number_of(fields[FLAG], &flag)
-        || !number_of(fields[TIMES], &times) || sys_flag & ~(int64_t)CLIENT_FLAGS || born_ms < 0 || flag < -MAX_INT || flag > MAX_INT
-        || times < 0 || times > MAX_INT)
+        || !number_of(fields[TIMES], &times) || sys_flag & ~(int64_t)CLIENT_FLAGS || born_ms < 0 || flag < -INT32_MAX || flag > INT32_MAX
+        || times < 0 || times > INT32_MAX)
         Py_RETURN_NONE;
     int open = text[text_size - 1] != 2; /* 4.9 leaves the last separator off */
     const char *end = text + text_size, *key = unique_key(text, end);
@@ -171,19 +168,17 @@ PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t
             to += key_size;
             *to++ = '"';
         } else {
-            int too_large;
-            if (next > 5 || !PyLong_Check(args[next]))
-                goto unusual;
-            int64_t number = PyLong_AsLongLongAndOverflow(args[next], &too_large);
-            if (too_large)
+            int64_t number;
+            uint8_t bytes[8];
+            if (next > 5 || !is_number(args[next], INT64_MIN, INT64_MAX, &number))
                 goto unusual;
             if (end - from >= 1 && from[0] == 'd') {
                 from++;
                 to = put_decimal(to, number);
             } else if (end - from >= 4 && memcmp(from, "016X", 4) == 0 && number >= 0) {
                 from += 4;
-                for (int shift = 60; shift >= 0; shift -= 4)
-                    *to++ = "0123456789ABCDEF"[number >> shift & 15];
+                put64(bytes, (uint64_t)number);
+                to = (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
             } else {
                 goto unusual;
             }
