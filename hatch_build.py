@@ -15,8 +15,7 @@ from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-_OPTIONS = ["-std=c11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
-_OPTIONS_OF_MSVC = ["/std:c11", "/O2", "/W3"]
+_OPTIONS = ["-std=c11", "-O3", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"]
 _NEEDS = "it needs a C compiler and Python's headers (Debian: apt-get install gcc python3-dev)"
 
 
@@ -27,9 +26,13 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         wish = os.environ.get("OGIVE_NATIVE", "")
-        if self.target_name != "wheel" or wish == "0":
-            return
         root = Path(self.root)
+        if self.target_name != "wheel":
+            return
+        if wish == "0":
+            if version == "editable":
+                remove(root / "src" / "ogive")
+            return
         try:
             if version == "editable":
                 build(root, root / "src" / "ogive")
@@ -50,12 +53,10 @@ class NativeBuildHook(BuildHookInterface[Any]):
             self._folder.cleanup()
 
 
-class _Build(build_ext):
-    def build_extensions(self) -> None:
-        if self.compiler.compiler_type == "msvc":
-            for extension in self.extensions:
-                extension.extra_compile_args = _OPTIONS_OF_MSVC
-        super().build_extensions()
+def remove(folder: Path) -> None:
+    """What was built there before."""
+    for path in folder.glob("_native.*"):
+        path.unlink()
 
 
 def build(root: Path, folder: Path, options: list[str] | None = None) -> Path:
@@ -68,7 +69,7 @@ def build(root: Path, folder: Path, options: list[str] | None = None) -> Path:
         extra_compile_args=_OPTIONS if options is None else options,
         extra_link_args=options,
     )
-    command = _Build(Distribution({"name": "ogive", "ext_modules": [extension]}))
+    command = build_ext(Distribution({"name": "ogive", "ext_modules": [extension]}))
     with tempfile.TemporaryDirectory(prefix="ogive-build-") as work:
         command.build_lib = command.build_temp = work
         command.ensure_finalized()

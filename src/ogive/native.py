@@ -30,7 +30,9 @@ class Native(Protocol):
         """How many stored messages *records* holds, and these columns of them.
 
         Hosts are numbers. Properties are five buffers: where each row's entries end, where each name ends, the names, where each value
-        ends, the values. None where a record is not in the plain form or has irregular properties. Twin: ogive.spark.decode.
+        ends, the values. None where a record is not in the plain form or has irregular properties.
+
+        Twin: RecordDecoder in ogive.spark.decode.
         """
 
     def encode_rows(
@@ -55,35 +57,35 @@ class Native(Protocol):
         """zlib.crc32()"""
 
     def frames(self, data: bytes, limit: int, /) -> tuple[list[bytes], int]:
-        """The whole frames at the beginning of *data*, and where they end. Twin: ogive.wire.frame."""
+        """The whole frames at the beginning of *data*, and where they end. Twin: FrameDecoder in ogive.wire.frame."""
 
     def binary_command(self, frame: bytes, /) -> tuple[int, dict[str, str], bytes, int, int, None, int, int, int] | None:
-        """The fields of a RemotingCommand, from a frame with a binary header. Twin: ogive.wire.command."""
+        """The fields of a RemotingCommand, from a frame with a binary header. Twin: decode_command() in ogive.wire.command."""
 
     def index_items(
         self, keyed: list[tuple[bytes, bytes, int, int]], slots: "array[int]", begin_ms: int, item: int, limit: int, /
     ) -> tuple[bytes, int, int, int] | None:
         """The items that records add to a file of the index of keys, and how many slots they are the first of; commit-log offset and store
-        timestamp of the last. Changes *slots*. Twin: ogive.store.index.
+        timestamp of the last. Changes *slots*. Twin: KeyIndex.build() in ogive.store.index.
         """
 
     def properties(self, raw: Buffer, /) -> dict[str, str] | None:
-        """Stored properties. Twin: ogive.wire.message."""
+        """Stored properties. Twin: decode_properties() in ogive.wire.message."""
 
     def properties_text(self, properties: Mapping[str, str], /) -> bytes | None:
-        """Properties as they are stored. Twin: ogive.wire.message."""
+        """Properties as they are stored. Twin: encode_properties() in ogive.wire.message."""
 
     def usual_send(
         self, fields: dict[str, str], names: tuple[str, ...], own_properties: str, /
     ) -> tuple[str, int, int, int, int, int, bytes, str] | None:
         """Topic, queue id, sysFlag, born timestamp, flag, reconsume times, properties to store and unique key of a single send.
-        Twin: ogive.broker.handlers.send.
+        Twin: handle() in ogive.broker.handlers.send.
         """
 
     def send_answer(
         self, template: bytes, queue_id: int, key: str, commitlog_offset: int, queue_offset: int, opaque: int, /
     ) -> bytes | None:
-        """The frame of a send's answer. Twin: ogive.broker.handlers.send_answer."""
+        """The frame of a send's answer. Twin: framed() in ogive.broker.handlers.send_answer."""
 
     def chosen(
         self,
@@ -97,40 +99,45 @@ class Native(Protocol):
         log_start: int,
         /,
     ) -> tuple[int, int, bool, bool] | None:
-        """Which records of consume-queue entries are read. Twin: ogive.store.reading."""
+        """Which records of consume-queue entries are read. Twin: _choose() in ogive.store.reading."""
 
     def messages(self, buffer: bytes, at: int, checked: bool, into: list[Any], broker_name: str, forms: tuple[Any, ...], /) -> int:
-        """Adds the usual messages from *at* on, and says where the first unusual one, or the end, is. Twin: ogive.wire.message."""
+        """Adds the usual messages from *at* on, and says where the first unusual one, or the end, is.
+
+        Twin: decode_some() in ogive.wire.message.
+        """
 
     def near(self, wanted: list[Wanted], at: int, limit: int, gap: int, /) -> tuple[int, int, int] | None:
-        """What follows wanted[at] near by in the log. Twin: ogive.store.commitlog."""
+        """What follows wanted[at] near by in the log. Twin: _near() in ogive.store.commitlog."""
 
     def inside(self, wanted: list[Wanted], at: int, start: int, end: int, /) -> int | None:
-        """One past the last of wanted[at] and its followers between start and end. Twin: ogive.store.commitlog."""
+        """One past the last of wanted[at] and its followers between start and end. Twin: _end_inside() in ogive.store.commitlog."""
 
     def picked(self, wanted: list[Wanted], start: int, data: bytes, /) -> tuple[list[memoryview], int] | None:
-        """Views of these records in data, neighbours in one, and their bytes. Twin: ogive.store.commitlog."""
+        """Views of these records in data, neighbours in one, and their bytes. Twin: _pick() in ogive.store.commitlog."""
 
     def whole_records(
         self, block: bytes, at: int, position: int, limit: int, most: int, record: type[Named], /
     ) -> tuple[list[tuple[int, Named, bytes, int]], int] | None:
-        """The plainly whole records from *at* on, and where they end in the log. Twin: ogive.store.logscan."""
+        """The plainly whole records from *at* on, and where they end in the log. Twin: read_record() in ogive.store.record."""
 
     def doubtful(self, data: bytes, base: int, wanted: list[Wanted], queue_id: int, field: bytes, sound: bool, /) -> list[Wanted] | None:
-        """Those of wanted that are not plainly the records meant: the twin looks at these. Twin: ogive.store.record."""
+        """Those of wanted that are not plainly the records meant: the twin looks at these. Twin: not_standing() in ogive.store.record."""
 
     def batch_items(self, body: bytes, most: int, item: type[Named], /) -> list[Named] | None:
-        """The BatchItems that the body of a batch holds. Twin: ogive.wire.message.decode_batch."""
+        """The BatchItems that the body of a batch holds. Twin: decode_batch() in ogive.wire.message."""
 
     def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
-        """The body of a batch. Twin: ogive.wire.message.encode_batch."""
+        """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
 
     def batch_is_plain(self, items: list[Named], starts: tuple[bytes, ...], most: int, /) -> bool:
-        """Whether these BatchItems have at most so many bytes of properties, none of which begins with one of *starts*. Twin:
-        ogive.broker.handlers.send_batch."""
+        """Whether these BatchItems have at most so many bytes of properties, none of which begins with one of *starts*.
+
+        Twin: _check_items() in ogive.broker.handlers.send_batch.
+        """
 
     def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:
-        """The broker's ids of messages, with commas between them. Twin: ogive.wire.message.offset_message_ids."""
+        """The broker's ids of messages, with commas between them. Twin: offset_message_ids() in ogive.wire.message."""
 
     def records(
         self,
@@ -147,7 +154,8 @@ class Native(Protocol):
         /,
     ) -> tuple[bytes, bytes, list[tuple[bytes, bytes, int, int]], list[Named]] | None:
         """The records of a NewMessage, or of the BatchItems that share it; their consume-queue entries; what the index needs of each;
-        and a PutResult of each. None also where they need more than *room* bytes. Twin: ogive.store.appender."""
+        and a PutResult of each. None also where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
+        """
 
 
 def _found() -> tuple[Native | None, str]:
@@ -157,8 +165,10 @@ def _found() -> tuple[Native | None, str]:
     try:
         found = importlib.import_module("ogive._native")
         sources = _sources()
-    except (ImportError, OSError):
+    except ModuleNotFoundError:
         return None, "pure Python"
+    except (ImportError, OSError) as exc:
+        return None, f"pure Python, as the compiled part cannot be loaded: {exc}"
     if sources is not None and sources != getattr(found, "sources", None):
         return None, "pure Python, as the compiled part is not of these sources: install ogive again"
     return cast(Native, found), "with its compiled part"
@@ -175,3 +185,4 @@ def _sources() -> int | None:
 _FOUND: Final = _found()
 native: Final = _FOUND[0]
 build: Final = _FOUND[1]
+"""Which ogive this is, with the compiled part or pure Python, for logs and --version."""

@@ -72,7 +72,7 @@ def test_a_compiled_part_that_does_not_say_of_which_sources_it_is_is_not_taken_i
 def test_a_file_that_cannot_be_loaded_is_none(spoilt: bytes, tmp_path: Path) -> None:
     (tmp_path / "src" / "ogive").mkdir(parents=True)
     (tmp_path / "src" / "ogive" / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(spoilt)
-    assert told(tmp_path) == PURE
+    assert told(tmp_path).startswith(f"{PURE}, as the compiled part cannot be loaded: ")
 
 
 def test_every_compiled_function_is_described_and_every_described_one_is_there() -> None:

@@ -105,10 +105,9 @@ class RecordDecoder:
         self._schema = schema
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._sql = sql
-        self._wants_properties = tags is not None or sql is not None or not _PROPERTY_COLUMNS.isdisjoint(schema.names)
-        filtered = {"tags": tags, "properties": sql}
-        wanted = [*schema.names, *(name for name, wish in filtered.items() if wish is not None)]
-        self._wanted = tuple(name for name in dict.fromkeys(wanted) if name not in _OF_QUEUE)
+        of_filters = [name for name, given in (("tags", tags), ("properties", sql)) if given is not None]
+        self._wanted = tuple(name for name in dict.fromkeys([*schema.names, *of_filters]) if name not in _OF_QUEUE)
+        self._wants_properties = not _PROPERTY_COLUMNS.isdisjoint(self._wanted)
 
     def batches(self, records: bytes, queue: MessageQueue, covered: range = EVERYWHERE) -> Iterator[pa.RecordBatch]:
         """The messages in *records*: stored messages of *queue*, back to back. One batch, unless compressed bodies become too long for it.

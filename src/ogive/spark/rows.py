@@ -23,6 +23,8 @@ _COLUMNS: Final = (
     "body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel", "deliverAt", "brokerName", "queueId", "uniqueKey",
 )  # fmt: skip
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
+_ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
+"""The columns that the compiled part takes, and their types there."""
 _SHORT: Final = 4000  # characters of two properties that are within every limit, whatever they take as UTF-8
 _ROW_DIGITS: Final = 12
 HEAD_DIGITS: Final = 20
@@ -142,9 +144,6 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
         encoded.append(Encoded(first, count, body))
         first += count
     return topic, encoded
-
-
-_ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
 
 
 def _texts(column: Any) -> Texts:

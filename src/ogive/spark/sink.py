@@ -138,9 +138,10 @@ class _Sink:
                     halves += on_their_way.popleft().result()
                 encoded = encode(batch, options.topic, count, keys, BATCH_BYTES) if memory is None else None
                 if encoded is not None:
-                    topic = options.access.namespace.wrap(encoded[0])
+                    topic, parts = encoded
+                    topic = options.access.namespace.wrap(topic)
                     topics.add(topic)
-                    sent = sending.send_encoded(topic, encoded[1])
+                    sent = sending.send_encoded(topic, parts)
                 else:
                     rows = form(batch, options.topic, count, attempt.partition, keys)
                     if options.access.namespace:

@@ -77,7 +77,7 @@ class Appender:
         return self._append_each(messages, done)
 
     def _append_usual(self, message: NewMessage, items: Sequence[BatchItem] | None, done: PutDone) -> int:
-        """append() of *message*, or of *items* that share it, by the compiled part; 0 and nothing done where it is not there for them."""
+        """append() of *message*, or of *items* that share it, by the compiled part; 0, and nothing appended, where it is Python's."""
         if native is None:
             return 0
         queue = self.queues.get(message[:2]) or self._new_queue(message[:2])

@@ -208,7 +208,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
         if not 0 <= ext_length <= header_end - at:
             raise ProtocolError(f"extension length {ext_length} does not fit the header")
         end = at + ext_length
-        fields = _fields(frame, at, end)
+        fields = _send_fields(frame, at, end) or _fields_as_before(frame, at, end)
     except (struct.error, IndexError):
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
@@ -218,11 +218,6 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     if language not in _LANGUAGES:
         language = LanguageCode.OTHER
     return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)
-
-
-def _fields(frame: bytes, at: int, end: int) -> dict[str, str]:
-    """_binary_fields() by the shortest way."""
-    return _send_fields(frame, at, end) or _fields_as_before(frame, at, end)
 
 
 def _send_fields(frame: bytes, at: int, end: int) -> dict[str, str] | None:

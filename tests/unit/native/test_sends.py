@@ -94,7 +94,7 @@ def test_usual_sends_are_what_python_makes_of_them(compiled: Native, ext: dict[s
         assert found == twin
         assert [type(value) for value in found] == [str, int, int, int, int, int, bytes, str]
     elif twin is not None:  # only numbers that are written in another way, or are too long
-        assert "INNER_NUM\x01" in ext.get("i", "") or any(ext.get(name, "0").strip("-") not in map(str, range(10**6)) for name in "efghj")
+        assert any(ext.get(name, "0").strip("-") not in map(str, range(10**6)) for name in "efghj")
     long = {getattr(_LONG, name): ext[short] for name, short in _SHORT._asdict().items() if short in ext}
     assert compiled.usual_send(long, _LONG, OWN) == found
 

@@ -120,30 +120,12 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         put_batch(ctx, connection, command, draft, text)
         return
     asked_queue, recall, properties = queue_id, None, _NONE
-    key_at = text.find(_UNIQ_KEY) if stored is None else -1
-    if stored is not None:
-        pass  # the compiled part has looked at it
-    elif (
-        key_at < 0
-        or (key_at and text[key_at - 1] != "\x02")
-        or topic[0] == "%"
-        or "DELAY\x01" in text
-        or "TRAN_MSG\x01" in text
-        or "TIMER_" in text
-        or "POP_CK\x01" in text
-        or "INNER_NUM\x01" in text
-        or "CLUSTER\x01" in text  # has been through a broker before
-    ):
+    if stored is None:
+        stored, key = _as_it_came(topic, text, ctx.own_properties)
+    if stored is None:
         topic, queue_id, properties, recall = _redirect(ctx, command, topic, queue_id, text, reconsume_times, names)
         key = properties[PropertyName.UNIQ_KEY]
-        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties
-        stored = encoded(text)
-    else:
-        key_at += _UNIQ_KEY_CHARS
-        key_end = text.find("\x02", key_at)
-        key = text[key_at:key_end] if key_end >= 0 else text[key_at:]
-        text += ctx.own_properties if text[-1] == "\x02" else f"\x02{ctx.own_properties}"
-        stored = encoded(text)
+        stored = encoded("".join([f"{name}\x01{value}\x02" for name, value in properties.items()]) + ctx.own_properties)
     born_host, store_host = ctx.born_hosts[connection], ctx.store_host
     message = _new_message(
         NewMessage, (topic, queue_id, command.body, stored, sys_flag, flag, born_ms, born_host, store_host, reconsume_times, 0)
@@ -221,6 +203,26 @@ def _numbers(ext: Mapping[str, str], names: _Names) -> tuple[str, int, int, int,
     if sys_flag & _OTHER_FLAGS or not fits:
         sys_flag = _without_prepared(sys_flag, fits, ext.get(text_name, ""))
     return topic, queue_id, sys_flag, born_ms, flag, reconsume_times, None, ""
+
+
+def _as_it_came(topic: str, text: str, own_properties: str) -> tuple[bytes | None, str]:
+    """The properties to store and the unique key of a message that is stored just where it was sent; None for another: see _redirect()."""
+    at = text.find(_UNIQ_KEY)
+    if (
+        at < 0
+        or (at and text[at - 1] != "\x02")
+        or topic[0] == "%"
+        or "DELAY\x01" in text
+        or "TRAN_MSG\x01" in text
+        or "TIMER_" in text
+        or "POP_CK\x01" in text
+        or "INNER_NUM\x01" in text
+        or "CLUSTER\x01" in text  # has been through a broker before
+    ):
+        return None, ""
+    at += _UNIQ_KEY_CHARS
+    end = text.find("\x02", at)
+    return encoded(text + (own_properties if text[-1] == "\x02" else f"\x02{own_properties}")), text[at:end] if end >= 0 else text[at:]
 
 
 # --- what a message may be -------------------------------------------------------------------------------------------
