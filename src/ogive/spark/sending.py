@@ -24,7 +24,7 @@ from ogive.spark.rows import Encoded, Row, queue_of
 from ogive.spark.rpc import Cluster
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
-from ogive.wire.message import MAX_BATCH_MESSAGES, encode_batch, java_hash, parse_offset_message_id
+from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch, encode_batch, java_hash, parse_offset_message_id
 
 log = logging.getLogger(__name__)
 
@@ -164,22 +164,28 @@ class Sending:
             queue = queues[self._next % len(queues)]
         address = await self._cluster.master_of(queue)
         if isinstance(rows, Encoded):
-            await self._send_batch(queue, address, rows.body)
+            await self._send_encoded(queue, address, rows)
         elif self._immunity_s is not None:
             return [await self._send_half(queue, address, rows[0])]
         elif len(rows) == 1:
-            await self._send_one(queue, address, rows[0], rows[0].properties.decode())
+            await self._send_one(queue, address, rows[0].body, rows[0].properties.decode())
         else:
             await self._send_batch(queue, address, encode_batch([(0, row.body, row.properties) for row in rows]))
         return []
+
+    async def _send_encoded(self, queue: MessageQueue, address: str, rows: Encoded) -> None:
+        if rows.count > 1:
+            await self._send_batch(queue, address, rows.body)
+        else:
+            (item,) = decode_batch(rows.body)
+            await self._send_one(queue, address, item.body, item.properties.decode())
 
     async def _send_batch(self, queue: MessageQueue, address: str, body: bytes) -> None:
         header, pool = self._header(queue, _BATCH_PROPERTIES, batch=True), self._cluster.pool
         await api.send_message(pool, address, header, body, broker_name=queue.broker_name, batch=True, timeout_s=CALL_TIMEOUT_S)
 
-    async def _send_one(self, queue: MessageQueue, address: str, row: Row, properties: str, sys_flag: int = 0) -> SendResult:
-        header = self._header(queue, properties, sys_flag=sys_flag)
-        pool, body = self._cluster.pool, row.body
+    async def _send_one(self, queue: MessageQueue, address: str, body: bytes, properties: str, sys_flag: int = 0) -> SendResult:
+        header, pool = self._header(queue, properties, sys_flag=sys_flag), self._cluster.pool
         return await api.send_message(pool, address, header, body, broker_name=queue.broker_name, timeout_s=CALL_TIMEOUT_S)
 
     async def _send_half(self, queue: MessageQueue, address: str, row: Row) -> Half:
@@ -187,7 +193,7 @@ class Sending:
             f"{row.properties.decode()}{PropertyName.TRANSACTION_PREPARED}\x01true\x02{PropertyName.PRODUCER_GROUP}\x01{self._group}\x02"
             f"{PropertyName.TRANSACTION_IMMUNITY}\x01{self._immunity_s:.0f}\x02"
         )
-        stored = await self._send_one(queue, address, row, properties, SysFlag.TRANSACTION_PREPARED)
+        stored = await self._send_one(queue, address, row.body, properties, SysFlag.TRANSACTION_PREPARED)
         commitlog_offset = parse_offset_message_id(stored.offset_id)[1]
         return Half(queue.topic, queue.broker_name, row.key, stored.queue_offset, commitlog_offset)
 

@@ -192,6 +192,17 @@ async def test_encoded_rows_travel_as_they_are(brokers: Callable[..., Brokers]) 
     assert {header.topic for header in cluster.headers} == {"Orders"}
 
 
+async def test_a_single_encoded_row_travels_like_any_single_row(brokers: Callable[..., Brokers]) -> None:
+    """A batch of one has a longer body, against which brokers hold their limit, and lacks what they add to single messages."""
+    cluster = brokers()
+    await task(cluster).send(rows(1))
+    await task(cluster).send_encoded("Orders", encoded(1))
+    plain, encoded_one = cluster.headers
+    assert not plain.batch
+    assert (encoded_one.batch, encoded_one.properties) == (plain.batch, plain.properties)
+    assert cluster.numbers == [0, 0]
+
+
 @pytest.mark.parametrize(("failing", "named"), [(2, "one or more of the rows 3 to 4"), (3, "row 5")])
 async def test_a_failure_names_encoded_rows(brokers: Callable[..., Brokers], failing: int, named: str) -> None:
     cluster = brokers(lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == failing else None)
