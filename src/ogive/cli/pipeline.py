@@ -118,6 +118,7 @@ def trace_report(options: argparse.Namespace) -> int:
             spark, **_source(options), to=page, trace_topic=options.trace_topic, since=since,
             bucket=options.bucket, dry_run=options.dry_run, say=_say,
         ),
+        reads_only=True,
     )  # fmt: skip
 
 
@@ -136,6 +137,7 @@ def reconcile(options: argparse.Namespace) -> int:
             spark, left=options.left, right=options.right, **_source(options), other_security=other_security, key=options.key,
             body=options.body, where=options.where, out=out, dry_run=options.dry_run, say=_say,
         ),
+        reads_only=True,
     )  # fmt: skip
 
 
@@ -212,8 +214,8 @@ def _ask_other(option: str, name_server: str, security: dict[str, str], topic: s
             raise InvalidOption(f"{option}: {exc}") from None
 
 
-def _run(options: argparse.Namespace, job: pipelines.Job) -> int:
-    return _show(options, pipelines.run(job, master=options.master, memory=options.memory, say=_say))
+def _run(options: argparse.Namespace, job: pipelines.Job, *, reads_only: bool = False) -> int:
+    return _show(options, pipelines.run(job, master=options.master, memory=options.memory, say=_say, reads_only=reads_only))
 
 
 def _show(options: argparse.Namespace, summary: pipelines.Summary) -> int:

@@ -4,7 +4,6 @@ Hour by hour, within an hour by time of storage. Messages of one sharding key (w
 kept under *state* after every chunk, for each queue: a stop and a restart send nothing twice, a crash at most one chunk.
 """
 
-import json
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
+from ogive.pipelines.progress import noted, save
 from ogive.pipelines.reconcile import ARCHIVE, messages
 from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.sendable import REASONS, why_not
@@ -39,7 +39,7 @@ def replay(
     *rate* is messages a second. *since* (with) and *until* (without) bound the time of storage.
     """
     summary = Summary("replay", dry_run=dry_run)
-    done = _progress(state, source=source, target=target, to=to, where=where, since=since, until=until)
+    done = noted(state, source=source, target=target, to=to, where=where, since=since, until=until)
     refuse_itself(source, to, name_server, target)
     since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))
     rows = messages(spark, source, name_server=name_server, security=security).where(where)
@@ -89,7 +89,7 @@ def replay(
             send(part, to, {**target_security, "nameServer": target})
             ends = part.groupBy(*QUEUE).agg(f.max("queueOffset").alias("last")).collect()
             done["queues"] |= {"\n".join(map(str, (end[column] for column in QUEUE))): end["last"] + 1 for end in ends}
-            _save(state, done)
+            save(state, done)
             summary.written += min(size, count - first + 1)
             say(f"{summary.written:,} of {to_send:,} messages sent, at {name}")
             if rate is not None:
@@ -140,26 +140,3 @@ def send(part: DataFrame, to: str | None, options: Security) -> None:
     rows = part.withColumn("shardingKey", order).withColumn("topic", topic).repartition("shardingKey").sortWithinPartitions("number")
     columns = rows.select("topic", "body", "keys", "tags", "properties", "shardingKey")
     columns.write.format("rocketmq").options(**options).mode("append").save()
-
-
-def _progress(state: Path, **plan: Any) -> dict[str, Any]:
-    """What an earlier run of the same plan noted. The first run fixes the end of the time. Raises InvalidOption for another plan."""
-    plan["fixed"] = json.dumps(plan, default=str, sort_keys=True)
-    file = state / "replay.json"
-    if file.exists():
-        known: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        if known["fixed"] != plan["fixed"]:
-            raise InvalidOption(f"{state} holds the progress of another replay: use the same options, or another folder")
-        return known
-    plan["until"] = plan["until"] or datetime.now(UTC)
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in plan.items()} | {
-        "hour": None,
-        "queues": {},
-    }
-
-
-def _save(state: Path, done: dict[str, Any]) -> None:
-    state.mkdir(parents=True, exist_ok=True)
-    new = state / "replay.new"
-    new.write_text(json.dumps(done), encoding="utf-8")
-    new.replace(state / "replay.json")

@@ -21,7 +21,7 @@ from ogive.spark.offsets import behind
 from ogive.spark.options import access_of
 from ogive.spark.rpc import Cluster, cluster
 from ogive.spark.session import NO_BAR, quiet
-from ogive.spark.stopping import Stop
+from ogive.spark.stopping import Stop, cancelled
 
 Say = Callable[[str], None]
 Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -36,15 +36,25 @@ LOOK_S: Final = 1
 Job = Callable[[SparkSession, Stop], Summary]
 
 
-def run(job: Job, *, master: str, memory: str, say: Say) -> Summary:
-    """*job* in a Spark session of its own, ended cleanly by Ctrl-C. Raises OgiveError, also for what Spark failed with."""
+def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
+    """*job* in a Spark session of its own, ended cleanly by Ctrl-C. Raises OgiveError, also for what Spark failed with.
+
+    A job that *reads_only* has nothing to bring to an end: it is cancelled, and KeyboardInterrupt raised.
+    """
     say("starting Spark")
     quiet()
     spark = session("ogive pipeline", master=master, memory=memory, config=NO_BAR)
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)  # Spark's own search for data sources has 10 s, and on a busy machine finds nothing in them
     with ending(spark), Stop() as stop:
-        return job(spark, stop)
+        if not reads_only:
+            return job(spark, stop)
+        try:
+            with cancelled(spark, stop):
+                return job(spark, stop)
+        except KeyboardInterrupt:
+            say("stopped before the end: nothing was written")
+            raise
 
 
 def watch(

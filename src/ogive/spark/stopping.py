@@ -1,9 +1,17 @@
-"""Stops a query cleanly on request."""
+"""Stops a query cleanly on request, or what Spark computes at once."""
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+_LOOK_S: Final = 0.2
 
 
 class Stopped(Exception):
@@ -49,3 +57,27 @@ class Stop:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+
+
+@contextmanager
+def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
+    """As soon as *stop* is asked, what Spark computes inside is cancelled; raises KeyboardInterrupt instead of what it fails with then."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            if stop.asked:
+                spark.sparkContext.setLogLevel("OFF")  # Spark would log the cancelled job as a failure
+                spark.sparkContext.cancelAllJobs()
+
+    watcher = threading.Thread(target=watch, name="ogive-cancel", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except (PySparkException, Py4JError):
+        if stop.asked:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        over.set()
+        watcher.join()

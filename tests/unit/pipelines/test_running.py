@@ -1,4 +1,4 @@
-"""What pipelines read out of checkpoints and of the progress of their queries."""
+"""What pipelines read out of checkpoints and of the progress of their queries, and how long they are."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from ogive.pipelines import running
 from ogive.pipelines.running import lag, last_batch, positions
+
+JOBS = ("archive", "mirror", "reconcile", "redrive", "replay", "trace_report")
 
 
 def test_a_checkpoint_says_where_its_query_goes_on(tmp_path: Path) -> None:
@@ -35,3 +38,9 @@ def test_lag_is_what_lies_behind_the_last_batch() -> None:
     assert lag(progress(latestOffset=offset(10, 5, 3000), endOffset=offset(4, 5))) == ", 3,006 behind"
     assert lag(progress(latestOffset=offset(4), endOffset=offset(4))) == ", 0 behind"
     assert lag(progress(latestOffset=None, endOffset=offset(4))) == ""  # not known, which is not none
+
+
+def test_a_pipeline_is_short_enough_to_be_copied() -> None:
+    folder = Path(running.__file__).parent
+    lines = {name: len((folder / f"{name}.py").read_text("utf-8").splitlines()) for name in JOBS}
+    assert {name: count for name, count in lines.items() if count >= 150} == {}

@@ -1,0 +1,55 @@
+"""What a stop does to what Spark computes at once. Clean stops of queries: tests/integration/test_pipelines.py."""
+
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+
+from ogive.spark.stopping import Stop, cancelled
+
+
+class Context:
+    """A SparkContext with one job, which runs until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.level = "ERROR"
+        self._cancelled = threading.Event()
+
+    def setLogLevel(self, level: str) -> None:  # noqa: N802  as Spark has it
+        self.level = level
+
+    def cancelAllJobs(self) -> None:  # noqa: N802
+        self._cancelled.set()
+
+    def job(self) -> None:
+        if not self._cancelled.wait(20):
+            raise AssertionError("nobody cancelled the job")
+        raise PySparkException("Job 1 cancelled")
+
+
+@pytest.fixture
+def spark() -> Any:
+    class Spark:
+        sparkContext = Context()  # noqa: N815
+
+    return Spark()
+
+
+def test_a_stop_cancels_the_job_that_runs_and_is_an_interrupt(spark: Any) -> None:
+    stop = Stop()
+    threading.Timer(0.05, stop.ask).start()
+    with pytest.raises(KeyboardInterrupt), cancelled(spark, stop):
+        spark.sparkContext.job()
+    assert spark.sparkContext.level == "OFF"  # Spark does not write of it
+    assert not [thread for thread in threading.enumerate() if thread.name == "ogive-cancel"]
+
+
+def test_without_a_stop_a_failure_is_what_it_is(spark: Any) -> None:
+    with pytest.raises(PySparkException, match="no such column"), cancelled(spark, Stop()):
+        raise PySparkException("no such column")
+    with cancelled(spark, Stop()):
+        pass
