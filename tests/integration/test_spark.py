@@ -1,6 +1,7 @@
 """Topics as Spark tables and streams, and Spark as a producer, on a real broker of either kind."""
 
 import json
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -35,6 +36,34 @@ def test_a_batch_shows_every_message_as_it_was_sent(wire: Wire, load: Callable[.
     assert (row.topic, row.brokerName, row.keys, row.tags) == (topic, wire.broker_name(topic), "k7 all", "T2")
     assert {name: row.properties.get(name) for name in ("KEYS", "TAGS", "shop")} == {"KEYS": "k7 all", "TAGS": "T2", "shop": "grün"}
     assert before - 60 < row.bornTimestamp.timestamp() <= row.storeTimestamp.timestamp() + 1 < before + 60
+
+
+def test_batches_read_while_somebody_writes_have_no_hole(wire: Wire, load: Callable[..., DataFrame], topic: str) -> None:
+    """Each is what was there when it was planned: every queue from its first message on, none twice, and never less than the one before."""
+    wire.create(topic, 2)
+    over, sent = threading.Event(), [0, 0]
+
+    def write() -> None:
+        while not over.is_set():
+            for queue_id in range(2):
+                wire.send(topic, queue_id, bodies(50, sent[queue_id]))
+                sent[queue_id] += 50
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = [0, 0]
+    try:
+        for _ in range(8):
+            before, rows = list(sent), load("body binary, queueId int, queueOffset bigint").collect()
+            for queue_id in range(2):
+                found = sorted((row.queueOffset, bytes(row.body)) for row in rows if row.queueId == queue_id)
+                assert found == [(offset, b"body %d" % offset) for offset in range(len(found))]
+                assert len(found) >= max(before[queue_id], seen[queue_id])
+                seen[queue_id] = len(found)
+    finally:
+        over.set()
+        writer.join()
+    assert seen > [50, 50]
 
 
 def test_a_schema_prunes_columns(wire: Wire, load: Callable[..., DataFrame], topic: str) -> None:

@@ -52,6 +52,20 @@ def test_a_position_is_stored_once(cluster: ScriptedCluster, progress: Progress)
     assert cluster.started == [5]
 
 
+def test_between_two_stores_lies_the_interval_that_is_asked_for(cluster: ScriptedCluster) -> None:
+    now = 100.0
+    progress = Progress(cast(Cluster, cluster), "billing", 5.0, lambda: now)
+    for at, position in ((100.0, 1), (101.0, 2), (104.9, 3), (105.0, 4), (106.0, 5)):
+        now = at
+        progress.advance({QUEUE: position})
+        for future in cluster.futures:
+            if not future.done():
+                future.set_result(None)
+    assert cluster.started == [1, 4]
+    progress.flush()  # at the end what waits is stored at once
+    assert cluster.started == [1, 4, 5]
+
+
 def test_one_store_at_a_time_and_the_newest_wins(cluster: ScriptedCluster, progress: Progress) -> None:
     for position in (5, 6, 7):
         progress.advance({QUEUE: position})
