@@ -50,3 +50,12 @@ def is_trusted(broker: Broker, folder: Path) -> bool:
             return bool(admin.cluster_info().brokers)
         except OgiveError:
             return False
+
+
+def test_without_tls_sighup_changes_nothing() -> None:
+    """systemd's reload must not end a broker."""
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer:
+        producer.send("T", b"x")
+        os.kill(broker.pid, signal.SIGHUP)
+        producer.send("T", b"y")
+        os.kill(broker.pid, 0)

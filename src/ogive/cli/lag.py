@@ -8,7 +8,8 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_table
 from ogive.client.admin import QueueLag
-from ogive.errors import BrokerError, GroupNotExist, ProtocolError
+from ogive.errors import BrokerError, GroupNotExist, NoNameServer, NoRoute, ProtocolError, TransportError
+from ogive.harmless import harmless_text
 
 WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
@@ -17,23 +18,27 @@ CLEAR = "\x1b[2J\x1b[H"
 async def run(options: argparse.Namespace) -> int:
     """1 when the group has never committed an offset, or no broker knows it."""
     async with aio.Admin(client=client_config(options)) as admin:
-        while True:
-            rows = await admin.lag(options.group, options.topic)
-            if not rows and not options.watch:
-                await refuse_unknown(admin, options.group)
-            if options.watch and not options.json and sys.stdout.isatty():
+        rows = await admin.lag(options.group, options.topic)
+        if not rows:
+            await refuse_unknown(admin, options.group)
+        while options.watch:
+            if not options.json and sys.stdout.isatty():
                 print(CLEAR, end="")
-            _show(rows, as_json=options.json)
-            if not options.watch:
-                break
+            _show(rows, options)
             await asyncio.sleep(WATCH_S)
-    if rows:
-        return 0
-    print(
-        f"ogive: group {options.group} has no position in any queue{f' of {options.topic}' if options.topic else ''}: nothing consumed yet",
-        file=sys.stderr,
-    )
-    return 1
+            rows = await _rows_again(admin, options)
+    _show(rows, options)
+    return 0 if rows else 1
+
+
+async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[QueueLag]:
+    """As soon as there is an answer: a broker that restarts does not end the watching."""
+    while True:
+        try:
+            return await admin.lag(options.group, options.topic)
+        except (TransportError, NoNameServer, NoRoute) as exc:
+            print(f"ogive: {harmless_text(str(exc))}", file=sys.stderr)
+            await asyncio.sleep(WATCH_S)
 
 
 async def refuse_unknown(admin: aio.Admin, group: str) -> None:
@@ -46,13 +51,16 @@ async def refuse_unknown(admin: aio.Admin, group: str) -> None:
         return
 
 
-def _show(rows: list[QueueLag], *, as_json: bool) -> None:
-    if as_json:
+def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
+    if not rows:
+        of = f" of {options.topic}" if options.topic else ""
+        print(f"ogive: group {options.group} has no position in any queue{of}: nothing consumed yet", file=sys.stderr)
+    elif options.json:
         for row in rows:
             queue = row.queue
             where = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
             print_json(where | {"offset": row.consumer_offset, "max_offset": row.max_offset, "lag": row.lag, "member": row.member})
-    elif rows:
+    else:
         table = [
             (row.queue.topic, row.queue.broker_name, row.queue.queue_id, row.consumer_offset, row.max_offset, row.lag, row.member)
             for row in rows

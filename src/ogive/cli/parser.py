@@ -17,6 +17,9 @@ _FIRST_STEPS: Final = (
 
 _OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile")
 """Options of nearly all commands, which other tools take before the command."""
+_GROUPS: Final = ("topic", "group", "broker", "message", "dead-letter", "check", "user", "acl")
+_ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
+_LONE_WORDS: Final = {"lag": "--topic", "send": "--body", "tail": "--from"}
 _OTHER_WORDS: Final = {"consume": "tail or run", "produce": "send", "publish": "send"}
 
 
@@ -77,22 +80,40 @@ _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """As parse_args; but what a command does not know is shown with that command's usage and the nearest option that it has."""
-    if arguments and arguments[0].partition("=")[0] in _OF_COMMANDS:
-        parser.error(f"{arguments[0].partition('=')[0]} stands behind the command: ogive topic list {arguments[0]} ...")
+    _refuse_early_option(parser, arguments)
     options, unknown = parser.parse_known_args(arguments)
     command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
     if unknown:
         known = [option for action in command._actions for option in action.option_strings]
-        near = [f"{word} (did you mean {' or '.join(match)}?)" if (match := _nearest(word, known)) else word for word in unknown]
-        command.error(f"unrecognized arguments: {' '.join(near)}")
+        names = [word for word in unknown if word.startswith("-")]
+        hints = [_nearest(word, known) if names else _meant(command.prog, word) for word in unknown]
+        words = [f"{word} (did you mean {hint}?)" if hint else word for word, hint in zip(unknown, hints, strict=True)]
+        command.error(f"unrecognized arguments: {' '.join(words)}")
     return options
 
 
-def _nearest(word: str, known: Sequence[str]) -> list[str]:
+def _refuse_early_option(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Other tools take the cluster before the command; argparse would take the address for a command."""
+    words = list(arguments[:2])
+    for at, word in enumerate(words):
+        if word.partition("=")[0] in _OF_COMMANDS and (at == 0 or words[0] in _GROUPS):
+            value = 0 if "=" in word else 1
+            rest = [*arguments[:at], *arguments[at + 1 + value :], *arguments[at : at + 1 + value]]
+            parser.error(f"{word.partition('=')[0]} stands behind the command: ogive {' '.join(rest)}")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
     """The options that were perhaps meant: all that end in the same word, else the one that is spelt most alike."""
-    if not word.startswith("-"):
-        return [f"--topic {word}"] if "--topic" in known else []
     if not word.startswith("--"):
-        return []
+        return ""
     name = word.partition("=")[0]
-    return [option for option in known if option.endswith(name[1:])] or difflib.get_close_matches(name, known, n=1)
+    alike = [option for option in known if option.endswith(name[1:])] or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    if not alike and name in _ADDRESSES and "-n" in known:
+        return "-n HOST:PORT"
+    return " or ".join(alike)
+
+
+def _meant(program: str, word: str) -> str:
+    """What a lone word too many was perhaps meant to be."""
+    command = program.removeprefix("ogive ")
+    return f"{_LONE_WORDS[command]} {word}" if command in _LONE_WORDS else ""

@@ -334,8 +334,14 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         (["errors", "--xyz"], "usage: ogive errors", "unrecognized arguments: --xyz\n"),
         (["up", "--port", "9000"], "usage: ogive up", "--port (did you mean --name-server-port or --broker-port"),
         (["lag", "billing", "Orders"], "usage: ogive lag", "Orders (did you mean --topic Orders?)"),
-        (["-n", "h:1", "topic", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n ..."),
-        (["--name-server=h:1", "lag"], "usage: ogive", "behind the command: ogive topic list --name-server=h:1 ..."),
+        (["lag", "billing", "--zzz", "7"], "usage: ogive lag", "unrecognized arguments: --zzz 7\n"),
+        (["send", "Orders", "hello"], "usage: ogive send", "hello (did you mean --body hello?)"),
+        (["tail", "Orders", "earliest"], "usage: ogive tail", "earliest (did you mean --from earliest?)"),
+        (["topic", "list", "--port", "9876"], "usage: ogive topic list", "--port (did you mean -n HOST:PORT?) 9876\n"),
+        (["bench", "produce", "--seconds", "1"], "usage: ogive bench produce", "unrecognized arguments: --seconds 1\n"),
+        (["-n", "h:1", "topic", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n h:1\n"),
+        (["topic", "-n", "h:1", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n h:1\n"),
+        (["--name-server=h:1", "lag", "g"], "usage: ogive", "behind the command: ogive lag g --name-server=h:1\n"),
     ],
 )
 def test_a_misspelt_option_is_shown_with_the_nearest_one(

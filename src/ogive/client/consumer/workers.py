@@ -23,6 +23,7 @@ R = TypeVar("R")
 Finished = Callable[[Sequence[tuple[T, R, float]]], None]
 
 _RUN_BEFORE_YIELD = 32  # tasks that one async worker finishes without letting the loop turn
+_NOTICE_S: Final = 1.0  # from the beginning of a stop until it is told what is waited for
 _REPLACE_S: Final = 1.0  # after a worker was cancelled: a loop that ends cancels everything, and is gone by then
 
 
@@ -52,6 +53,11 @@ class Workers(Protocol[T]):
         *caller* is the thread ident or the task that asked to stop: if it is one of the workers, it is not waited for.
         """
         ...
+
+
+def _tell_waiting(workers: Workers[T], timeout_s: float) -> None:
+    if running := len(workers.running()):
+        log.warning("waiting up to %.0f s for %d listener calls that still run", timeout_s, running)
 
 
 class ThreadWorkers(Generic[T, R]):
@@ -91,6 +97,7 @@ class ThreadWorkers(Generic[T, R]):
         for _ in self._threads:
             self._tasks.put(None)
         waited_for = {i for i, thread in enumerate(self._threads) if thread.ident not in (caller, None)}  # None: never started
+        notice = asyncio.get_running_loop().call_later(_NOTICE_S, _tell_waiting, self, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 while not waited_for <= self._left:
@@ -98,6 +105,8 @@ class ThreadWorkers(Generic[T, R]):
                     await self._gone.wait()
         except TimeoutError:
             log.warning("%d listener calls still run after %.1f s and are left behind", len(waited_for - self._left), timeout_s)
+        finally:
+            notice.cancel()
         self.collect()
         for i in waited_for & self._left:
             self._threads[i].join()  # it has said goodbye: only its last instructions are left
@@ -207,8 +216,12 @@ class LoopWorkers(Generic[T, R]):
         self._wake(self._count)
         waited_for = [worker for worker in self._workers if worker is not caller]
         late: set[asyncio.Task[None]] = set()
-        if waited_for:
-            _, late = await asyncio.wait(waited_for, timeout=timeout_s)
+        notice = asyncio.get_running_loop().call_later(_NOTICE_S, _tell_waiting, self, timeout_s)
+        try:
+            if waited_for:
+                _, late = await asyncio.wait(waited_for, timeout=timeout_s)
+        finally:
+            notice.cancel()
         for worker in late:
             worker.cancel()
         if late:
