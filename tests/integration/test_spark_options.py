@@ -122,6 +122,7 @@ def test_a_read_starts_and_ends_at_times(wire: Wire, table: Topic, topic: str) -
     assert table.read(endingTimestamp=datetime.fromtimestamp(between / 1000, UTC).isoformat()) == early
     assert table.read(startingTimestamp="-1h") == early[:5] + late + early[5:]
     assert table.read(startingOffsetsByTimestamp=json.dumps({topic: {"0": between, "1": 0}})) == late + early[5:]
+    assert table.read(endingOffsetsByTimestamp=json.dumps({topic: {"0": between, "1": between}})) == early
     assert table.read(startingOffsets="latest-2") == [(0, 7), (0, 8), (1, 1), (1, 2)]
     assert table.read(startingOffsets="latest-6", endingOffsets="latest-2") == [(0, 3), (0, 4), (0, 5), (0, 6), (1, 0)]
 

@@ -20,6 +20,7 @@ from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.ranges import QueueRange
 from ogive.spark.reader import BatchReader, StreamReader
+from ogive.spark.routes import Patience
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.wire.bodies import TopicOffset
 from ogive.wire.message import StoredMessage, encode_stored
@@ -38,7 +39,8 @@ class FixedCluster:
         self.stored_at: dict[MessageQueue, list[int]] = {}
         self.answers: list[tuple[QueueRange, bytes]] = []
 
-    def selected(self, *_: object) -> Spans:
+    def selected(self, _: object, patience: Patience) -> Spans:
+        self.patience = patience
         return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in self.ends.items()}
 
     def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
@@ -68,6 +70,14 @@ def plan(monkeypatch: pytest.MonkeyPatch, ends: Positions, committed: Positions 
     monkeypatch.setattr(reader, "cluster", lambda _: FixedCluster(ends, committed))
     batch = BatchReader(SourceOptions.parse({"subscribe": "Orders", **options}), MESSAGE_COLUMNS)
     return sorted(part for partition in batch.partitions() for part in partition.value)
+
+
+def test_options_say_how_long_a_broker_that_is_away_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FixedCluster({QUEUE: 30})
+    monkeypatch.setattr(reader, "cluster", lambda _: cluster)
+    asked = {"pollTimeoutMs": "1500", "fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "10"}
+    BatchReader(SourceOptions.parse({"subscribe": "Orders", **asked}), MESSAGE_COLUMNS).partitions()
+    assert (cluster.patience.window_s, cluster.patience.retries, cluster.patience.pause_s) == (1.5, 2, 0.01)
 
 
 def test_a_batch_reads_from_where_the_group_stands(monkeypatch: pytest.MonkeyPatch) -> None:
