@@ -336,8 +336,13 @@ def test_dead_letters_go_back_once(spark: SparkSession, broker: RunningBroker, t
     plan = redrive(spark, **options, where="tags = 'departed'")
     assert (plan.dry_run, plan.written, dict(plan.skipped)) == (True, 5, {"not chosen": 5})
     assert table(spark, broker, topic).count() == 10
+    stop = Stop()
+    first = redrive(
+        spark, **{**options, "stop": stop, "say": lambda _: stop.ask()}, where="tags = 'departed'", chunk=2, dry_run=False
+    )  # fmt: skip
+    assert (first.written, first.stopped) == (2, True)
     sent = redrive(spark, **options, where="tags = 'departed'", chunk=2, dry_run=False)
-    assert sent.written == 5
+    assert (sent.written, dict(sent.skipped)) == (3, {"not chosen": 5, "sent by an earlier run": 2})
     rest = redrive(spark, **options, dry_run=False)
     assert (rest.written, dict(rest.skipped)) == (5, {"sent by an earlier run": 5})
     assert redrive(spark, **options, dry_run=False).written == 0
@@ -515,6 +520,10 @@ def test_reconcile_finds_what_is_missing_extra_and_different(
     wait_until_shown(broker.name_server, topic, 7)
     wait_until_shown(broker.name_server, topic + "_2", 6)
     out = tmp_path / "differences"
+    tried = reconcile(
+        spark, left=topic, right=topic + "_2", name_server=broker.name_server, out=out, say=lambda _: None, dry_run=True
+    )  # fmt: skip
+    assert (tried.read, tried.written, tried.figures, out.exists()) == (13, 0, {}, False)
     found = reconcile(
         spark, left=topic, right=topic + "_2", name_server=broker.name_server, out=out, say=lambda _: None,
         body="if(body = binary('unread'), null, body)",
@@ -543,6 +552,8 @@ def test_a_trace_report_names_groups_and_queues(spark: SparkSession, broker: Run
         with ogive.PushConsumer(note, name_server=broker.name_server, config=config):
             assert wait_for(lambda: len(seen), 20) == 20
     page = tmp_path / "out" / "traces.html"
+    tried = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None, dry_run=True)
+    assert (tried.read > 0, tried.written, page.exists()) == (True, 0, False)
     summary = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None)
     report = summary.figures["report"]
     ours = [row for row in report["Delivery by group and topic"] if row["name"] == f"{group} · {topic}"]

@@ -1,6 +1,7 @@
 """Topics as Spark tables and streams, and Spark as a producer, on a real broker of either kind."""
 
 import json
+import os
 import threading
 import time
 import zlib
@@ -99,11 +100,26 @@ def test_compressed_bodies_are_inflated(wire: Wire, load: Callable[..., DataFram
     assert [bytes(row.body) for row in load().collect()] == [b"long " * 1000, b"short"]
 
 
-def test_dead_letters_are_a_table(spark: SparkSession, wire: Wire, group: str) -> None:
-    wire.create(f"%DLQ%{group}")
-    wire.send(f"%DLQ%{group}", 0, bodies(3), RETRY_TOPIC="Orders")
-    frame = spark.read.format("rocketmq").option("nameServer", wire.name_server).load(f"%DLQ%{group}")
-    assert [(row.topic, row.properties["RETRY_TOPIC"]) for row in frame.collect()] == [(f"%DLQ%{group}", "Orders")] * 3
+@pytest.mark.parametrize("prefix", ["%DLQ%", "%RETRY%"])
+def test_dead_letters_and_retries_are_tables(spark: SparkSession, wire: Wire, group: str, prefix: str) -> None:
+    name = prefix + group
+    wire.create(name)
+    for body in bodies(3):  # no batch: brokers take none for a retry topic
+        wire.send(name, 0, [body], RETRY_TOPIC="Orders")
+    frame = spark.read.format("rocketmq").option("nameServer", wire.name_server).load(name)
+    assert [(row.topic, row.properties["RETRY_TOPIC"]) for row in frame.collect()] == [(name, "Orders")] * 3
+
+
+def test_a_session_has_the_measured_settings(spark: SparkSession, wire: Wire, stream: Stream, topic: str, tmp_path: Path) -> None:
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")).endswith(".RocksDBStateStoreProvider")
+    assert spark.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count() or 1)
+    wire.create(topic)
+    wire.send(topic, 0, bodies(3))
+    stream.run(startingOffsets="earliest")
+    assert list(tmp_path.rglob("commits/0"))
+    assert not list(tmp_path.rglob("*.crc"))  # each checksum file would cost a batch two more files
 
 
 def test_an_empty_topic_has_no_rows(wire: Wire, load: Callable[..., DataFrame], topic: str) -> None:
