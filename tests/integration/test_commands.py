@@ -419,6 +419,25 @@ def test_a_topic_and_its_messages_are_shown_and_deleted(running: Broker) -> None
     assert ogive("topic", "show", "Shown", *server).returncode == 1
 
 
+def test_a_topic_of_batches_says_what_it_is_and_what_is_not_found_in_it(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    made = ogive("topic", "create", "Whole", "--whole-batches", "--queues", "1", *server)
+    assert made.stdout == b"topic Whole has 1 queue on each broker, and keeps batches whole\n"
+    assert ogive("topic", "show", "Whole", *server).stdout.startswith(b"topic Whole, application, keeps batches whole\n")
+    with ogive_client.Producer(running.name_server, config=ogive_client.ProducerConfig(whole_batches=True)) as producer:
+        sent = producer.send_batch("Whole", [ogive_client.Message("Whole", b"%d" % n, keys=(f"k{n}",), tag="a") for n in range(3)])
+    record = ogive("message", sent[1].offset_id, *server).stdout.decode()
+    said = "a batch of 3 messages, offsets 0 to 2; the first one: ogive message --topic Whole --queue 0 --offset 0"
+    assert record.splitlines()[-1] == said
+    assert ogive(*said.rpartition(": ogive ")[2].split(), *server).stdout.endswith(b"\n\n0\n")
+    assert b"or in a batch that its topic keeps as one record" in ogive("message", sent[1].id, *server).stderr
+    assert b"has no message with the key k1. It keeps batches whole" in ogive("message", "--topic", "Whole", "--key", "k1", *server).stderr
+    with ogive_client.Producer(running.name_server) as producer:
+        producer.send("Whole", b"single", tag="a")
+    tail = ogive("tail", "Whole", "--from", "earliest", "--tag", "a", "--count", "1", *server)
+    assert (tail.stdout.count(b"\n"), b"pass over its messages. Leave out --tag" in tail.stderr) == (1, True)
+
+
 def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
     server = ("-n", running.name_server)
     ogive("topic", "create", "Bad", "--queues", "1", *server)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from pyspark.sql import SparkSession
 
 import ogive
 from ogive.client.config import ClientConfig
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, ConsumeResult
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import MessageQueue, dlq_topic
 from ogive.spark.consuming import Done, consume
@@ -135,6 +136,54 @@ def test_what_fails_is_sent_back_and_the_range_is_done(broker: RunningBroker, to
     done = work_on(broker, topic, recorder(tmp_path, topic=topic, group=group, fail="bad"))
     assert (done[0].calls, done[0].failed) == (3, 1)
     assert until(lambda: count(broker, f"%RETRY%{group}") == 1)
+
+
+def test_a_listener_gets_batches_of_its_size(broker: RunningBroker, topic: str, group: str) -> None:
+    """What it says of a batch holds for its messages: the first ones are finished, the rest comes again."""
+    send(broker, topic, [f"a-{i}" for i in range(50)], queues=1)
+    sizes: list[int] = []
+    bodies: list[str] = []
+
+    @ogive.listener(topic, group=group, batch=16)
+    def take(messages: list[ogive.MessageExt]) -> ConsumeResult:
+        sizes.append(len(messages))
+        bodies.extend(message.text for message in messages)
+        bad = next((at for at, message in enumerate(messages) if message.text == "a-20"), None)
+        return None if bad is None else ogive.later(done=bad)
+
+    done = work_on(broker, topic, take)
+    assert Counter(bodies) == Counter(f"a-{i}" for i in range(50))
+    assert max(sizes) == 16
+    assert len(sizes) < 10
+    with ogive.Admin(broker.name_server) as admin:
+        assert sum(row.lag for row in admin.lag(group, topic)) == 0
+    assert done[0].failed > 0
+    assert until(lambda: count(broker, f"%RETRY%{group}") == done[0].failed)
+
+
+def test_a_call_that_takes_too_long_has_failed(broker: RunningBroker, topic: str, group: str) -> None:
+    """As with a push consumer: its message is sent back while it runs, and the range is done without it."""
+    send(broker, topic, ["a-0", "slow-1", "a-2"], queues=1)
+    freed = threading.Event()
+
+    @ogive.listener(topic, group=group, consume_timeout_s=0.3)
+    def take(message: ogive.MessageExt) -> None:
+        if message.text == "slow-1":
+            freed.wait(60)
+
+    def free_it() -> None:
+        until(lambda: count(broker, f"%RETRY%{group}") == 1)
+        freed.set()
+
+    watcher = threading.Thread(target=free_it)
+    watcher.start()
+    try:
+        done = work_on(broker, topic, take)
+    finally:
+        freed.set()
+        watcher.join()
+    assert (done[0].calls, done[0].failed) == (3, 1)
+    assert count(broker, f"%RETRY%{group}") == 1
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import trustme
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import ogive
@@ -155,6 +156,30 @@ def test_a_job_with_credentials_and_tls(
     assert "rocketmq" in out
     assert SECRET not in out + err
     assert all(SECRET not in str(file.read_bytes()) for file in (tmp_path / "checkpoint").rglob("*") if file.is_file())
+
+
+@pytest.mark.spark
+def test_executors_show_a_certificate_to_a_broker_that_asks_for_one(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    for name in ("server", "client"):
+        issued = authority.issue_cert("127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    pem, ca = str(tmp_path / "server.pem"), str(tmp_path / "ca.pem")
+    shown = {"tls.certificate": str(tmp_path / "client.pem"), "tls.key": str(tmp_path / "client.pem")}
+    with Broker(options=("--tls-cert", pem, "--tls-key", pem, "--tls-client-ca", ca)) as broker:
+        options = {"nameServer": broker.name_server, "tls": "true", "tls.ca": ca}
+        client = access_of(options | shown).client()
+        with ogive.Admin(client=client) as admin, ogive.Producer(client=client) as producer:
+            admin.create_topic(topic, queues=2)
+            for _ in range(10):
+                producer.send(topic, b"x")
+        assert spark.read.format("rocketmq").options(**options, **shown).load(topic).count() == 10
+        rows = spark.createDataFrame([(topic, bytearray(b"y"))], "topic STRING, body BINARY")
+        rows.write.format("rocketmq").options(**options, **shown).mode("append").save()
+        assert spark.read.format("rocketmq").options(**options, **shown).load(topic).count() == 11
+        with pytest.raises(PySparkException, match="perhaps it does not take the client's certificate, or asks for one"):
+            spark.read.format("rocketmq").options(**options, pollTimeoutMs="3000").load(topic).count()
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,16 @@ def test_clients_and_commands_use_tls_and_sighup_brings_new_certificates(tmp_pat
         producer.send("T", b"a connection of before goes on")
 
 
+def test_commands_show_a_certificate_where_one_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, trustme.CA())
+    pem, key, ca = (str(tmp_path / f"{name}.pem") for name in ("cert", "key", "ca"))
+    with Broker(options=("--tls-cert", pem, "--tls-key", key, "--tls-client-ca", ca)) as broker:
+        command = ["topic", "list", "-n", broker.name_server, "--cafile", ca]
+        assert main([*command, "--certfile", pem, "--keyfile", key]) == 0
+        assert main(command) == 1
+        assert "asks for one. Show one with --certfile FILE." in capsys.readouterr().err
+
+
 def is_trusted(broker: Broker, folder: Path) -> bool:
     with ogive.Admin(client=config(broker, folder)) as admin:
         try:
@@ -57,5 +67,5 @@ def test_without_tls_sighup_changes_nothing() -> None:
     with Broker() as broker, ogive.Producer(broker.name_server) as producer:
         producer.send("T", b"x")
         os.kill(broker.pid, signal.SIGHUP)
+        time.sleep(0.5)  # else it would be dead by now
         producer.send("T", b"y")
-        os.kill(broker.pid, 0)

@@ -80,7 +80,7 @@ def context(commands: Commands) -> None:
     )
     command = add_command(contexts, "list", "contexts:list_contexts", "list the contexts; * marks the one in use")
     add_json(command)
-    command = add_command(contexts, "add", "contexts:add", "add a context, or change it", "The first one is used at once.")
+    command = add_command(contexts, "add", "contexts:add", "add a context, or replace it as a whole", "The first one is used at once.")
     command.add_argument("context", metavar="NAME")
     command.add_argument("-n", "--name-server", required=True, metavar="HOST:PORT", help="name servers, separated by ';'")
     add_secrets(command)

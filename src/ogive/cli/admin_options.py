@@ -20,6 +20,7 @@ def topic(commands: Commands) -> None:
     command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
     command.add_argument("--perm", choices=PERMISSIONS, default="rw", help="what clients may do: read, write, both (default: rw)")
     command.add_argument("--message-type", choices=MESSAGE_TYPES, help="refuse messages of any other type (default: accept all)")
+    command.add_argument("--whole-batches", action="store_true", help="keep each batch as one record (queue.type=BatchCQ); stays so")
     add_cluster(command)
     command = add_command(
         topics,

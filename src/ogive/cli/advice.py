@@ -6,6 +6,7 @@ import os
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.connect import place
 from ogive.errors import NoNameServer, NoPermission, NotANameServer, OgiveError
+from ogive.transport.connection import NO_CERTIFICATE
 
 
 def way_out(error: OgiveError, options: argparse.Namespace) -> str:
@@ -15,8 +16,11 @@ def way_out(error: OgiveError, options: argparse.Namespace) -> str:
     if isinstance(error, NotANameServer):
         return "Name it with -n HOST:PORT."
     if isinstance(error, NoNameServer):
-        if cafile := place(options).cafile:
-            return f"Check the address (-n HOST:PORT) and the authorities in {cafile}."
+        found = place(options)
+        if NO_CERTIFICATE in str(error):
+            return f"Check {found.certfile}." if found.certfile else "Show one with --certfile FILE."
+        if found.tls:
+            return f"Check the address (-n HOST:PORT) and the authorities{f' in {found.cafile}' if found.cafile else ''}."
         source = " (this address is from NAMESRV_ADDR)" if not options.name_server and os.environ.get("NAMESRV_ADDR") else ""
         return f"Start one with `ogive up`, or name another with -n HOST:PORT{source}; one with TLS needs --cafile FILE."
     if isinstance(error, NoPermission) and NO_CREDENTIALS in str(error):

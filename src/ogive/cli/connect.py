@@ -21,7 +21,17 @@ def place(options: argparse.Namespace) -> contexts.Context:
         context.name_server,
         options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials,
         options.cafile or os.environ.get("OGIVE_CAFILE") or context.cafile,
+        *_certificate(options, context),
     )
+
+
+def _certificate(options: argparse.Namespace, context: contexts.Context) -> tuple[str | None, str | None]:
+    """The files of the certificate and of its key, both from one place: a key of another is of no use."""
+    if options.certfile or options.keyfile:
+        return options.certfile, options.keyfile
+    if certfile := os.environ.get("OGIVE_CERTFILE"):
+        return certfile, os.environ.get("OGIVE_KEYFILE")
+    return context.certfile, context.keyfile
 
 
 def spark_options(place: contexts.Context) -> dict[str, str]:
@@ -32,8 +42,11 @@ def spark_options(place: contexts.Context) -> dict[str, str]:
     said = {"nameServer": place.name_server}
     if place.credentials is not None:
         said["credentials"] = str(Path(place.credentials).absolute())
-    if place.cafile is not None:
-        said |= {"tls": "true", "tls.ca": str(Path(place.cafile).absolute())}
+    if place.tls:
+        said["tls"] = "true"
+    for name, file in (("tls.ca", place.cafile), ("tls.certificate", place.certfile), ("tls.key", place.keyfile)):
+        if file is not None:
+            said[name] = str(Path(file).absolute())
     return said
 
 
@@ -43,5 +56,5 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
     return ClientConfig(
         name_server=found.name_server,
         credentials=read_credentials(found.credentials) if found.credentials else None,
-        ssl=trusting(found.cafile) if found.cafile else False,
+        ssl=trusting(found.cafile, found.certfile, found.keyfile) if found.tls or found.keyfile else False,
     )

@@ -21,11 +21,17 @@ MAX_NAME: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One cluster: its name servers, and the files with credentials and authorities, if it asks for them."""
+    """One cluster: its name servers, and the files with credentials, authorities and a certificate of one's own, if it asks for them."""
 
     name_server: str
     credentials: str | None = None
     cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    @property
+    def tls(self) -> bool:
+        return self.cafile is not None or self.certfile is not None
 
 
 @dataclass(slots=True)
@@ -87,7 +93,8 @@ def add(options: argparse.Namespace) -> int:
     if not 1 <= len(options.context) <= MAX_NAME or any(c.isspace() for c in options.context):
         raise InvalidOption(f"context name {options.context[:80]!r}: 1 to {MAX_NAME} characters without spaces are needed")
     contexts = load()
-    absolute = [None if path is None else str(Path(path).absolute()) for path in (options.credentials, options.cafile)]
+    files = (options.credentials, options.cafile, options.certfile, options.keyfile)
+    absolute = [None if path is None else str(Path(path).absolute()) for path in files]
     contexts.contexts[options.context] = Context(options.name_server, *absolute)
     if contexts.current is None or options.use:
         contexts.current = options.context
@@ -123,8 +130,8 @@ def list_contexts(options: argparse.Namespace) -> int:
         for name, current, one in rows:
             print_json({"context": name, "current": current, **asdict(one)})
     elif rows:
-        table = [("*" if current else "", name, one.name_server, one.credentials, one.cafile) for name, current, one in rows]
-        print_table(("", "context", "name server", "credentials", "authorities"), table)
+        table = [("*" if current else "", name, one.name_server, one.credentials, one.cafile, one.certfile) for name, current, one in rows]
+        print_table(("", "context", "name server", "credentials", "authorities", "certificate"), table)
     else:
         print("no contexts; `ogive context add NAME --name-server HOST:PORT` adds one")
     return 0

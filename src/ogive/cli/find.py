@@ -1,12 +1,17 @@
 """``ogive message``: one message by id, or those with a key."""
 
 import argparse
+from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_message, print_message_whole
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, OgiveError
 from ogive.model import MessageExt, MessageQueue
+
+_IN_BATCHES: Final = (
+    ". It keeps batches whole, and the keys of messages in them are in no index: look by --queue and --offset, or in `ogive tail`"
+)
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -18,6 +23,7 @@ async def run(options: argparse.Namespace) -> int:
         raise InvalidOption("--key and --offset are looked up in a topic: add --topic")
     async with aio.Admin(client=client_config(options)) as admin:
         found = await _find(admin, options)
+        whole = not found and await keeps_batches_whole(admin, options.topic)
     for number, message in enumerate(found):
         if options.json:
             print_message(message, as_json=True)
@@ -26,8 +32,16 @@ async def run(options: argparse.Namespace) -> int:
             print()
         print_message_whole(message)
     if not found:
-        raise InvalidOption(f"topic {options.topic} has no message with the key {options.key}")
+        raise InvalidOption(f"topic {options.topic} has no message with the key {options.key}{_IN_BATCHES if whole else ''}")
     return 0
+
+
+async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:
+    """False also where the brokers do not say it to this user: it is for a hint."""
+    try:
+        return (await admin.topic(topic)).whole_batches
+    except OgiveError:
+        return False
 
 
 async def _find(admin: aio.Admin, options: argparse.Namespace) -> list[MessageExt]:

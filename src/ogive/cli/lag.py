@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+from typing import NoReturn
 
 from ogive import aio
 from ogive.cli.connect import client_config
@@ -21,14 +22,19 @@ async def run(options: argparse.Namespace) -> int:
         rows = await admin.lag(options.group, options.topic)
         if not rows:
             await refuse_unknown(admin, options.group)
-        while options.watch:
-            if not options.json and sys.stdout.isatty():
-                print(CLEAR, end="")
-            _show(rows, options)
-            await asyncio.sleep(WATCH_S)
-            rows = await _rows_again(admin, options)
+        if options.watch:
+            await _watch(admin, rows, options)
     _show(rows, options)
     return 0 if rows else 1
+
+
+async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Namespace) -> NoReturn:
+    while True:
+        if not options.json and sys.stdout.isatty():
+            print(CLEAR, end="")
+        _show(rows, options)
+        await asyncio.sleep(WATCH_S)
+        rows = await _rows_again(admin, options)
 
 
 async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[QueueLag]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
+from ogive.cli.find import keeps_batches_whole
 from ogive.cli.output import interruptible, print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, ProtocolError
 from ogive.model import Message, SendResult
@@ -157,12 +158,21 @@ def _pipe() -> int | None:
     return output if stat.S_ISFIFO(os.fstat(output).st_mode) else None
 
 
+async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
+    async with aio.Admin(client=client_config(options)) as admin:
+        if await keeps_batches_whole(admin, options.topic):
+            text = f"{options.topic} keeps batches whole: brokers compare --tag with a batch, which has none, and pass over its messages"
+            print(f"ogive: {text}. Leave out --tag to see them.", file=sys.stderr)
+
+
 async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
     async with aio.PullConsumer(client=client_config(options), tags=options.tag, start=options.start) as consumer:
         queues = await consumer.queues(options.topic)
+        if options.tag not in (None, "*"):
+            await _say_what_tags_do_not_find(options)
         for queue in {queue.broker_name: queue for queue in queues}.values():
             # Who may not read hears of it here: what reads ahead tries again for ever, as the right may be given.
             await consumer.pull(queue, await consumer.beginning_offset(queue), max_messages=1)

@@ -58,3 +58,9 @@ def add_secrets(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
     )
+    command.add_argument(
+        "--certfile",
+        metavar="FILE",
+        help="use TLS, and show the certificate in this file to servers that ask for one (default: OGIVE_CERTFILE from the environment)",
+    )
+    command.add_argument("--keyfile", metavar="FILE", help="its key, if that is in a file of its own (default: OGIVE_KEYFILE)")

@@ -12,6 +12,7 @@ from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
 from ogive.harmless import harmless, harmless_text
 from ogive.model import MessageExt
+from ogive.wire.codes import SysFlag
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -145,8 +146,18 @@ def print_message_whole(message: MessageExt) -> None:
     for name, value in sorted(message.properties.items()):
         print(harmless(f"  {name} = {value}"))
     print()
-    print(_shown(message, body))
+    print(_batch(message) or _shown(message, body))
     sys.stdout.flush()
+
+
+def _batch(message: MessageExt) -> str:
+    """What stands for the body of a batch that its topic keeps as one record."""
+    count = message.properties.get("INNER_NUM", "")
+    if not (message.sys_flag & SysFlag.NEED_UNWRAP and count.isdecimal()):
+        return ""
+    first, queue = message.queue_offset, message.queue
+    place = f"--topic {queue.topic} --queue {queue.queue_id} --offset {first}"
+    return f"a batch of {count} messages, offsets {first} to {first + int(count) - 1}; the first one: ogive message {place}"
 
 
 def _shown(message: MessageExt, body: str | None) -> str:

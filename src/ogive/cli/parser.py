@@ -15,12 +15,23 @@ _FIRST_STEPS: Final = (
     "`ogive COMMAND --help` describes a command."
 )
 
-_OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile")
+_OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile", "--certfile", "--keyfile")
 """Options of nearly all commands, which other tools take before the command."""
 _GROUPS: Final = ("topic", "group", "broker", "message", "dead-letter", "check", "user", "acl")
 _ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
 _LONE_WORDS: Final = {"lag": "--topic", "send": "--body", "tail": "--from"}
-_OTHER_WORDS: Final = {"consume": "tail or run", "produce": "send", "publish": "send"}
+_OTHER_WORDS: Final = {
+    "consume": "tail or run",
+    "produce": "send",
+    "publish": "send",
+    "create": "topic create",
+    "delete": "topic delete",
+    "list": "topic list",
+    "show": "topic show",
+    "reset": "group reset",
+    "verify": "store verify",
+    "repair": "store repair",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,6 +106,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 def _refuse_early_option(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Other tools take the cluster before the command; argparse would take the address for a command."""
     words = list(arguments[:2])
+    if words and words[0].partition("=")[0] == "--context":
+        parser.error("there is no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive context use`, chooses one")
     for at, word in enumerate(words):
         if word.partition("=")[0] in _OF_COMMANDS and (at == 0 or words[0] in _GROUPS):
             value = 0 if "=" in word else 1
@@ -107,6 +120,8 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     if not word.startswith("--"):
         return ""
     name = word.partition("=")[0]
+    if name == "--context":
+        return "OGIVE_CONTEXT=NAME before the command"
     alike = [option for option in known if option.endswith(name[1:])] or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     if not alike and name in _ADDRESSES and "-n" in known:
         return "-n HOST:PORT"

@@ -152,9 +152,10 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
     """The name servers and the security of another cluster. Raises InvalidOption, also for files that cannot be used."""
     if options.target_credentials:
         read_credentials(options.target_credentials)
-    if options.target_cafile:
-        trusting(options.target_cafile)
-    security = spark_options(Context(name_server, options.target_credentials, options.target_cafile))
+    tls = (options.target_cafile, options.target_certfile, options.target_keyfile)
+    if any(tls):
+        trusting(*tls)
+    security = spark_options(Context(name_server, options.target_credentials, *tls))
     return security.pop("nameServer"), security
 
 

@@ -158,6 +158,8 @@ def _add_other(one: argparse.ArgumentParser, other: str) -> None:
     """No cluster is shown the credentials of another: those of --credentials are not for this one."""
     one.add_argument("--target-credentials", metavar="FILE", help=f"as --credentials, for {other}")
     one.add_argument("--target-cafile", metavar="FILE", help=f"as --cafile, for {other}")
+    one.add_argument("--target-certfile", metavar="FILE", help=f"as --certfile, for {other}")
+    one.add_argument("--target-keyfile", metavar="FILE", help=f"as --keyfile, for {other}")
 
 
 def _seconds(text: str) -> float:

@@ -41,7 +41,7 @@ def _record(report: Report) -> dict[str, object]:
 
 
 def _show(report: Report) -> None:
-    print(f"{report.directory}: {report.records:,} messages in {report.queues:,} queues, log {report.log_start:,} to {report.log_end:,}")
+    print(f"{report.directory}: {report.records:,} records in {report.queues:,} queues, log {report.log_start:,} to {report.log_end:,}")
     if not report.clean:
         behind = f"; {report.queues_behind:,} queues are behind the log" if report.queues_behind else ""
         print(f"  the last broker here did not stop cleanly{behind}: the next start takes care of that")

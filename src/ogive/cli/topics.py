@@ -32,8 +32,15 @@ async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
 
 async def create_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
-        await admin.create_topic(options.topic, queues=options.queues, perm=options.perm, message_type=options.message_type)
-    print(f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker")
+        await admin.create_topic(
+            options.topic,
+            queues=options.queues,
+            perm=options.perm,
+            message_type=options.message_type,
+            whole_batches=options.whole_batches,
+        )
+    whole = ", and keeps batches whole" if options.whole_batches else ""
+    print(f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{whole}")
     return 0
 
 
@@ -68,7 +75,8 @@ async def show_topic(options: argparse.Namespace) -> int:
             }
         )
         return 0
-    print(f"topic {topic.name}, {topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}")
+    whole = ", keeps batches whole" if topic.whole_batches else ""
+    print(f"topic {topic.name}, {topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}{whole}")
     print(f"consumed by {' '.join(topic.groups) or 'nobody yet'}")
     print()
     rows = [(row.broker, row.address, row.cluster, row.read_queues, row.write_queues, row.perm) for row in topic.brokers]

@@ -168,7 +168,7 @@ async def serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _hang_up, stop)
+    loop.add_signal_handler(signal.SIGHUP, hang_up, stop)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
     tls = tls_config(options)
     others = await asyncio.to_thread(name_servers.others, options)
@@ -207,7 +207,7 @@ async def serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _hang_up(stop: asyncio.Event) -> None:
+def hang_up(stop: asyncio.Event) -> None:
     """SIGHUP without TLS: the terminal was closed, or somebody asked for certificates to be read again."""
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()

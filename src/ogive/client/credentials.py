@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
+from ogive.transport.tls import refuse_password
 from ogive.wire.acl import Credentials
 
 log = logging.getLogger(__name__)
@@ -44,9 +45,32 @@ def _say_that_others_read(path: str) -> None:
     log.warning("credentials file %s can be read by other users of this machine: chmod 600 %s", path, shlex.quote(path))
 
 
-def trusting(cafile: str) -> ssl.SSLContext:
-    """Certificates and host names are checked against the authorities in *cafile*. Raises InvalidOption."""
+def trusting(cafile: str | None, certfile: str | None = None, keyfile: str | None = None) -> ssl.SSLContext:
+    """Certificates and host names are checked against the authorities in *cafile*, without it against the system's.
+
+    A server that asks for a certificate gets that in *certfile*; its key is in *keyfile*, or in the same file. Raises InvalidOption.
+    """
     try:
-        return ssl.create_default_context(cafile=cafile)
+        context = ssl.create_default_context(cafile=cafile)
     except OSError as exc:  # ssl.SSLError is one, too
-        raise InvalidOption(f"authorities file {cafile}: {exc.strerror or 'it holds no certificate'}") from None
+        reason = "it holds no certificate" if isinstance(exc, ssl.SSLError) else exc.strerror
+        raise InvalidOption(f"authorities file {cafile}: {reason}") from None
+    if certfile is None:
+        if keyfile is not None:
+            raise InvalidOption(
+                f"key file {keyfile}: the key alone is shown to nobody, the file with its certificate is missing (--certfile)"
+            )
+        return context
+    for path in filter(None, (certfile, keyfile)):
+        try:
+            Path(path).open("rb").close()
+        except OSError as exc:
+            raise InvalidOption(f"certificate file {path}: {exc.strerror}") from None
+    try:
+        context.load_cert_chain(certfile, keyfile, password=refuse_password)
+    except (ssl.SSLError, ValueError) as exc:
+        if keyfile is None and b"PRIVATE KEY-----" not in Path(certfile).read_bytes():
+            raise InvalidOption(f"certificate file {certfile}: its key is not in it; name the key's file, too (--keyfile)") from None
+        files = f"{certfile} and {keyfile} are" if keyfile else f"certificate file {certfile}: it is"
+        raise InvalidOption(f"{files} no certificate and its key: {getattr(exc, 'reason', None) or exc}") from None
+    return context

@@ -53,7 +53,7 @@ def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = Fals
             with cancelled(spark, stop):
                 return job(spark, stop)
         except KeyboardInterrupt:
-            say("stopped before the end: nothing was written")
+            say("stopped before the end: there is no result")
             raise
 
 

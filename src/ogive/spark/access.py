@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, parse_name_servers
-from ogive.client.credentials import read_credentials
+from ogive.client.credentials import read_credentials, trusting
 from ogive.client.namespace import Namespace, validate_namespace
 from ogive.errors import InvalidOption
 from ogive.transport.pool import ConnectionPool
@@ -124,13 +124,7 @@ class Access:
         """None where connections are not encrypted. Raises InvalidOption where a file cannot be read."""
         if not self.tls:
             return None
-        try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            if self.tls_certificate is not None:
-                context.load_cert_chain(self.tls_certificate, self.tls_key)
-        except OSError as exc:  # ssl.SSLError is one, too
-            files = ", ".join(file for file in (self.tls_ca, self.tls_certificate, self.tls_key) if file is not None)
-            raise InvalidOption(f"TLS cannot be set up with {files}: {exc}") from None
+        context = trusting(self.tls_ca, self.tls_certificate, self.tls_key)
         if not self.tls_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -77,19 +77,25 @@ class Done:
 class Tally:
     """Counts the listener's calls. Workers call it on their threads; each append is one step."""
 
-    ends: list[tuple[MessageQueue, bool, int]] = field(default_factory=list)  # queue, success, messages
+    ends: list[tuple[MessageQueue, int]] = field(default_factory=list)  # queue, messages that failed
+    late: set[tuple[MessageQueue, int]] = field(default_factory=set)  # queue, offset of what ran into the consume timeout
     passed_over: list[MessageQueue] = field(default_factory=list)  # for each damaged message
 
     def begun(self, messages: Sequence[MessageExt]) -> Any:
         return None
 
-    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd) -> None:
-        self.ends.append((messages[0].queue, end is CallEnd.SUCCESS, len(messages)))
+    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
+        if (messages[0].queue, messages[-1].queue_offset) not in self.late:
+            self.ends.append((messages[0].queue, len(messages) - done))
+
+    def expired(self, messages: Sequence[MessageExt]) -> None:
+        self.late.update((message.queue, message.queue_offset) for message in messages)
+        self.ends.append((messages[0].queue, len(messages)))
 
     def of(self, queue: MessageQueue) -> tuple[int, int]:
         """Calls, and messages that failed: of calls, and those that are damaged."""
-        ends = [(success, count) for place, success, count in self.ends if place == queue]
-        return len(ends), sum(count for success, count in ends if not success) + self.passed_over.count(queue)
+        failed = [count for place, count in self.ends if place == queue]
+        return len(failed), sum(failed) + self.passed_over.count(queue)
 
 
 class Consuming:

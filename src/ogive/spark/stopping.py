@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -67,8 +67,9 @@ def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(_LOOK_S):
             if stop.asked:
-                spark.sparkContext.setLogLevel("OFF")  # Spark would log the cancelled job as a failure
-                spark.sparkContext.cancelAllJobs()
+                with suppress(Py4JError, ConnectionError):  # Java is gone, and so are its jobs
+                    spark.sparkContext.setLogLevel("OFF")  # Spark would log the cancelled job as a failure
+                    spark.sparkContext.cancelAllJobs()
 
     watcher = threading.Thread(target=watch, name="ogive-cancel", daemon=True)
     watcher.start()

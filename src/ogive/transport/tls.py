@@ -50,7 +50,7 @@ class TlsConfig:
             except OSError as exc:
                 raise InvalidOption(f"TLS: {path} cannot be read: {(exc.strerror or str(exc)).lower()}") from None
         try:
-            context.load_cert_chain(self.cert, self.key, password=_refuse_password)
+            context.load_cert_chain(self.cert, self.key, password=refuse_password)
         except (ssl.SSLError, ValueError) as exc:
             reason = getattr(exc, "reason", None) or exc
             raise InvalidOption(f"TLS: {self.cert} and {self.key} are no certificate and its key: {reason}") from None
@@ -63,6 +63,6 @@ class TlsConfig:
         return context
 
 
-def _refuse_password() -> str:
+def refuse_password() -> str:
     """Without it OpenSSL would ask at the terminal."""
     raise ValueError("the key is encrypted; a key without password is needed")

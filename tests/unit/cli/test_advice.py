@@ -7,6 +7,7 @@ import pytest
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.advice import way_out
 from ogive.errors import BrokerError, NoNameServer, NoPermission, NotANameServer, OgiveError, ResponseCode
+from ogive.transport.connection import NO_CERTIFICATE
 
 
 def refused(remark: str) -> BrokerError:
@@ -18,6 +19,9 @@ def refused(remark: str) -> BrokerError:
     [
         (NoNameServer("none"), {}, "Start one with `ogive up`, or name another with -n HOST:PORT; one with TLS needs --cafile FILE."),
         (NoNameServer("none"), {"cafile": "ca.pem"}, "Check the address (-n HOST:PORT) and the authorities in ca.pem."),
+        (NoNameServer("none"), {"certfile": "me.pem"}, "Check the address (-n HOST:PORT) and the authorities."),
+        (NoNameServer(f"perhaps it {NO_CERTIFICATE}"), {"cafile": "ca.pem"}, "Show one with --certfile FILE."),
+        (NoNameServer(f"perhaps it {NO_CERTIFICATE}"), {"certfile": "me.pem"}, "Check me.pem."),
         (NotANameServer("a broker"), {}, "Name it with -n HOST:PORT."),
         (refused(NO_CREDENTIALS), {}, "Give them with --credentials FILE."),
         (refused(NOBODY_KNOWN), {"credentials": "me.yml"}, "Check both keys in me.yml."),
@@ -28,9 +32,9 @@ def refused(remark: str) -> BrokerError:
 def test_an_error_comes_with_the_options_that_can_mend_it(
     error: OgiveError, files: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OGIVE_CREDENTIALS", "OGIVE_CAFILE"):
+    for name in ("OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CERTFILE"):
         monkeypatch.delenv(name, raising=False)
-    options = argparse.Namespace(name_server="h:1", credentials=None, cafile=None)
+    options = argparse.Namespace(name_server="h:1", credentials=None, cafile=None, certfile=None, keyfile=None)
     vars(options).update(files)
     assert way_out(error, options) == advice
 
@@ -42,7 +46,7 @@ def test_a_command_that_goes_to_no_cluster_has_no_such_options() -> None:
 def test_an_address_of_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten variable is the usual reason why a command goes elsewhere."""
     monkeypatch.setenv("NAMESRV_ADDR", "foo:1")
-    options = argparse.Namespace(name_server=None, credentials=None, cafile=None)
+    options = argparse.Namespace(name_server=None, credentials=None, cafile=None, certfile=None, keyfile=None)
     assert "-n HOST:PORT (this address is from NAMESRV_ADDR)" in way_out(NoNameServer("none"), options)
     options.name_server = "h:1"
     assert "NAMESRV_ADDR" not in way_out(NoNameServer("none"), options)

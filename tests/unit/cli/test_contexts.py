@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ogive.cli import contexts
-from ogive.cli.connect import client_config
+from ogive.cli.connect import client_config, place
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
 from ogive.errors import InvalidOption
@@ -17,7 +17,7 @@ from ogive.errors import InvalidOption
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty configuration directory, and no word from the environment."""
-    for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CONTEXT"):
+    for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CERTFILE", "OGIVE_KEYFILE", "OGIVE_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return tmp_path
@@ -57,6 +57,24 @@ def test_a_context_s_secrets_go_to_no_other_cluster(folder: Path) -> None:
     assert "secret\n" not in stored
     assert str(secrets) in stored
     assert not stat.S_IMODE(contexts.file().stat().st_mode) & 0o077
+
+
+def test_a_certificate_and_its_key_are_of_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*words: str) -> tuple[str | None, str | None]:
+        found = place(options(*words))
+        return found.certfile, found.keyfile
+
+    assert shown() == (None, None)
+    assert main(["context", "add", "prod", "-n", "prod:9876", "--certfile", "/prod.pem", "--keyfile", "/prod.key"]) == 0
+    assert shown() == ("/prod.pem", "/prod.key")
+    assert shown("-n", "other:9876") == (None, None)
+    monkeypatch.setenv("OGIVE_KEYFILE", "/env.key")
+    assert shown() == ("/prod.pem", "/prod.key")
+    monkeypatch.setenv("OGIVE_CERTFILE", "/env.pem")
+    assert shown() == ("/env.pem", "/env.key")
+    assert shown("--certfile", "/mine.pem") == ("/mine.pem", None)
+    with pytest.raises(InvalidOption, match=r"/mine\.key"):
+        client_config(options("--keyfile", "/mine.key"))
 
 
 def test_contexts_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def watch(group: str, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
     monkeypatch.setattr(aio, "Admin", lambda **_: Cluster(*answers))
-    options = argparse.Namespace(group=group, topic=None, watch=True, json=False, name_server="h:1", credentials=None, cafile=None)
+    options = argparse.Namespace(
+        group=group, topic=None, watch=True, json=False, name_server="h:1", credentials=None, cafile=None, certfile=None, keyfile=None
+    )
     await lag.run(options)
 
 

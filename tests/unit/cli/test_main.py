@@ -341,6 +341,16 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         (["bench", "produce", "--seconds", "1"], "usage: ogive bench produce", "unrecognized arguments: --seconds 1\n"),
         (["-n", "h:1", "topic", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n h:1\n"),
         (["topic", "-n", "h:1", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n h:1\n"),
+        (
+            ["--context", "prod", "topic", "list"],
+            "usage: ogive",
+            "no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive context use`",
+        ),
+        (
+            ["topic", "list", "--context", "prod"],
+            "usage: ogive topic list",
+            "--context (did you mean OGIVE_CONTEXT=NAME before the command?)",
+        ),
         (["--name-server=h:1", "lag", "g"], "usage: ogive", "behind the command: ogive lag g --name-server=h:1\n"),
     ],
 )
@@ -361,6 +371,8 @@ def test_a_misspelt_option_is_shown_with_the_nearest_one(
         (["snd", "Orders"], "there is no 'snd': did you mean send?"),
         (["topic", "lst"], "there is no 'lst': did you mean list?"),
         (["tail", "Orders", "--from", "latst"], "there is no 'latst': did you mean latest?"),
+        (["create", "topic", "X"], "there is no 'create': did you mean topic create?"),
+        (["verify", "store", "DIR"], "there is no 'verify': did you mean store verify?"),
         (["topic", "xyzzy"], "invalid choice: 'xyzzy'"),
     ],
 )

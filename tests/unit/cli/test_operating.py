@@ -11,6 +11,7 @@ from ogive.cli.codes import explain
 from ogive.cli.groups import place
 from ogive.cli.main import main
 from ogive.cli.output import confirm
+from ogive.cli.up import hang_up
 from ogive.errors import InvalidOption, ResponseCode
 
 
@@ -104,3 +105,11 @@ def test_wrong_usage_is_one_sentence_before_anybody_is_asked(words: list[str], a
     said = capsys.readouterr().err
     assert advice in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_a_closed_terminal_ends_the_broker_and_nothing_else_that_hangs_up(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+    stop = asyncio.Event()
+    hang_up(stop)
+    assert stop.is_set() is terminal

@@ -87,10 +87,12 @@ def test_a_pipeline_gets_the_files_of_the_shared_options(
     monkeypatch.setenv("OGIVE_CREDENTIALS", secrets.name)
     authorities = str(secrets.parent / "ca.pem")
     trustme.CA().cert_pem.write_to_path(authorities)
-    assert main(["pipeline", name, *COMMANDS[name], "--cafile", authorities]) == 0
+    mine = str(secrets.parent / "mine.pem")
+    trustme.CA().issue_cert("me").private_key_and_cert_chain_pem.write_to_path(mine)
+    assert main(["pipeline", name, *COMMANDS[name], "--cafile", authorities, "--certfile", mine]) == 0
     given = asked[name.replace("-", "_")]
     assert given.get("name_server", given.get("source")) == "here:1"
-    assert given["security"] == {"credentials": str(secrets), "tls": "true", "tls.ca": authorities}
+    assert given["security"] == {"credentials": str(secrets), "tls": "true", "tls.ca": authorities, "tls.certificate": mine}
     assert "very secret" not in str(given)
 
 
@@ -108,7 +110,7 @@ def test_another_cluster_gets_its_own_credentials_only(secrets: Path, asked: dic
     assert asked["reconcile"]["other_security"] == {}
 
 
-@pytest.mark.parametrize("option", ["--credentials", "--cafile", "--target-credentials", "--target-cafile"])
+@pytest.mark.parametrize("option", [f"--{target}{file}" for target in ("", "target-") for file in ("credentials", "cafile", "certfile")])
 def test_a_file_that_cannot_be_read_is_told_before_spark_starts(
     option: str, asked: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

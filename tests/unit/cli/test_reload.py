@@ -50,7 +50,24 @@ async def test_many_changes_are_named_shortly(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_is_started_has_the_same_options() -> None:
-    words = ["run", "app:bill", "shop", "--wait", "3", "-vv", "-n", "h:1", "--credentials", "c", "--cafile", "f"]
+    words = [
+        "run",
+        "app:bill",
+        "shop",
+        "--wait",
+        "3",
+        "-vv",
+        "-n",
+        "h:1",
+        "--credentials",
+        "c",
+        "--cafile",
+        "f",
+        "--certfile",
+        "e",
+        "--keyfile",
+        "k",
+    ]
     options = build_parser().parse_args([*words, "--reload"])
     again = build_parser().parse_args(reload.command(options)[5:])
     assert vars(again) | {"reload": True, "command_parser": None} == vars(options) | {"command_parser": None}
