@@ -6,6 +6,8 @@ Run it with a broker at hand: ``ogive up &``, then ``python examples/transaction
 import argparse
 import sqlite3
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import ogive
@@ -13,8 +15,11 @@ import ogive
 TOPIC = "PaidOrders"
 
 
-def connect(folder: str) -> sqlite3.Connection:
-    return sqlite3.connect(Path(folder, "orders.db"))
+@contextmanager
+def database(folder: str) -> Iterator[sqlite3.Connection]:
+    """What happens in the block is committed at its end, and rolled back where the block fails."""
+    with closing(sqlite3.connect(Path(folder, "orders.db"))) as connection, connection:
+        yield connection
 
 
 def main() -> None:
@@ -22,21 +27,22 @@ def main() -> None:
     parser.add_argument("--name-server", default="127.0.0.1:9876")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        with connect(folder) as database:
-            database.execute("CREATE TABLE paid (number TEXT PRIMARY KEY)")
+        with database(folder) as orders:
+            orders.execute("CREATE TABLE paid (number TEXT PRIMARY KEY)")
 
         def was_paid(message: ogive.MessageExt) -> bool:
             """The broker asks this when nobody told it how a transaction ended. Called in a thread: it opens a connection of its own."""
-            return connect(folder).execute("SELECT 1 FROM paid WHERE number = ?", message.keys).fetchone() is not None
+            with database(folder) as orders:
+                return orders.execute("SELECT 1 FROM paid WHERE number = ?", message.keys).fetchone() is not None
 
         with ogive.Producer(options.name_server, group="payments", check=was_paid) as producer:
-            with producer.transaction(TOPIC, b"order 4711: 2 x espresso", keys="4711") as transaction, connect(folder) as database:
-                database.execute("INSERT INTO paid VALUES ('4711')")
+            with producer.transaction(TOPIC, b"order 4711: 2 x espresso", keys="4711") as transaction, database(folder) as orders:
+                orders.execute("INSERT INTO paid VALUES ('4711')")
             print(f"4711 is paid, and announced as {transaction.id}")
 
             try:
-                with producer.transaction(TOPIC, b"order 4711 once more", keys="4711"), connect(folder) as database:
-                    database.execute("INSERT INTO paid VALUES ('4711')")
+                with producer.transaction(TOPIC, b"order 4711 once more", keys="4711"), database(folder) as orders:
+                    orders.execute("INSERT INTO paid VALUES ('4711')")
             except sqlite3.IntegrityError as exc:
                 print(f"not announced: {exc}")
 

@@ -6,13 +6,13 @@
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyBytes_Check(args[0]) || !is_tuple_type(args[2])) {
+    if (count != 3 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1]) || !is_tuple_type(args[2])) {
         PyErr_SetString(PyExc_TypeError, "batch_items(body: bytes, most: int, item: type[BatchItem])");
         return NULL;
     }
-    Py_ssize_t most = PyLong_AsSsize_t(args[1]);
-    if (most == -1 && PyErr_Occurred())
-        return NULL;
+    int64_t most;
+    if (!is_number(args[1], INT64_MIN, INT64_MAX, &most))
+        Py_RETURN_NONE;
     const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
     PyTypeObject *type = (PyTypeObject *)args[2];
     PyObject *items = PyList_New(0);
@@ -127,16 +127,16 @@ static int has_start(const uint8_t *at, const uint8_t *end, PyObject *starts)
 PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    int right = count == 3 && PyList_Check(args[0]) && PyTuple_Check(args[1]);
+    int right = count == 3 && PyList_Check(args[0]) && PyTuple_Check(args[1]) && PyLong_Check(args[2]);
     for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(args[1]); i++)
         right = PyBytes_Check(PyTuple_GET_ITEM(args[1], i));
     if (!right) {
         PyErr_SetString(PyExc_TypeError, "batch_is_plain(items: list[BatchItem], starts: tuple[bytes, ...], most: int)");
         return NULL;
     }
-    Py_ssize_t most = PyLong_AsSsize_t(args[2]);
-    if (most == -1 && PyErr_Occurred())
-        return NULL;
+    int64_t most;
+    if (!is_number(args[2], INT64_MIN, INT64_MAX, &most))
+        Py_RETURN_FALSE;
     PyObject *body, *properties;
     int32_t flag;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); i++) {

@@ -9,8 +9,47 @@
 #define BINARY 1
 #define FIELDS_AT 25 /* without a remark */
 #define LAST_LANGUAGE 13
-#define MAX_HEADER_BYTES (256 * 1024)
 #define MAX_FIELDS 256
+
+int read_header(const uint8_t *frame, Py_ssize_t size, Header *header)
+{
+    if (size < FIELDS_AT || frame[0] != BINARY)
+        return 0;
+    Py_ssize_t header_size = get32(frame) & 0xFFFFFF;
+    if (header_size > MAX_HEADER_BYTES || header_size < FIELDS_AT - 4 || header_size > size - 4)
+        return 0;
+    uint32_t remark_size = get32(frame + 17), fields_size = get32(frame + 21);
+    if (frame[6] > LAST_LANGUAGE || remark_size != 0 || fields_size > (uint32_t)(header_size + 4 - FIELDS_AT))
+        return 0;
+    *header = (Header){
+        .code = (int16_t)get16(frame + 4),
+        .language = frame[6],
+        .version = (int16_t)get16(frame + 7),
+        .opaque = (int32_t)get32(frame + 9),
+        .flag = (int32_t)get32(frame + 13),
+        .fields_at = FIELDS_AT,
+        .fields_end = FIELDS_AT + (Py_ssize_t)fields_size,
+        .body_at = 4 + header_size,
+    };
+    return 1;
+}
+
+int read_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value)
+{
+    if (end - *at < 7) /* the twin unpacks 7 bytes first: the lengths, and a name of one letter between them */
+        return 0;
+    Py_ssize_t name_size = get16(frame + *at), name_at = *at + 2;
+    if (end - name_at - 4 < name_size)
+        return 0;
+    Py_ssize_t value_at = name_at + name_size + 4;
+    Py_ssize_t value_size = (Py_ssize_t)get32(frame + value_at - 4);
+    if (end - value_at < value_size)
+        return 0;
+    *name = (Text){(const char *)frame + name_at, name_size};
+    *value = (Text){(const char *)frame + value_at, value_size};
+    *at = value_at + value_size;
+    return 1;
+}
 
 /* The fields in frame[at:end] as a dict; None where they are cut off or no UTF-8. One without name or value is left out, as Java does. */
 static PyObject *fields_of(const uint8_t *frame, Py_ssize_t at, Py_ssize_t end)
@@ -19,23 +58,16 @@ static PyObject *fields_of(const uint8_t *frame, Py_ssize_t at, Py_ssize_t end)
     if (fields == NULL)
         return NULL;
     while (at < end) {
-        if (end - at < 7) /* the twin unpacks 7 bytes first: the lengths, and a name of one letter between them */
+        Text named, valued;
+        if (!read_field(frame, &at, end, &named, &valued))
             goto unusual;
-        Py_ssize_t name_size = get16(frame + at), name_at = at + 2;
-        if (end - name_at - 4 < name_size)
-            goto unusual;
-        Py_ssize_t value_at = name_at + name_size + 4;
-        Py_ssize_t value_size = (Py_ssize_t)get32(frame + value_at - 4);
-        if (end - value_at < value_size)
-            goto unusual;
-        at = value_at + value_size;
-        if (name_size == 0)
+        if (named.size == 0)
             continue;
-        PyObject *name = PyUnicode_DecodeUTF8((const char *)frame + name_at, name_size, NULL);
+        PyObject *name = PyUnicode_DecodeUTF8(named.at, named.size, NULL);
         if (name == NULL)
             goto no_text;
-        if (value_size != 0) {
-            PyObject *value = PyUnicode_DecodeUTF8((const char *)frame + value_at, value_size, NULL);
+        if (valued.size != 0) {
+            PyObject *value = PyUnicode_DecodeUTF8(valued.at, valued.size, NULL);
             if (value == NULL || PyDict_SetItem(fields, name, value) < 0) {
                 Py_DECREF(name);
                 Py_XDECREF(value);
@@ -70,38 +102,32 @@ PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssiz
     }
     const uint8_t *frame = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
-    if (size < FIELDS_AT || frame[0] != BINARY)
+    Header header;
+    if (!read_header(frame, size, &header))
         Py_RETURN_NONE;
-    Py_ssize_t header = get32(frame) & 0xFFFFFF;
-    if (header > MAX_HEADER_BYTES || header < FIELDS_AT - 4 || header > size - 4)
-        Py_RETURN_NONE;
-    uint32_t remark_size = get32(frame + 17), fields_size = get32(frame + 21);
-    if (frame[6] > LAST_LANGUAGE || remark_size != 0 || fields_size > (uint32_t)(header + 4 - FIELDS_AT))
-        Py_RETURN_NONE;
-    PyObject *fields = fields_of(frame, FIELDS_AT, FIELDS_AT + (Py_ssize_t)fields_size);
+    PyObject *fields = fields_of(frame, header.fields_at, header.fields_end);
     if (fields == NULL || fields == Py_None)
         return fields;
     if (PyDict_GET_SIZE(fields) > MAX_FIELDS) {
         Py_DECREF(fields);
         Py_RETURN_NONE;
     }
-    int code = (int16_t)get16(frame + 4), version = (int16_t)get16(frame + 7);
-    return Py_BuildValue("(iNy#iiOiii)", code, fields, (const char *)frame + 4 + header, size - 4 - header, (int)(int32_t)get32(frame + 9),
-                         (int)(int32_t)get32(frame + 13), Py_None, (int)frame[6], version, BINARY);
+    return Py_BuildValue("(iNy#iiOiii)", header.code, fields, (const char *)frame + header.body_at, size - header.body_at,
+                         (int)header.opaque, (int)header.flag, Py_None, header.language, header.version, BINARY);
 }
 
 /* frames(data, limit): the whole frames at the beginning of *data*, each of at most *limit* bytes and without its length word, and where
-   they end. */
+   they end. None are found with a limit that does not fit 64 bits. */
 PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 2 || !PyBytes_Check(args[0])) {
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1])) {
         PyErr_SetString(PyExc_TypeError, "frames(data: bytes, limit: int)");
         return NULL;
     }
-    Py_ssize_t limit = PyLong_AsSsize_t(args[1]);
-    if (limit == -1 && PyErr_Occurred())
-        return NULL;
+    int64_t limit;
+    if (!is_number(args[1], INT64_MIN, INT64_MAX, &limit))
+        limit = 0;
     const char *data = PyBytes_AS_STRING(args[0]);
     Py_ssize_t at = 0, end = PyBytes_GET_SIZE(args[0]);
     PyObject *frames = PyList_New(0);

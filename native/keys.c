@@ -22,7 +22,7 @@ static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_
 {
     if (keys->count == keys->room) {
         Py_ssize_t room = keys->room ? 2 * keys->room : 512;
-        struct key *all = PyMem_Resize(keys->all, struct key, room);
+        struct key *all = PyMem_Realloc(keys->all, (size_t)room * sizeof *all); /* PyMem_Resize() would lose those of before */
         if (all == NULL)
             return 0;
         keys->all = all;
@@ -102,17 +102,16 @@ PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "index_items(keyed: list, slots: array, begin_ms: int, item: int, limit: int)");
         return NULL;
     }
-    int too_large;
-    int64_t begin_ms = PyLong_AsLongLongAndOverflow(args[2], &too_large);
-    Py_ssize_t item = PyLong_AsSsize_t(args[3]), limit = PyLong_AsSsize_t(args[4]);
+    int64_t begin_ms, item, limit;
     Py_buffer slots;
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[1], &slots, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
+    if (PyObject_GetBuffer(args[1], &slots, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
         return NULL;
     struct keys keys = {NULL, 0, 0};
     PyObject *items = NULL, *answer = NULL;
     Py_ssize_t used = 0, slot_count = slots.len / 4;
-    int usual = !too_large && item > 0 && item <= limit && limit <= INT32_MAX && slots.itemsize == 4 && strcmp(slots.format, "i") == 0
-        && slot_count > 0 && slot_count <= INT32_MAX;
+    int usual = is_number(args[2], INT64_MIN, INT64_MAX, &begin_ms) && is_number(args[4], 1, INT32_MAX, &limit)
+        && is_number(args[3], 1, limit, &item) && slots.itemsize == 4 && strcmp(slots.format, "i") == 0 && slot_count > 0
+        && slot_count <= INT32_MAX;
     for (Py_ssize_t n = 0; usual == 1 && n < PyList_GET_SIZE(args[0]); n++) {
         Py_ssize_t before = keys.count;
         usual = add_record(&keys, PyList_GET_ITEM(args[0], n));

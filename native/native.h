@@ -49,6 +49,7 @@ enum {
 enum {
     COMPRESSED = 0x1,
     TRANSACTION_MASK = 0xC,
+    TRANSACTION_PREPARED = 0x4,
     TRANSACTION_COMMIT = 0x8,
     TRANSACTION_ROLLBACK = 0xC,
     BORN_HOST_V6 = 0x10,
@@ -58,11 +59,14 @@ enum {
     INNER_BATCH = 0x80,
 };
 
+#define CLIENT_FLAGS 0x733 /* those that clients send, as in broker/handlers/send_rules.py */
+
 /* The last property of a record, the checksum over all before it: this name, ten digits, the lowest first, and a separator */
 #define CRC_NAME "__CRC32#\x01"
 enum { CRC_NAME_BYTES = sizeof CRC_NAME - 1, CRC_BYTES = CRC_NAME_BYTES + 11 };
 
 #define MAX_PROPERTIES_BYTES 32767
+#define MAX_HEADER_BYTES (256 * 1024) /* of a request or an answer */
 
 /* An entry of a consume queue: commit-log offset i64 | record size i32 | tags code i64 */
 enum { ENTRY_BYTES = 20 };
@@ -124,11 +128,13 @@ static inline const char *utf8_of(PyObject *text, Py_ssize_t *size)
     return utf8;
 }
 
-/* Whether make_tuple() can make one of *type*: a NamedTuple, or another type of tuples that has nothing beside their items */
+/* Whether make_tuple() can make one of *type*: a NamedTuple, or another type of tuples that has nothing beside their items. Types without
+   subclasses have more items than their length says: time.struct_time and its like. */
 static inline int is_tuple_type(PyObject *type)
 {
     return PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)
-        && ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize;
+        && ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize && ((PyTypeObject *)type)->tp_dictoffset == 0
+        && PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_BASETYPE);
 }
 
 /* *type* of *values*; takes them over, NULL among them is an error that was set. */
@@ -193,6 +199,29 @@ uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
 /* columns.c: whether Python would decode these bytes */
 int is_utf8(const uint8_t *at, size_t size);
 
+/* Some bytes of a request; *at* is NULL where there are none, and they belong to somebody else */
+typedef struct {
+    const char *at;
+    Py_ssize_t size;
+} Text;
+
+/* The header of a frame without its length word; it has no remark */
+typedef struct {
+    int code, language, version;
+    int32_t opaque, flag;
+    Py_ssize_t fields_at, fields_end, body_at;
+} Header;
+
+/* header.c: whether the frame has a binary one in the usual form */
+int read_header(const uint8_t *frame, Py_ssize_t size, Header *header);
+/* Reads the field at *at, and moves on; 0 where it does not end before *end* */
+int read_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value);
+
+/* json.c: whether the frame has one in JSON, as Java's clients write them; language and version are not looked at */
+int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header);
+/* The same as read_field() for it; *room* has so many bytes *left* for texts that are written with escapes */
+int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value, char **room, Py_ssize_t *left);
+
 /* The functions of the module, for the table in module.c */
 /* header.c */
 PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);
@@ -203,8 +232,14 @@ PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssi
 /* crc.c */
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* sends.c */
+int number_of(Text text, int64_t *number); /* whether *text* is a plain decimal number; none is 0 */
 PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* halves.c */
+PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* batches.c */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
@@ -212,6 +247,8 @@ PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssiz
 PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* records.c */
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_joined_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_run_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* keys.c */
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* reading.c */

@@ -78,18 +78,25 @@ PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t coun
     return Py_BuildValue("(LLNN)", (long long)offset, (long long)total, PyBool_FromLong(gone), PyBool_FromLong(full));
 }
 
+/* The numbers of (wanted, at, number, number), of which *at* is a place in *wanted*: 1, 0 for unusual ones, -1 for other arguments */
+static int take_place(PyObject *const *args, Py_ssize_t count, const char *form, int64_t *numbers)
+{
+    if (count != 4 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, form);
+        return -1;
+    }
+    return read_numbers(args + 1, 3, numbers) && numbers[0] >= 0 && numbers[0] < PyList_GET_SIZE(args[0]);
+}
+
 /* near(wanted, at, limit, gap): see ogive.store.commitlog; None for unusual numbers */
 PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     int64_t numbers[3];
     Wanted one;
-    if (count != 4 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "near(wanted: list, at: int, limit: int, gap: int)");
-        return NULL;
-    }
-    if (!read_numbers(args + 1, 3, numbers) || numbers[0] < 0 || numbers[0] >= PyList_GET_SIZE(args[0]))
-        Py_RETURN_NONE;
+    int usual = take_place(args, count, "near(wanted: list, at: int, limit: int, gap: int)", numbers);
+    if (usual <= 0)
+        return usual < 0 ? NULL : Py_NewRef(Py_None);
     Py_ssize_t at = (Py_ssize_t)numbers[0];
     int64_t limit = numbers[1], gap = numbers[2];
     if (gap < 0 || gap > INT32_MAX || !read_wanted(PyList_GET_ITEM(args[0], at), &one))
@@ -112,12 +119,9 @@ PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t coun
     (void)module;
     int64_t numbers[3];
     Wanted one;
-    if (count != 4 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "inside(wanted: list, at: int, start: int, end: int)");
-        return NULL;
-    }
-    if (!read_numbers(args + 1, 3, numbers) || numbers[0] < 0 || numbers[0] >= PyList_GET_SIZE(args[0]))
-        Py_RETURN_NONE;
+    int usual = take_place(args, count, "inside(wanted: list, at: int, start: int, end: int)", numbers);
+    if (usual <= 0)
+        return usual < 0 ? NULL : Py_NewRef(Py_None);
     Py_ssize_t at = (Py_ssize_t)numbers[0] + 1;
     for (; at < PyList_GET_SIZE(args[0]); at++) {
         if (!read_wanted(PyList_GET_ITEM(args[0], at), &one))

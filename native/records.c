@@ -8,6 +8,8 @@ enum {
     MAX_HEAD_BYTES = FIXED_V4 + 2 * (HOST_V6 - HOST_V4),
 };
 
+#define SIZE_BEFORE ((int64_t)1 << 31) /* in place of a flag, as in store/model.py */
+
 /* The fields of a NewMessage */
 enum { TOPIC, QUEUE_ID, BODY, PROPERTIES, SYS_FLAG, FLAG, BORN_MS, BORN_HOST, STORE_HOST, TIMES, PREPARED, MESSAGE_FIELDS };
 
@@ -22,13 +24,11 @@ typedef struct {
     int separator; /* one is stored behind them, so that the checksum may follow */
 } Part;
 
-/* 0 where the message is not usual */
-static int take_part(PyObject *flag, PyObject *body, PyObject *properties, int with_crc, Part *part)
+/* All of a part but its flag; 0 where the message is not usual */
+static int take_texts(PyObject *body, PyObject *properties, int with_crc, Part *part)
 {
-    int64_t number;
-    if (!is_number(flag, INT32_MIN, INT32_MAX, &number) || !PyBytes_Check(body) || !PyBytes_Check(properties))
+    if (!PyBytes_Check(body) || !PyBytes_Check(properties))
         return 0;
-    part->flag = (int32_t)number;
     part->body = (const uint8_t *)PyBytes_AS_STRING(body);
     part->body_size = PyBytes_GET_SIZE(body);
     part->given = properties;
@@ -39,6 +39,15 @@ static int take_part(PyObject *flag, PyObject *body, PyObject *properties, int w
     part->properties_size = size;
     part->separator = with_crc && size && part->properties[size - 1] != 2;
     return part->body_size <= MAX_RECORD_BYTES && size + part->separator <= MAX_CRC_PROPERTIES;
+}
+
+static int take_part(PyObject *flag, PyObject *body, PyObject *properties, int with_crc, Part *part)
+{
+    int64_t number;
+    if (!is_number(flag, INT32_MIN, INT32_MAX, &number))
+        return 0;
+    part->flag = (int32_t)number;
+    return take_texts(body, properties, with_crc, part);
 }
 
 static int take_part_at(PyObject *message, PyObject *items, Py_ssize_t at, int with_crc, Part *part)
@@ -154,6 +163,34 @@ static PyObject *stored_properties(const Part *part)
     return text;
 }
 
+/* The entry of a record in its queue */
+static void put_entry(uint8_t *entry, int64_t position, Py_ssize_t size, int32_t hash)
+{
+    put64(entry, (uint64_t)position);
+    put32(entry + 8, (uint32_t)size);
+    put64(entry + 12, (uint64_t)(int64_t)hash);
+}
+
+/* Puts a *type* of where a record is, and what the index needs of it where there is *keyed*, into these lists; 0 with an error */
+static int note_record(
+    const Part *part, PyObject *topic, int64_t offset, int64_t position, Py_ssize_t size, PyObject *stored_ms, PyTypeObject *type,
+    PyObject *results, PyObject *keyed, Py_ssize_t at)
+{
+    PyObject *place = PyLong_FromLongLong(position), *text = NULL, *key = NULL;
+    if (place == NULL)
+        return 0;
+    PyObject *fields[] = {PyLong_FromLongLong(offset), Py_NewRef(place), PyLong_FromSsize_t(size), Py_NewRef(stored_ms)};
+    PyObject *result = make_tuple(type, fields, 4);
+    if (result != NULL)
+        PyList_SET_ITEM(results, at, result);
+    if (result != NULL && keyed != NULL && (text = stored_properties(part)) != NULL
+        && (key = PyTuple_Pack(4, topic, text, place, stored_ms)) != NULL)
+        PyList_SET_ITEM(keyed, at, key);
+    Py_XDECREF(text);
+    Py_DECREF(place);
+    return result != NULL && (keyed == NULL || key != NULL);
+}
+
 /* records(message, items, field, topic, offset, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of a
    NewMessage, or of the BatchItems that share it, or None.
 
@@ -208,40 +245,19 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
     uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records), *entry = (uint8_t *)PyBytes_AS_STRING(entries);
     int64_t position = start;
     for (Py_ssize_t i = 0; i < number; i++) {
-        int32_t hash;
         int64_t offset = is_visible ? first + i : 0;
         take_part_at(message, items, i, with_crc, &part);
         Py_ssize_t size = record_size(&part, fixed);
         put_record(record, &part, head, head_size, field, (uint32_t)size, offset, position, with_crc);
         if (is_visible) {
+            int32_t hash;
             if (!hash_tag(&part, &hash))
                 goto unusual;
-            put64(entry, (uint64_t)position);
-            put32(entry + 8, (uint32_t)size);
-            put64(entry + 12, (uint64_t)(int64_t)hash);
+            put_entry(entry, position, size, hash);
             entry += ENTRY_BYTES;
         }
-        PyObject *place = PyLong_FromLongLong(position);
-        if (place == NULL)
+        if (!note_record(&part, topic, offset, position, size, stored_ms, type, results, is_keyed ? keyed : NULL, i))
             goto done;
-        PyObject *fields[] = {PyLong_FromLongLong(offset), Py_NewRef(place), PyLong_FromSsize_t(size), Py_NewRef(stored_ms)};
-        PyObject *result = make_tuple(type, fields, 4);
-        if (result == NULL) {
-            Py_DECREF(place);
-            goto done;
-        }
-        PyList_SET_ITEM(results, i, result);
-        if (is_keyed) {
-            PyObject *text = stored_properties(&part);
-            PyObject *key = text == NULL ? NULL : PyTuple_Pack(4, topic, text, place, stored_ms);
-            Py_XDECREF(text);
-            if (key == NULL) {
-                Py_DECREF(place);
-                goto done;
-            }
-            PyList_SET_ITEM(keyed, i, key);
-        }
-        Py_DECREF(place);
         record += size;
         position += size;
     }
@@ -258,4 +274,233 @@ done:
 unusual:
     made = Py_NewRef(Py_None);
     goto done;
+}
+
+/* One of several messages that are stored together, with what its record is made of */
+typedef struct {
+    PyObject *field, *topic;
+    int64_t offset; /* in its queue */
+    uint8_t head[MAX_HEAD_BYTES];
+    size_t head_size;
+    Part part;
+    int32_t hash;
+    Py_ssize_t size; /* of its record */
+} Joined;
+
+/* Takes all behind the offset. *before* is the size of the record before this one, 0 without one. 0 where the message is not usual, or no
+   queue holds it. */
+static int take_joined(PyObject *message, Py_ssize_t before, int64_t stored_ms, int with_crc, Joined *joined)
+{
+    int64_t flag;
+    int kind;
+    if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != MESSAGE_FIELDS
+        || !is_number(PyTuple_GET_ITEM(message, FLAG), INT32_MIN, SIZE_BEFORE, &flag) || (flag == SIZE_BEFORE && before == 0)
+        || !take_texts(PyTuple_GET_ITEM(message, BODY), PyTuple_GET_ITEM(message, PROPERTIES), with_crc, &joined->part)
+        || !hash_tag(&joined->part, &joined->hash))
+        return 0;
+    joined->part.flag = (int32_t)(flag == SIZE_BEFORE ? before : flag);
+    joined->head_size = fill_head(message, stored_ms, (size_t)PyBytes_GET_SIZE(joined->field), joined->head, &kind);
+    joined->size = record_size(
+        &joined->part, (Py_ssize_t)joined->head_size + PyBytes_GET_SIZE(joined->field) + 2 + (with_crc ? CRC_BYTES : 0));
+    return joined->head_size != 0 && (kind == 0 || kind == TRANSACTION_COMMIT) && joined->size <= MAX_RECORD_BYTES;
+}
+
+/* Takes the field, the topic and the offset; 0 where *queue* is not these three */
+static int take_queue(PyObject *queue, Joined *joined)
+{
+    if (!PyTuple_Check(queue) || PyTuple_GET_SIZE(queue) != 3)
+        return 0;
+    joined->field = PyTuple_GET_ITEM(queue, 0);
+    joined->topic = PyTuple_GET_ITEM(queue, 1);
+    return PyBytes_Check(joined->field) && PyBytes_GET_SIZE(joined->field) <= 0xFFFF && PyBytes_Check(joined->topic)
+        && is_number(PyTuple_GET_ITEM(queue, 2), 0, INT64_MAX / 2, &joined->offset);
+}
+
+/* Puts all that is made of it, its entry into *entry*; 0 with an error */
+static int put_joined(
+    const Joined *joined, uint8_t *record, uint8_t *entry, int64_t position, PyObject *stored_ms, int with_crc, PyTypeObject *type,
+    PyObject *results, PyObject *keyed, Py_ssize_t at)
+{
+    put_record(
+        record, &joined->part, joined->head, joined->head_size, joined->field, (uint32_t)joined->size, joined->offset, position, with_crc);
+    put_entry(entry, position, joined->size, joined->hash);
+    return note_record(&joined->part, joined->topic, joined->offset, position, joined->size, stored_ms, type, results, keyed, at);
+}
+
+/* joined_records(messages, queues, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of NewMessages, one
+   behind the other, or None. *queues* has for each (topic field, topic, its offset in the queue); of the entries there is one for each. */
+PyObject *native_joined_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 7 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[0]) != PyTuple_GET_SIZE(args[1])
+        || !is_tuple_type(args[6])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "joined_records(messages: tuple of NewMessage, queues: tuple of as many, position: int, room: int, stored_ms: int, "
+            "with_crc: bool, result: type[PutResult])");
+        return NULL;
+    }
+    PyObject *messages = args[0], *queues = args[1], *stored_ms = args[4];
+    PyObject *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;
+    int64_t position, room, stored;
+    int with_crc = args[5] == Py_True;
+    Py_ssize_t number = PyTuple_GET_SIZE(messages), total = 0, before = 0;
+    Joined joined;
+    if (number == 0 || !is_number(args[2], 0, INT64_MAX / 2, &position) || !is_number(args[3], 0, INT64_MAX / 2, &room)
+        || !is_number(stored_ms, 0, INT64_MAX, &stored))
+        Py_RETURN_NONE;
+    for (Py_ssize_t at = 0; at < number; at++) {
+        if (!take_queue(PyTuple_GET_ITEM(queues, at), &joined)
+            || !take_joined(PyTuple_GET_ITEM(messages, at), before, stored, with_crc, &joined) || joined.size > room - total)
+            Py_RETURN_NONE;
+        before = joined.size;
+        total += joined.size;
+    }
+    records = PyBytes_FromStringAndSize(NULL, total);
+    entries = PyList_New(number);
+    keyed = PyList_New(number);
+    results = PyList_New(number);
+    if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
+        goto done;
+    uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records);
+    before = 0;
+    for (Py_ssize_t at = 0; at < number; at++) {
+        take_queue(PyTuple_GET_ITEM(queues, at), &joined);
+        take_joined(PyTuple_GET_ITEM(messages, at), before, stored, with_crc, &joined);
+        PyObject *entry = PyBytes_FromStringAndSize(NULL, ENTRY_BYTES);
+        if (entry == NULL)
+            goto done;
+        PyList_SET_ITEM(entries, at, entry);
+        if (!put_joined(&joined, record, (uint8_t *)PyBytes_AS_STRING(entry), position, stored_ms, with_crc, (PyTypeObject *)args[6],
+                        results, keyed, at))
+            goto done;
+        record += joined.size;
+        position += joined.size;
+        before = joined.size;
+    }
+    made = PyTuple_Pack(4, records, entries, keyed, results);
+
+done:
+    Py_XDECREF(records);
+    Py_XDECREF(entries);
+    Py_XDECREF(keyed);
+    Py_XDECREF(results);
+    return made;
+}
+
+/* The fields of a place */
+enum { PLACE_TOPIC, PLACE_QUEUE_ID, PLACE_FIELD, PLACE_BYTES, PLACE_OFFSET, PLACE_FIELDS };
+enum { MAX_PLACES = 64 };
+
+/* A queue that messages of a run go to */
+typedef struct {
+    PyObject *topic, *queue_id, *field, *bytes;
+    int64_t next; /* offset in the queue */
+    Py_ssize_t count; /* of its messages */
+    uint8_t *entry; /* of the next of them */
+} Place;
+
+static int take_places(PyObject *all, Place *places)
+{
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(all); at++) {
+        PyObject *tuple = PyTuple_GET_ITEM(all, at);
+        if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != PLACE_FIELDS || !PyBytes_Check(PyTuple_GET_ITEM(tuple, PLACE_FIELD))
+            || PyBytes_GET_SIZE(PyTuple_GET_ITEM(tuple, PLACE_FIELD)) > 0xFFFF || !PyBytes_Check(PyTuple_GET_ITEM(tuple, PLACE_BYTES))
+            || !is_number(PyTuple_GET_ITEM(tuple, PLACE_OFFSET), 0, INT64_MAX / 2, &places[at].next))
+            return 0;
+        places[at].topic = PyTuple_GET_ITEM(tuple, PLACE_TOPIC);
+        places[at].queue_id = PyTuple_GET_ITEM(tuple, PLACE_QUEUE_ID);
+        places[at].field = PyTuple_GET_ITEM(tuple, PLACE_FIELD);
+        places[at].bytes = PyTuple_GET_ITEM(tuple, PLACE_BYTES);
+        places[at].count = 0;
+    }
+    return 1;
+}
+
+/* Its place and what its record is made of; NULL where it is not usual */
+static Place *take_message(PyObject *message, Place *places, Py_ssize_t place_count, int64_t stored_ms, int with_crc, Joined *joined)
+{
+    if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != MESSAGE_FIELDS)
+        return NULL;
+    for (Place *place = places; place < places + place_count; place++) {
+        if (place->topic == PyTuple_GET_ITEM(message, TOPIC) && place->queue_id == PyTuple_GET_ITEM(message, QUEUE_ID)) {
+            joined->field = place->field;
+            joined->topic = place->bytes;
+            joined->offset = place->next;
+            return take_joined(message, 0, stored_ms, with_crc, joined) ? place : NULL;
+        }
+    }
+    return NULL;
+}
+
+/* run_records(messages, places, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of the first of these
+   NewMessages, as many as are usual and fit *room* bytes; None where there is none.
+
+   A place is a topic and a queue id, which its messages have as the same objects, the topic's field and bytes, and the queue's next offset.
+   The records stand one behind the other; of the entries there is one bytes object for each place. */
+PyObject *native_run_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 7 || !PyList_Check(args[0]) || !PyTuple_Check(args[1]) || !is_tuple_type(args[6])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "run_records(messages: list, places: tuple, position: int, room: int, stored_ms: int, with_crc: bool, result: type[PutResult])");
+        return NULL;
+    }
+    PyObject *stored_ms = args[4], *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;
+    int64_t position, room, stored;
+    int with_crc = args[5] == Py_True;
+    Py_ssize_t place_count = PyTuple_GET_SIZE(args[1]), number = 0, total = 0;
+    Place places[MAX_PLACES];
+    Place *place;
+    Joined joined;
+    if (!is_number(args[2], 0, INT64_MAX / 2, &position) || !is_number(args[3], 0, INT64_MAX / 2, &room)
+        || !is_number(stored_ms, 0, INT64_MAX, &stored) || place_count > MAX_PLACES || !take_places(args[1], places))
+        Py_RETURN_NONE;
+    PyObject *messages = PyList_AsTuple(args[0]); /* so that nothing changes them while objects are made */
+    if (messages == NULL)
+        return NULL;
+    for (; number < PyTuple_GET_SIZE(messages); number++) {
+        place = take_message(PyTuple_GET_ITEM(messages, number), places, place_count, stored, with_crc, &joined);
+        if (place == NULL || joined.size > room - total)
+            break;
+        total += joined.size;
+        place->count++;
+    }
+    if (number == 0) {
+        made = Py_NewRef(Py_None);
+        goto done;
+    }
+    records = PyBytes_FromStringAndSize(NULL, total);
+    entries = PyList_New(place_count);
+    keyed = PyList_New(number);
+    results = PyList_New(number);
+    if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
+        goto done;
+    for (Py_ssize_t at = 0; at < place_count; at++) {
+        PyObject *own = PyBytes_FromStringAndSize(NULL, places[at].count * ENTRY_BYTES);
+        if (own == NULL)
+            goto done;
+        PyList_SET_ITEM(entries, at, own);
+        places[at].entry = (uint8_t *)PyBytes_AS_STRING(own);
+    }
+    uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records);
+    for (Py_ssize_t at = 0; at < number; at++) {
+        place = take_message(PyTuple_GET_ITEM(messages, at), places, place_count, stored, with_crc, &joined);
+        if (!put_joined(&joined, record, place->entry, position, stored_ms, with_crc, (PyTypeObject *)args[6], results, keyed, at))
+            goto done;
+        place->next++;
+        place->entry += ENTRY_BYTES;
+        record += joined.size;
+        position += joined.size;
+    }
+    made = PyTuple_Pack(4, records, entries, keyed, results);
+
+done:
+    Py_DECREF(messages);
+    Py_XDECREF(records);
+    Py_XDECREF(entries);
+    Py_XDECREF(keyed);
+    Py_XDECREF(results);
+    return made;
 }

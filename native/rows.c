@@ -16,15 +16,15 @@ enum { KEY_SIZE = sizeof KEY_NAME - 1 + HEAD + ROW_DIGITS + 1 };
 /* a column of texts: 32-bit ends in this machine's byte order, a bit for each row that is not null */
 struct column {
     int given, is_text;
-    Py_ssize_t offset; /* of its first row in the buffers */
+    int64_t offset; /* of its first row in the buffers */
     Py_buffer validity, ends, data;
 };
 
 struct work {
     struct column body, tags, keys;
-    Py_ssize_t rows, most_bytes, most_rows;
+    int64_t rows, most_bytes, most_rows;
     const uint8_t *head;
-    uint64_t first; /* the number of the first row */
+    int64_t first; /* the number of the first row */
 };
 
 struct text {
@@ -33,10 +33,10 @@ struct text {
     int given;
 };
 
-/* Whether what the row has there is usual: a text, or null, that lies in the column's data. */
-static int look(const struct column *column, Py_ssize_t row, struct text *found)
+/* Whether what the row has there lies in the column's data, or is null. */
+static int find(const struct column *column, Py_ssize_t row, struct text *found)
 {
-    found->given = 0;
+    *found = (struct text){.given = 0};
     if (!column->given)
         return 1;
     row += column->offset;
@@ -49,7 +49,13 @@ static int look(const struct column *column, Py_ssize_t row, struct text *found)
     found->given = 1;
     found->size = (size_t)(cuts[1] - cuts[0]);
     found->at = found->size ? (const uint8_t *)column->data.buf + cuts[0] : (const uint8_t *)"";
-    return !column->is_text || is_utf8(found->at, found->size);
+    return 1;
+}
+
+/* Whether that is usual, too. */
+static int look(const struct column *column, Py_ssize_t row, struct text *found)
+{
+    return find(column, row, found) && (!found->given || !column->is_text || is_utf8(found->at, found->size));
 }
 
 /* as look(); a text that is a property is neither empty nor long, and without separators */
@@ -67,6 +73,12 @@ static int look_for_property(const struct column *column, Py_ssize_t row, struct
     return !any;
 }
 
+static size_t item_size(const struct text *body, const struct text *tags, const struct text *keys)
+{
+    return BATCH_ITEM_BYTES + body->size + KEY_SIZE + (tags->given ? sizeof TAGS_NAME + tags->size : 0)
+        + (keys->given ? sizeof KEYS_NAME + keys->size : 0);
+}
+
 /* How many rows from *row* on fit into a batch, and its size; 0 where one of them is unusual, or too long for a batch. */
 static Py_ssize_t fit(const struct work *work, Py_ssize_t row, Py_ssize_t *size)
 {
@@ -77,11 +89,7 @@ static Py_ssize_t fit(const struct work *work, Py_ssize_t row, Py_ssize_t *size)
         if (!look(&work->body, row, &body) || !body.given || !look_for_property(&work->tags, row, &tags, 1)
             || !look_for_property(&work->keys, row, &keys, ' '))
             return 0;
-        size_t item = BATCH_ITEM_BYTES + body.size + KEY_SIZE;
-        if (tags.given)
-            item += sizeof TAGS_NAME + tags.size;
-        if (keys.given)
-            item += sizeof KEYS_NAME + keys.size;
+        size_t item = item_size(&body, &tags, &keys);
         if (item > (size_t)(work->most_bytes - *size))
             break;
         *size += (Py_ssize_t)item;
@@ -104,20 +112,22 @@ static uint8_t *put_property(uint8_t *to, const char *name, size_t name_size, co
     return to + 1;
 }
 
-static void write_batch(const struct work *work, Py_ssize_t row, Py_ssize_t count, uint8_t *to)
+/* Whether they have filled all *size* bytes: their buffers may have changed since fit() looked, as other threads run. */
+static int write_batch(const struct work *work, Py_ssize_t row, Py_ssize_t count, uint8_t *to, Py_ssize_t size)
 {
     uint8_t number[8];
+    const uint8_t *to_end = to + size;
     struct text body, tags, keys;
     for (Py_ssize_t end = row + count; row < end; row++) {
-        look(&work->body, row, &body);
-        look(&work->tags, row, &tags);
-        look(&work->keys, row, &keys);
+        if (!find(&work->body, row, &body) || !body.given || !find(&work->tags, row, &tags) || !find(&work->keys, row, &keys)
+            || item_size(&body, &tags, &keys) > (size_t)(to_end - to))
+            return 0;
         uint8_t *item = to;
         memset(item, 0, 16);
         put32(item + 16, (uint32_t)body.size);
         uint8_t *properties = put(item + 20, body.at, body.size) + 2;
         to = put(put(properties, KEY_NAME, sizeof KEY_NAME - 1), work->head, HEAD);
-        put64(number, work->first + (uint64_t)row);
+        put64(number, (uint64_t)(work->first + row));
         to = put_hex(to, number + sizeof number - ROW_DIGITS / 2, ROW_DIGITS / 2);
         *to++ = 2;
         to = put_property(to, TAGS_NAME, sizeof TAGS_NAME - 1, &tags);
@@ -125,6 +135,7 @@ static void write_batch(const struct work *work, Py_ssize_t row, Py_ssize_t coun
         put16(properties - 2, (uint16_t)(to - properties));
         put32(item, (uint32_t)(to - item));
     }
+    return to == to_end;
 }
 
 /* a buffer of at least *size* bytes, or None for an empty one; 1, 0 where it is not usual, -1 with an error */
@@ -140,19 +151,13 @@ static int take_column(PyObject *from, struct column *column, Py_ssize_t rows)
 {
     if (from == Py_None)
         return 1;
-    if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 5) {
+    if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 5 || !PyLong_Check(PyTuple_GET_ITEM(from, 1))) {
         PyErr_SetString(PyExc_TypeError, "a column is (is_text, offset, validity, ends, data)");
         return -1;
     }
     column->given = 1;
     column->is_text = PyTuple_GET_ITEM(from, 0) == Py_True;
-    column->offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(from, 1));
-    if (column->offset == -1 && PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
-            return -1;
-        PyErr_Clear();
-    }
-    if (column->offset < 0 || column->offset > INT32_MAX)
+    if (!is_number(PyTuple_GET_ITEM(from, 1), 0, INT32_MAX, &column->offset))
         return 0;
     PyObject *validity = PyTuple_GET_ITEM(from, 2);
     int usual = take(validity, &column->validity, validity == Py_None ? 0 : (column->offset + rows + 7) / 8);
@@ -172,24 +177,16 @@ static void release(struct column *column)
 PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 8 || !PyBytes_Check(args[4])) {
+    if (count != 8 || !PyLong_Check(args[0]) || !PyBytes_Check(args[4]) || !PyLong_Check(args[5]) || !PyLong_Check(args[6])
+        || !PyLong_Check(args[7])) {
         PyErr_SetString(PyExc_TypeError, "encode_rows(rows, body, tags, keys, head: bytes, first, most_bytes, most_rows)");
         return NULL;
     }
-    struct work work = {.rows = PyLong_AsSsize_t(args[0]), .head = (const uint8_t *)PyBytes_AS_STRING(args[4])};
-    long long first = PyLong_AsLongLong(args[5]);
-    work.most_bytes = PyLong_AsSsize_t(args[6]);
-    work.most_rows = PyLong_AsSsize_t(args[7]);
-    if (PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
-            return NULL;
-        PyErr_Clear();
+    struct work work = {.head = (const uint8_t *)PyBytes_AS_STRING(args[4])};
+    if (PyBytes_GET_SIZE(args[4]) != HEAD || !is_number(args[0], 1, INT32_MAX, &work.rows)
+        || !is_number(args[5], 0, (1LL << 4 * ROW_DIGITS) - work.rows, &work.first) || !is_number(args[6], 0, INT32_MAX, &work.most_bytes)
+        || !is_number(args[7], 0, INT64_MAX, &work.most_rows))
         Py_RETURN_NONE;
-    }
-    if (work.rows < 1 || work.rows > INT32_MAX || PyBytes_GET_SIZE(args[4]) != HEAD || first < 0
-        || first > ((1LL << 4 * ROW_DIGITS) - work.rows) || work.most_bytes < 0 || work.most_bytes > INT32_MAX)
-        Py_RETURN_NONE;
-    work.first = (uint64_t)first;
     PyObject *batches = NULL;
     int usual = take_column(args[1], &work.body, work.rows);
     if (usual == 1)
@@ -216,7 +213,7 @@ PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t
         uint8_t *to = (uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(batch, 1));
         Py_DECREF(batch); /* the list has it */
         Py_BEGIN_ALLOW_THREADS
-        write_batch(&work, row, some, to);
+        usual = write_batch(&work, row, some, to, size);
         Py_END_ALLOW_THREADS
         row += some;
     }

@@ -2,31 +2,33 @@
 
 #include "native.h"
 
-#define CLIENT_FLAGS 0x733 /* bits of a sys flag, as in broker/handlers/send_rules.py */
 #define MAX_TEMPLATE_BYTES 65536
 #define MAX_DIGITS 18 /* fit 64 bits, however they go on */
+#define MAX_SEND_FIELDS 32
+#define MAX_ESCAPED_BYTES 8192 /* in a header */
+#define SEND_MESSAGE_V2 310
 
 /* the fields of a send's header, as _Names has them */
 enum { TOPIC, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, PROPERTIES, TIMES, MAX_TIMES, DEFAULT_TOPIC, DEFAULT_QUEUES, UNIT_MODE, BATCH, NAMES };
 
-/* Whether *text* is a plain decimal number; NULL is 0 */
-static int number_of(PyObject *text, int64_t *number)
+typedef struct {
+    int64_t queue_id, sys_flag, born_ms, flag, times;
+    Text key;
+} Send;
+
+int number_of(Text text, int64_t *number)
 {
-    Py_ssize_t size, at = 0;
     *number = 0;
-    if (text == NULL)
+    if (text.at == NULL)
         return 1;
-    const char *digits = utf8_of(text, &size);
-    if (digits == NULL)
+    int negative = text.size > 0 && text.at[0] == '-';
+    Py_ssize_t at = negative;
+    if (at == text.size || text.size - at > MAX_DIGITS)
         return 0;
-    int negative = size > 0 && digits[0] == '-';
-    at = negative;
-    if (at == size || size - at > MAX_DIGITS)
-        return 0;
-    for (; at < size; at++) {
-        if (digits[at] < '0' || digits[at] > '9')
+    for (; at < text.size; at++) {
+        if (text.at[at] < '0' || text.at[at] > '9')
             return 0;
-        *number = *number * 10 + (digits[at] - '0');
+        *number = *number * 10 + (text.at[at] - '0');
     }
     if (negative)
         *number = -*number;
@@ -62,6 +64,65 @@ static const char *unique_key(const char *text, const char *end)
     return key;
 }
 
+static int is_text(Text text, const char *word)
+{
+    return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
+}
+
+/* Whether these fields are of a single send that is stored just as it came, with so many bytes of properties more */
+static int read_send(const Text *fields, Py_ssize_t own_size, Send *send)
+{
+    Text topic = fields[TOPIC], text = fields[PROPERTIES], batch = fields[BATCH];
+    if (topic.at == NULL || topic.size == 0 || topic.at[0] == '%' || text.at == NULL || text.size == 0
+        || (batch.at != NULL && (is_text(batch, "true") || is_text(batch, "1"))) || fields[QUEUE_ID].at == NULL
+        || !number_of(fields[QUEUE_ID], &send->queue_id) || !number_of(fields[SYS_FLAG], &send->sys_flag) || fields[BORN_MS].at == NULL
+        || !number_of(fields[BORN_MS], &send->born_ms) || !number_of(fields[FLAG], &send->flag) || !number_of(fields[TIMES], &send->times)
+        || send->sys_flag & ~(int64_t)CLIENT_FLAGS || send->born_ms < 0 || send->flag < -INT32_MAX || send->flag > INT32_MAX
+        || send->times < 0 || send->times > INT32_MAX)
+        return 0;
+    const char *end = text.at + text.size, *key = unique_key(text.at, end);
+    if (key == NULL || text.size > MAX_PROPERTIES_BYTES || own_size > MAX_PROPERTIES_BYTES - (end[-1] != 2) - text.size)
+        return 0;
+    const char *key_end = memchr(key, 2, (size_t)(end - key));
+    send->key = (Text){key, (key_end == NULL ? end : key_end) - key};
+    return 1;
+}
+
+/* The properties to store: those of the send, and the broker's own */
+static PyObject *with_own(Text text, const char *own, Py_ssize_t own_size)
+{
+    int open = text.at[text.size - 1] != 2; /* 4.9 leaves the last separator off */
+    PyObject *properties = PyBytes_FromStringAndSize(NULL, text.size + open + own_size);
+    if (properties == NULL)
+        return NULL;
+    char *to = PyBytes_AS_STRING(properties);
+    memcpy(to, text.at, (size_t)text.size);
+    if (open)
+        to[text.size] = 2;
+    memcpy(to + text.size + open, own, (size_t)own_size);
+    return properties;
+}
+
+/* usual_send() of these fields, NULL for one that is not there */
+static PyObject *usual_of(PyObject *const *fields, PyObject *own_properties)
+{
+    Text texts[NAMES] = {{NULL, 0}};
+    for (int name = 0; name < NAMES; name++) {
+        if (fields[name] != NULL && (texts[name].at = utf8_of(fields[name], &texts[name].size)) == NULL)
+            Py_RETURN_NONE;
+    }
+    Send send;
+    Py_ssize_t own_size;
+    const char *own = utf8_of(own_properties, &own_size);
+    if (own == NULL || !read_send(texts, own_size, &send))
+        Py_RETURN_NONE;
+    PyObject *properties = with_own(texts[PROPERTIES], own, own_size);
+    if (properties == NULL)
+        return NULL;
+    return Py_BuildValue("(OLLLLLNs#)", fields[TOPIC], (long long)send.queue_id, (long long)send.sys_flag, (long long)send.born_ms,
+                         (long long)send.flag, (long long)send.times, properties, send.key.at, send.key.size);
+}
+
 /* usual_send(fields, names, own_properties): topic, queue id, sysFlag, born timestamp, flag, reconsume times, the properties to store and
    the unique key of a single send.
 
@@ -73,38 +134,14 @@ PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "usual_send(fields: dict, names: tuple of 12, own_properties: str)");
         return NULL;
     }
-    PyObject *fields[NAMES] = {NULL};
-    for (int name = 0; name < NAMES; name++) {
-        fields[name] = PyDict_GetItemWithError(args[0], PyTuple_GET_ITEM(args[1], name));
-        if (fields[name] == NULL && PyErr_Occurred())
-            return NULL;
-    }
-    int64_t queue_id, sys_flag, born_ms, flag, times;
-    Py_ssize_t topic_size, text_size, batch_size, own_size;
-    const char *topic = utf8_of(fields[TOPIC], &topic_size), *text = utf8_of(fields[PROPERTIES], &text_size);
-    const char *batch = utf8_of(fields[BATCH], &batch_size), *own = utf8_of(args[2], &own_size);
-    if (topic == NULL || topic_size == 0 || topic[0] == '%' || text == NULL || text_size == 0 || own == NULL
-        || (fields[BATCH] != NULL && (batch == NULL || strcmp(batch, "true") == 0 || strcmp(batch, "1") == 0))
-        || fields[QUEUE_ID] == NULL || !number_of(fields[QUEUE_ID], &queue_id) || !number_of(fields[SYS_FLAG], &sys_flag)
-        || fields[BORN_MS] == NULL || !number_of(fields[BORN_MS], &born_ms) || !number_of(fields[FLAG], &flag)
-        || !number_of(fields[TIMES], &times) || sys_flag & ~(int64_t)CLIENT_FLAGS || born_ms < 0 || flag < -INT32_MAX || flag > INT32_MAX
-        || times < 0 || times > INT32_MAX)
-        Py_RETURN_NONE;
-    int open = text[text_size - 1] != 2; /* 4.9 leaves the last separator off */
-    const char *end = text + text_size, *key = unique_key(text, end);
-    if (key == NULL || text_size > MAX_PROPERTIES_BYTES || own_size > MAX_PROPERTIES_BYTES - open - text_size)
-        Py_RETURN_NONE;
-    const char *key_end = memchr(key, 2, (size_t)(end - key));
-    PyObject *properties = PyBytes_FromStringAndSize(NULL, text_size + open + own_size);
-    if (properties == NULL)
-        return NULL;
-    char *to = PyBytes_AS_STRING(properties);
-    memcpy(to, text, (size_t)text_size);
-    if (open)
-        to[text_size] = 2;
-    memcpy(to + text_size + open, own, (size_t)own_size);
-    return Py_BuildValue("(OLLLLLNs#)", fields[TOPIC], (long long)queue_id, (long long)sys_flag, (long long)born_ms, (long long)flag,
-                         (long long)times, properties, key, (key_end == NULL ? end : key_end) - key);
+    PyObject *fields[NAMES] = {NULL}, *found = NULL;
+    for (int name = 0; name < NAMES && !PyErr_Occurred(); name++) /* a name that is no string may change the dict when it is compared */
+        fields[name] = Py_XNewRef(PyDict_GetItemWithError(args[0], PyTuple_GET_ITEM(args[1], name)));
+    if (!PyErr_Occurred())
+        found = usual_of(fields, args[2]);
+    for (int name = 0; name < NAMES; name++)
+        Py_XDECREF(fields[name]);
+    return found;
 }
 
 static char *put_decimal(char *to, int64_t number)
@@ -123,30 +160,28 @@ static char *put_decimal(char *to, int64_t number)
     return to;
 }
 
-/* send_answer(template, queue_id, key, commitlog_offset, queue_offset, opaque): the frame of the answer with that header.
-
-   The template is one of bytes.__mod__ with %d, %s for the key as JSON text, %016X and %%. None for another, and for a key that has other
-   characters than letters and digits. */
-PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* Whether a key is JSON text as it is */
+static int is_plain_key(Text key)
 {
-    (void)module;
-    if (count != 6 || !PyBytes_Check(args[0]) || !PyUnicode_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "send_answer(template: bytes, queue_id: int, key: str, commitlog_offset, queue_offset, opaque: int)");
-        return NULL;
+    int plain = key.size > 0;
+    for (Py_ssize_t at = 0; plain && at < key.size; at++) {
+        char letter = key.at[at];
+        plain = (letter >= '0' && letter <= '9') || (letter >= 'A' && letter <= 'Z') || (letter >= 'a' && letter <= 'z');
     }
-    Py_ssize_t key_size, next = 1;
-    const char *key = utf8_of(args[2], &key_size);
-    int usual = key != NULL && key_size > 0 && PyBytes_GET_SIZE(args[0]) <= MAX_TEMPLATE_BYTES;
-    for (Py_ssize_t at = 0; usual && at < key_size; at++)
-        usual = (key[at] >= '0' && key[at] <= '9') || (key[at] >= 'A' && key[at] <= 'Z') || (key[at] >= 'a' && key[at] <= 'z');
-    if (!usual)
-        Py_RETURN_NONE;
-    const char *from = PyBytes_AS_STRING(args[0]), *end = from + PyBytes_GET_SIZE(args[0]);
-    /* No part becomes longer than this: a number has 20 characters in place of 2, the key two more than its own */
-    PyObject *frame = PyBytes_FromStringAndSize(NULL, 8 + (end - from) + 4 * 20 + key_size + 2);
-    if (frame == NULL)
-        return NULL;
-    char *start = PyBytes_AS_STRING(frame), *to = start + 8;
+    return plain;
+}
+
+/* How many bytes an answer has at most */
+static Py_ssize_t answer_room(Py_ssize_t template_size, Text key)
+{
+    return 8 + template_size + 4 * 20 + key.size + 2; /* a number has 20 characters in place of 2, the key two more than its own */
+}
+
+/* Puts the frame of an answer, see send_answer(): where it ends, or NULL where the template is of another form */
+static uint8_t *put_answer(uint8_t *start, const char *from, const char *end, Text key, const int64_t *numbers)
+{
+    int next = 0; /* place to fill in; the key is the second */
+    char *to = (char *)start + 8;
     while (from < end) {
         const char *mark = memchr(from, '%', (size_t)(end - from));
         size_t plain = (size_t)((mark == NULL ? end : mark) - from);
@@ -159,19 +194,19 @@ PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t
             *to++ = *from++;
             continue;
         }
-        if (next == 2) {
+        if (next == 1) {
             if (end - from < 1 || from[0] != 's')
-                goto unusual;
+                return NULL;
             from++;
             *to++ = '"';
-            memcpy(to, key, (size_t)key_size);
-            to += key_size;
+            memcpy(to, key.at, (size_t)key.size);
+            to += key.size;
             *to++ = '"';
         } else {
-            int64_t number;
             uint8_t bytes[8];
-            if (next > 5 || !is_number(args[next], INT64_MIN, INT64_MAX, &number))
-                goto unusual;
+            if (next > 4)
+                return NULL;
+            int64_t number = numbers[next == 0 ? 0 : next - 1];
             if (end - from >= 1 && from[0] == 'd') {
                 from++;
                 to = put_decimal(to, number);
@@ -180,20 +215,260 @@ PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t
                 put64(bytes, (uint64_t)number);
                 to = (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
             } else {
-                goto unusual;
+                return NULL;
             }
         }
         next++;
     }
-    if (next != 6)
-        goto unusual;
-    put32((uint8_t *)start, (uint32_t)(to - start - 4));
-    put32((uint8_t *)start + 4, (uint32_t)(to - start - 8));
-    if (_PyBytes_Resize(&frame, to - start) < 0)
+    if (next != 5)
+        return NULL;
+    put32(start, (uint32_t)((uint8_t *)to - start - 4));
+    put32(start + 4, (uint32_t)((uint8_t *)to - start - 8));
+    return (uint8_t *)to;
+}
+
+/* send_answer(template, queue_id, key, commitlog_offset, queue_offset, opaque): the frame of the answer with that header.
+
+   The template is one of bytes.__mod__ with %d, %s for the key as JSON text, %016X and %%. None for another, and for a key that has other
+   characters than letters and digits. */
+PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 6 || !PyBytes_Check(args[0]) || !PyUnicode_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "send_answer(template: bytes, queue_id: int, key: str, commitlog_offset, queue_offset, opaque: int)");
+        return NULL;
+    }
+    Text key;
+    int64_t numbers[4];
+    key.at = utf8_of(args[2], &key.size);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
+    if (key.at == NULL || !is_plain_key(key) || size > MAX_TEMPLATE_BYTES || !is_number(args[1], INT64_MIN, INT64_MAX, &numbers[0]))
+        Py_RETURN_NONE;
+    for (int i = 1; i < 4; i++) {
+        if (!is_number(args[i + 2], INT64_MIN, INT64_MAX, &numbers[i]))
+            Py_RETURN_NONE;
+    }
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, answer_room(size, key));
+    if (frame == NULL)
+        return NULL;
+    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frame);
+    uint8_t *end = put_answer(start, PyBytes_AS_STRING(args[0]), PyBytes_AS_STRING(args[0]) + size, key, numbers);
+    if (end == NULL) {
+        Py_DECREF(frame);
+        Py_RETURN_NONE;
+    }
+    if (_PyBytes_Resize(&frame, end - start) < 0)
         return NULL;
     return frame;
+}
 
-unusual:
-    Py_DECREF(frame);
-    Py_RETURN_NONE;
+#define MAX_PLACES 64
+
+/* Topic and queue of some of the messages of a run */
+typedef struct {
+    PyObject *topic, *queue_id; /* they belong to the tuple that the caller gets */
+    Text name;
+    int64_t number;
+    int64_t queues; /* of the topic, that may be sent to */
+} Place;
+
+typedef struct {
+    Place all[MAX_PLACES];
+    int count;
+    PyObject *made; /* the same as tuples */
+} Places;
+
+/* The place of a send; NULL where its topic takes no such, or without memory, or because of the callback's error */
+static const Place *place_of(Places *places, Text name, int64_t queue_id, PyObject *queues_of)
+{
+    const Place *known = NULL; /* one of the same topic */
+    for (const Place *place = places->all; place < places->all + places->count; place++) {
+        if (place->name.size == name.size && memcmp(place->name.at, name.at, (size_t)name.size) == 0) {
+            if (place->number == queue_id)
+                return place;
+            known = place;
+        }
+    }
+    if (places->count == MAX_PLACES)
+        return NULL;
+    Place place = {.number = queue_id};
+    place.topic = known != NULL ? Py_NewRef(known->topic) : PyUnicode_DecodeUTF8(name.at, name.size, NULL);
+    place.queue_id = PyLong_FromLongLong(queue_id);
+    if (place.topic != NULL && place.queue_id != NULL && known == NULL) {
+        PyObject *queues = PyObject_CallOneArg(queues_of, place.topic);
+        if (queues == NULL || !is_number(queues, 0, INT32_MAX, &place.queues))
+            place.queues = 0;
+        Py_XDECREF(queues);
+    } else if (known != NULL) {
+        place.queues = known->queues;
+    }
+    const Place *found = NULL;
+    if (!PyErr_Occurred() && queue_id >= 0 && queue_id < place.queues
+        && (place.name.at = utf8_of(place.topic, &place.name.size)) != NULL) {
+        PyObject *tuple = PyTuple_Pack(2, place.topic, place.queue_id);
+        if (tuple != NULL && PyList_Append(places->made, tuple) == 0) {
+            places->all[places->count] = place;
+            found = &places->all[places->count++];
+        }
+        Py_XDECREF(tuple);
+    }
+    Py_XDECREF(place.topic);
+    Py_XDECREF(place.queue_id);
+    return found;
+}
+
+/* The header of a SEND_MESSAGE_V2 that is answered, and its fields by their letters, texts with escapes in *room*; 0 for anything else, and
+   where a field is cut off or no UTF-8, or there are many */
+static int read_short_send(const uint8_t *frame, Py_ssize_t size, Header *header, Text *fields, char *room)
+{
+    static const char letters[NAMES] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'l', 'c', 'd', 'k', 'm'}; /* _SHORT in Python */
+    Text name, value;
+    int left = MAX_SEND_FIELDS, binary = read_header(frame, size, header);
+    Py_ssize_t room_left = MAX_ESCAPED_BYTES;
+    if ((!binary && !read_json_header(frame, size, header)) || header->code != SEND_MESSAGE_V2 || header->flag != 0)
+        return 0;
+    memset(fields, 0, NAMES * sizeof *fields);
+    for (Py_ssize_t at = header->fields_at; at < header->fields_end;) {
+        if (left-- == 0)
+            return 0;
+        if (binary ? !read_field(frame, &at, header->fields_end, &name, &value) || !is_utf8((const uint8_t *)name.at, (size_t)name.size)
+                         || !is_utf8((const uint8_t *)value.at, (size_t)value.size)
+                   : !read_json_field(frame, &at, header->fields_end, &name, &value, &room, &room_left))
+            return 0;
+        if (binary && value.size == 0) /* Java decodes it to null */
+            continue;
+        const char *letter = name.size == 1 ? memchr(letters, name.at[0], NAMES) : NULL;
+        if (letter != NULL)
+            fields[letter - letters] = value;
+    }
+    return 1;
+}
+
+static int append(PyObject *list, PyObject *item)
+{
+    int added = item != NULL && PyList_Append(list, item) == 0;
+    Py_XDECREF(item);
+    return added;
+}
+
+/* plain_sends(frames, at, most, most_bytes, queues_of, own_properties, born_host, store_host, message): (messages, keys, opaques, places) of
+   the plain sends from frames[at] on, at most so many, with bodies of at most so many bytes; None where there is none.
+
+   A plain send is a SEND_MESSAGE_V2 that is answered, whose header is as Java's clients write it, and that usual_send() takes; its key consists of letters and
+   digits, and *queues_of* says of its topic that it has its queue. Messages of one topic and queue have these two objects in common, and
+   with one of *places*. */
+PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 9 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2]) || !PyLong_Check(args[3])
+        || !PyUnicode_Check(args[5]) || !PyBytes_Check(args[6]) || !PyBytes_Check(args[7]) || !is_tuple_type(args[8])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "plain_sends(frames: list, at: int, most: int, most_bytes: int, queues_of, own_properties: str, born_host: bytes, "
+            "store_host: bytes, message: type[NewMessage])");
+        return NULL;
+    }
+    int64_t at, most, most_bytes;
+    Py_ssize_t own_size;
+    const char *own = utf8_of(args[5], &own_size);
+    if (own == NULL || !is_number(args[1], 0, INT64_MAX, &at) || !is_number(args[2], INT64_MIN, INT64_MAX, &most)
+        || !is_number(args[3], INT64_MIN, INT64_MAX, &most_bytes))
+        Py_RETURN_NONE;
+    PyObject *messages = PyList_New(0), *keys = PyList_New(0), *opaques = PyList_New(0), *run = NULL, *frame = NULL;
+    char room[MAX_ESCAPED_BYTES];
+    Places places = {.count = 0, .made = PyList_New(0)};
+    if (messages == NULL || keys == NULL || opaques == NULL || places.made == NULL)
+        goto done;
+    for (; at < PyList_GET_SIZE(args[0]) && PyList_GET_SIZE(messages) < most; at++) {
+        Header header;
+        Text fields[NAMES];
+        Send send;
+        const Place *place;
+        Py_XSETREF(frame, Py_NewRef(PyList_GET_ITEM(args[0], at))); /* a callback might take it out of the list */
+        if (!PyBytes_Check(frame))
+            break;
+        const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame);
+        if (!read_short_send(bytes, PyBytes_GET_SIZE(frame), &header, fields, room) || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes
+            || !read_send(fields, own_size, &send) || !is_plain_key(send.key)
+            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
+            break;
+        PyObject *values[] = {
+            Py_NewRef(place->topic),
+            Py_NewRef(place->queue_id),
+            PyBytes_FromStringAndSize((const char *)bytes + header.body_at, PyBytes_GET_SIZE(frame) - header.body_at),
+            with_own(fields[PROPERTIES], own, own_size),
+            PyLong_FromLongLong(send.sys_flag),
+            PyLong_FromLongLong(send.flag),
+            PyLong_FromLongLong(send.born_ms),
+            Py_NewRef(args[6]),
+            Py_NewRef(args[7]),
+            PyLong_FromLongLong(send.times),
+            PyLong_FromLong(0),
+        };
+        if (!append(messages, make_tuple((PyTypeObject *)args[8], values, sizeof values / sizeof *values))
+            || !append(keys, PyUnicode_FromStringAndSize(send.key.at, send.key.size))
+            || !append(opaques, PyLong_FromLong(header.opaque)))
+            goto done;
+    }
+    if (!PyErr_Occurred())
+        run = PyList_GET_SIZE(messages) == 0 ? Py_NewRef(Py_None) : PyTuple_Pack(4, messages, keys, opaques, places.made);
+
+done:
+    Py_XDECREF(frame);
+    Py_XDECREF(messages);
+    Py_XDECREF(keys);
+    Py_XDECREF(opaques);
+    Py_XDECREF(places.made);
+    return run;
+}
+
+/* What the answer to message number *at* of a run says: its numbers, in their order, and its key; 0 where one is not usual */
+static int read_stored(PyObject *const *lists, Py_ssize_t at, Text *key, int64_t *numbers)
+{
+    PyObject *message = PyList_GET_ITEM(lists[0], at), *text = PyList_GET_ITEM(lists[1], at), *result = PyList_GET_ITEM(lists[2], at);
+    key->at = utf8_of(text, &key->size);
+    return key->at != NULL && is_plain_key(*key) && PyTuple_Check(message) && PyTuple_GET_SIZE(message) > 1 && PyTuple_Check(result)
+        && PyTuple_GET_SIZE(result) > 1 && is_number(PyTuple_GET_ITEM(message, 1), INT64_MIN, INT64_MAX, &numbers[0])
+        && is_number(PyTuple_GET_ITEM(result, 1), INT64_MIN, INT64_MAX, &numbers[1])
+        && is_number(PyTuple_GET_ITEM(result, 0), INT64_MIN, INT64_MAX, &numbers[2])
+        && is_number(PyList_GET_ITEM(lists[3], at), INT64_MIN, INT64_MAX, &numbers[3]);
+}
+
+/* send_answers(template, messages, keys, results, opaques): the frames of send_answer() for each, one behind the other; None where one of
+   them were None. */
+PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 5 || !PyBytes_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2]) || !PyList_Check(args[3])
+        || !PyList_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "send_answers(template: bytes, messages: list, keys: list, results: list, opaques: list)");
+        return NULL;
+    }
+    Py_ssize_t number = PyList_GET_SIZE(args[1]), template_size = PyBytes_GET_SIZE(args[0]), total = 0;
+    Text key;
+    int64_t numbers[4];
+    if (PyList_GET_SIZE(args[2]) != number || PyList_GET_SIZE(args[3]) != number || PyList_GET_SIZE(args[4]) != number
+        || template_size > MAX_TEMPLATE_BYTES)
+        Py_RETURN_NONE;
+    for (Py_ssize_t at = 0; at < number; at++) {
+        if (!read_stored(args + 1, at, &key, numbers))
+            Py_RETURN_NONE;
+        total += answer_room(template_size, key);
+    }
+    PyObject *frames = PyBytes_FromStringAndSize(NULL, total);
+    if (frames == NULL)
+        return NULL;
+    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frames), *to = start;
+    const char *template = PyBytes_AS_STRING(args[0]);
+    for (Py_ssize_t at = 0; at < number && to != NULL; at++) {
+        read_stored(args + 1, at, &key, numbers);
+        to = put_answer(to, template, template + template_size, key, numbers);
+    }
+    if (to == NULL) {
+        Py_DECREF(frames);
+        Py_RETURN_NONE;
+    }
+    if (_PyBytes_Resize(&frames, to - start) < 0)
+        return NULL;
+    return frames;
 }

@@ -18,6 +18,7 @@ def small(root: Path, **changes: Any) -> StoreConfig:
     sizes: dict[str, Any] = {
         "segment_bytes": 16 * 1024,
         "consume_queue_file_bytes": 20 * 16,
+        "batch_queue_file_bytes": 46 * 16,
         "index_slots": 16,
         "ahead_bytes": 8 * 1024,
         "hot_log_bytes": 8 * 1024,

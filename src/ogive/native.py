@@ -8,7 +8,7 @@ import importlib
 import os
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -87,6 +87,51 @@ class Native(Protocol):
     ) -> bytes | None:
         """The frame of a send's answer. Twin: framed() in ogive.broker.handlers.send_answer."""
 
+    def plain_sends(
+        self,
+        frames: list[bytes],
+        at: int,
+        most: int,
+        most_bytes: int,
+        queues_of: Callable[[str], int],
+        own_properties: str,
+        born_host: bytes,
+        store_host: bytes,
+        message: type[Named],
+        /,
+    ) -> tuple[list[Named], list[str], list[int], list[tuple[str, int]]] | None:
+        """The plain sends from frames[at] on as NewMessages; the unique key and the opaque of each; their topics and queues, whose objects
+        they share. *queues_of* says how many queues a topic has for such messages. Twin: handle() in ogive.broker.handlers.send.
+        """
+
+    def send_answers(
+        self, template: bytes, messages: Sequence[Named], keys: list[str], results: Sequence[tuple[Any, ...]], opaques: list[int], /
+    ) -> bytes | None:
+        """The frames of these sends' answers. Twin: framed() in ogive.broker.handlers.send_answer."""
+
+    def half_properties(self, text: str, topic: str, queue_id: int, own_properties: str, /) -> tuple[str, str, bytes, bytes] | None:
+        """Of a half message for this queue: unique key, producer group, its properties as they are stored, and those of its commit.
+        Twin: redirect_half() and for_consumers() in ogive.broker.half_messages.
+        """
+
+    def transaction_steps(
+        self,
+        frames: list[bytes],
+        at: int,
+        most: int,
+        most_bytes: int,
+        half_topic: str,
+        own_properties: str,
+        born_host: bytes,
+        store_host: bytes,
+        message: type[Named],
+        /,
+    ) -> list[tuple[Any, ...]] | None:
+        """What the frames from frames[at] on ask for, as far as they are half messages and ends. Of a half message: opaque, producer group,
+        unique key, itself as a NewMessage, and the one for consumers. Of an end: opaque, or None where no answer is wanted, producer group,
+        place, commit-log offset, decision. Twins: handle() in ogive.broker.handlers.send, end() in ogive.broker.handlers.transaction.
+        """
+
     def chosen(
         self,
         entries: bytes,
@@ -155,6 +200,37 @@ class Native(Protocol):
     ) -> tuple[bytes, bytes, list[tuple[bytes, bytes, int, int]], list[Named]] | None:
         """The records of a NewMessage, or of the BatchItems that share it; their consume-queue entries; what the index needs of each;
         and a PutResult of each. None also where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
+        """
+
+    def joined_records(
+        self,
+        messages: tuple[tuple[Any, ...], ...],
+        queues: tuple[tuple[bytes, bytes, int], ...],
+        commitlog_offset: int,
+        room: int,
+        stored_ms: int,
+        with_crc: bool,
+        result: type[Named],
+        /,
+    ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]] | None:
+        """The records of NewMessages that queues hold, one behind the other, and of each its consume-queue entry, what the index needs,
+        and a PutResult. *queues*: of each message topic field, topic, and its offset in the queue. None also where the records need more
+        than *room* bytes. Twin: Appender.append() in ogive.store.appender.
+        """
+
+    def run_records(
+        self,
+        messages: Sequence[tuple[Any, ...]],
+        places: tuple[tuple[str, int, bytes, bytes, int], ...],
+        commitlog_offset: int,
+        room: int,
+        stored_ms: int,
+        with_crc: bool,
+        result: type[Named],
+        /,
+    ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]] | None:
+        """records() of the first of these NewMessages, as many as are usual and fit *room* bytes; entries by place. A place is topic,
+        queue id, field, topic's bytes and next queue offset. Twin: Appender.append() in ogive.store.appender, for each.
         """
 
 

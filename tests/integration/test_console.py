@@ -36,6 +36,18 @@ def browser(broker: RunningBroker) -> Iterator[Browser]:
         yield browser
 
 
+@pytest.mark.since("5.0.0", what="topics of batches")
+def test_a_topic_of_batches_is_named_and_its_messages_stand_one_by_one(broker: RunningBroker, browser: Browser, topic: str) -> None:
+    whole = ogive.ProducerConfig(whole_batches=True)
+    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server, config=whole) as producer:
+        admin.create_topic(topic, queues=1, whole_batches=True)
+        producer.send_batch(topic, [ogive.Message(topic, b"cup", keys=(f"k{n}",)) for n in range(3)])
+        wait_until_shown(broker.name_server, topic, 3)
+    shown = browser.get(f"/topics/{topic}").words
+    assert "Batches kept whole" in shown
+    assert all(f" k{n} cup 3 B" in shown for n in range(3))
+
+
 def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic: str, group: str) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)
@@ -59,6 +71,7 @@ def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic
     assert re.search(rf"{topic} 2 6 ", browser.get(f"/topics?q={topic}").words)
     shown = browser.get(f"/topics/{topic}").words
     assert f"Groups that read it {group}" in shown
+    assert "Batches message by message" in shown
     assert "paid 4711 k0" in shown
     assert re.search(rf"{group} \d 1 ", browser.get(f"/groups?q={group}").words)
     shown = browser.get(f"/groups/{group}").words

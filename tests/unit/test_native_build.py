@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_project import only, set_up
+from tests.setting_up import make_empty_clone, make_interpreter, only, set_up
 
 ROOT = Path(__file__).parents[2]
 NAME = f"_native{EXTENSION_SUFFIXES[0]}"
@@ -155,21 +155,12 @@ def test_a_build_that_fails_leaves_the_compiled_part_as_it_was(clone: Path) -> N
     assert (clone / "src" / "ogive" / NAME).read_bytes() == b"of another day"
 
 
-# An interpreter whose pip notes each call, and compiles where there is a cc.
-INTERPRETER = f"""#!{sys.executable}
-import os, pathlib, shutil, sys
-
+# Its pip notes each call, and compiles where there is a cc.
+COMPILES = """
 part = pathlib.Path("src/ogive/_native.so")
 if sys.argv[1:2] == ["-c"]:
-    print(True)
     sys.exit("native is None" in sys.argv[2] and not part.exists())
-elif sys.argv[1:3] == ["-m", "venv"]:
-    for program in ("python", "pip"):
-        there = pathlib.Path(sys.argv[3], "bin", program)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        there.write_bytes(pathlib.Path(__file__).read_bytes())
-        there.chmod(0o755)
-elif "--editable" in sys.argv:
+if "--editable" in sys.argv:
     with open("calls", "a") as calls:
         calls.write("OGIVE_NATIVE=" + os.environ.get("OGIVE_NATIVE", "") + "\\n")
     if shutil.which("cc"):
@@ -179,15 +170,8 @@ elif "--editable" in sys.argv:
 
 def test_set_up_goes_on_without_a_compiler_and_compiles_when_there_is_one(tmp_path: Path) -> None:
     """Once each, whatever OGIVE_NATIVE says of the run that comes."""
-    for name in ("requirements", "native", "src/ogive"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("build", "run", "data", "java"):
-        (tmp_path / "requirements" / f"{name}.txt").touch()
-    for name in ("pyproject.toml", "hatch_build.py", "native/crc.c", "native/native.h"):
-        (tmp_path / name).touch()
-    python = tmp_path / "python"
-    python.write_text(INTERPRETER)
-    python.chmod(0o755)
+    make_empty_clone(tmp_path)
+    python = make_interpreter(tmp_path, last=COMPILES)
     programs = ("bash", "dirname", "mktemp", "rm", "mkdir", "cat", "cmp", "cp", "sed", "head", "env")
     environment = {"PATH": only(tmp_path / "bin", *programs), "OGIVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
 

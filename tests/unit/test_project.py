@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import ogive
 from tests.interop.apache import OLDER
+from tests.setting_up import make_empty_clone, make_interpreter, only, set_up, setup_command
 from tools.features import Features, defined_tests, missing_tests, not_passed
 
 ROOT = Path(__file__).parents[2]
@@ -64,31 +64,6 @@ def test_a_feature_whose_test_did_not_pass_is_found() -> None:
     assert not_passed(features, {"test_a.py::test_x[json]", "test_a.py::test_z"}) == ["feature 1 (one): test_a.py::test_y did not pass"]
 
 
-def setup_command(clone: Path, what: str) -> list[str]:
-    """tools/setup in an empty clone."""
-    (clone / "tools").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "tools" / "setup", clone / "tools")
-    bash = shutil.which("bash")
-    assert bash
-    return [bash, str(clone / "tools" / "setup"), what]
-
-
-def set_up(clone: Path, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run tools/setup in an empty clone."""
-    command = setup_command(clone, what)
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-def only(folder: Path, *programs: str) -> str:
-    """A PATH with nothing but *programs*."""
-    folder.mkdir()
-    for program in programs:
-        found = shutil.which(program)
-        assert found
-        (folder / program).symlink_to(found)
-    return str(folder)
-
-
 def test_a_missing_java_is_one_sentence_that_says_how_to_get_it(tmp_path: Path) -> None:
     done = set_up(tmp_path, "interop", PATH=only(tmp_path / "bin", "dirname", "sed", "head"))
     assert done.returncode == 1
@@ -115,20 +90,12 @@ def test_an_old_python_is_one_sentence_that_says_how_to_get_another(tmp_path: Pa
     )
 
 
-# An interpreter whose STEP says on standard error that it has begun, from a process of its own, and then waits.
-INTERPRETER = f"""#!{sys.executable}
-import pathlib, subprocess, sys
-
-if sys.argv[1:2] == ["-c"]:
-    print(True)
-elif sys.argv[1:3] == ["-m", STEP]:
+# Says on standard error that STEP has begun, from a process of its own, and then waits.
+WAITS = """
+import subprocess
+if sys.argv[1:3] == ["-m", STEP]:
     subprocess.run([sys.executable, "-c", "import signal, sys; print('begun', file=sys.stderr, flush=True); signal.pause()"])
-elif sys.argv[1:3] == ["-m", "venv"]:
-    for program in ("python", "pip"):
-        there = pathlib.Path(sys.argv[3], "bin", program)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        there.write_bytes(pathlib.Path(__file__).read_bytes())
-        there.chmod(0o755)
+    sys.exit()
 """
 
 
@@ -140,15 +107,8 @@ def _listen_to_sigint() -> None:
 @pytest.mark.parametrize("step", ["venv", "pip"])
 def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: str, tmp_path: Path) -> None:
     """As a terminal does it: to every process of the foreground group. No process stays."""
-    (tmp_path / "requirements").mkdir()
-    for name in ("build", "run", "data", "java"):
-        (tmp_path / "requirements" / f"{name}.txt").touch()
-    (tmp_path / "native").mkdir()
-    for name in ("pyproject.toml", "hatch_build.py", "native/crc.c", "native/native.h"):
-        (tmp_path / name).touch()
-    python = tmp_path / "python"
-    python.write_text(INTERPRETER.replace("STEP", repr(step)))
-    python.chmod(0o755)
+    make_empty_clone(tmp_path)
+    python = make_interpreter(tmp_path, WAITS.replace("STEP", repr(step)))
     environment = {"PATH": os.environ["PATH"], "OGIVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
     command = setup_command(tmp_path, "run")
     with subprocess.Popen(
@@ -169,7 +129,7 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
     assert not list(tmp_path.glob("tmp.*"))
 
     (tmp_path / ".venv" / "half-made").touch()
-    python.write_text(INTERPRETER.replace("STEP", "None"))
+    make_interpreter(tmp_path)
     second = set_up(tmp_path, "run", **environment)
     assert (second.returncode, second.stderr) == (0, "")
     assert (tmp_path / ".venv" / "bin" / "pip").exists()

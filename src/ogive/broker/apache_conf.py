@@ -32,6 +32,7 @@ def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
         "storePathCommitLog": root / "commitlog",
         "mappedFileSizeCommitLog": sizes.segment,
         "mappedFileSizeConsumeQueue": sizes.queue_file,
+        "mapperFileSizeBatchConsumeQueue": sizes.batch_queue_file,
         "maxHashSlotNum": sizes.keys.slots,
         "maxIndexNum": sizes.keys.items,
         "messageDelayLevel": config.delay_levels,

@@ -6,7 +6,7 @@ DefaultTopicMessageTypeValidator.java, 5.5.
 Differs from Java
 - The broker itself enforces message.type; in Java only the proxy does. A topic without the attribute takes everything.
 - FIFO also takes messages without a sharding key: Apache's remoting clients choose the queue by themselves and mark nothing.
-- Queue types and clean-up policies that this store does not have are refused.
+- A clean-up policy that this store does not have, COMPACTION, is refused.
 - The attributes of groups are kept and shown: they are for POP and lite topics, which do not exist here.
 """
 
@@ -21,12 +21,15 @@ from ogive.wire.message import decode_properties
 
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = get_args(MessageType)
+QUEUE_TYPE: Final = "queue.type"
+BATCHES: Final = "BatchCQ"
+"""as queue.type: a batch stays whole, as one record"""
 _KNOWN: Final = {
     MESSAGE_TYPE: MESSAGE_TYPES,
-    "queue.type": ("SimpleCQ",),
+    QUEUE_TYPE: ("SimpleCQ", BATCHES),
     "cleanup.policy": ("DELETE",),
 }
-_FIXED: Final = ("queue.type", "cleanup.policy")
+_FIXED: Final = (QUEUE_TYPE, "cleanup.policy")
 _SWITCH: Final = ("true", "false")
 _COUNT: Final = 1 << 63
 _OF_GROUPS: Final[Mapping[str, range | tuple[str, ...] | None]] = {
@@ -41,6 +44,11 @@ _OF_GROUPS: Final[Mapping[str, range | tuple[str, ...] | None]] = {
 }
 """With the values that each may have; None: any text."""
 _DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+def keeps_batches(attributes: Mapping[str, str]) -> bool:
+    """Whether a topic with these is a topic of batches. Source: QueueTypeUtils.isBatchCq, 5.5."""
+    return attributes.get(QUEUE_TYPE) == BATCHES
 
 
 def change_attributes(current: Mapping[str, str] | None, text: str | None) -> dict[str, str]:

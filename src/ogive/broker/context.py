@@ -24,7 +24,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import OgiveError, StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult
+from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult, QueueKey
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
@@ -107,9 +107,14 @@ class Context:
     def put_now(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
         """put() without a look at the topic: *done* is called in the order of the messages' offsets."""
         self.store.put(messages, done)
-        if not self._submit_due:
-            self._submit_due = True
-            self.turn.add(self._submit)
+        self._submit_soon()
+
+    def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
+        """put_now() of the first of *messages*, see MessageStore.put_run(); how many they are. Raises StoreError."""
+        count = self.store.put_run(messages, places, done)
+        if count:
+            self._submit_soon()
+        return count
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """put_now() for what the broker itself stores: who sent it was answered with its topic saved."""
@@ -130,6 +135,11 @@ class Context:
         await done.wait()
         if self.store.failed is not None:
             raise self.store.failed
+
+    def _submit_soon(self) -> None:
+        if not self._submit_due:
+            self._submit_due = True
+            self.turn.add(self._submit)
 
     def _submit(self) -> None:
         self._submit_due = False

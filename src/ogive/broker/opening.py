@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ogive.broker import apache_conf
+from ogive.broker.attributes import keeps_batches
 from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.offsets import OffsetTable
@@ -86,6 +87,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             default_queues=config.default_topic_queues,
             max_topics=config.max_topics,
         )
+        topics.has_batches = store.has_batches
+        topics.on_made = lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes))
         groups = GroupTable(
             JsonTable(fs, folder / "subscriptionGroup.json"),
             auto_create=config.auto_create_groups,

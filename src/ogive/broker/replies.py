@@ -3,18 +3,22 @@
 Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the frame, and those in C++ read JSON only.
 """
 
+import struct
 from typing import Final
 
 from ogive.access.refused import AccessRefused
 from ogive.errors import InvalidOption, OgiveError, ProtocolError, ResponseCode, StoreBusy, StoreError
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Flag
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.headers import Header, encode_header
 
 RESPONSE: Final = int(Flag.RESPONSE)
 ONEWAY: Final = int(Flag.ONEWAY)
 MAX_QUEUES_SHOWN: Final = 50_000  # in one answer, some 10 MB of text: more may fit no frame
+
+_LENGTHS: Final = struct.Struct(">II")  # of a frame, and of its header in JSON
+_SUCCESS: Final = encode_command(RemotingCommand(ResponseCode.SUCCESS, {}, b"", 0, RESPONSE))[8:].replace(b'"opaque":0', b'"opaque":%d')
 
 
 class Rejected(OgiveError):
@@ -29,6 +33,18 @@ class Rejected(OgiveError):
 def success(header: Header | None = None, body: bytes = b"", *, remark: str | None = None) -> RemotingCommand:
     """SUCCESS with the fields of *header*; the opaque is added when it is sent."""
     return RemotingCommand(ResponseCode.SUCCESS, {} if header is None else encode_header(header), body, 0, RESPONSE, remark)
+
+
+def success_frame(opaque: int) -> bytes:
+    """That of success() for the request with this number, at a tenth of its cost."""
+    head = _SUCCESS % opaque
+    return _LENGTHS.pack(len(head) + 4, len(head)) + head
+
+
+def reply_success(connection: Connection, request: RemotingCommand) -> None:
+    """reply() with success()."""
+    if not request.flag & ONEWAY:
+        connection.reply(success_frame(request.opaque))
 
 
 def reply(connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from ogive.errors import StoreError
+from ogive.store.fs import reason
 from ogive.store.tables import JsonTable
 
 log = logging.getLogger(__name__)
@@ -52,13 +53,13 @@ class TableWriter:
             writing = self._writing or self._begin()
             await asyncio.wait([writing])
             if writing.exception() is not None and self._writing is None and self.written < wanted:
-                raise StoreError(f"cannot save {self._name}: {writing.exception()}") from writing.exception()
+                raise StoreError(f"cannot save {self._name}: {_why(writing.exception())}") from writing.exception()
 
     def check(self, version: int) -> None:
         """Raises StoreError where *version* could not be saved, and tries that again for the next call."""
         if self.written < version <= self._failed:
             self.save_again()
-            raise StoreError(f"cannot save {self._name}: {self._failure}")
+            raise StoreError(f"cannot save {self._name}: {_why(self._failure)}")
 
     def save_again(self) -> None:
         """Write in the background what could not be written, at most once a second."""
@@ -88,7 +89,11 @@ class TableWriter:
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (exc := task.exception()) is not None:
-            log.error("cannot save %s: %s", self._name, exc)
+            log.error("cannot save %s: %s", self._name, _why(exc))
+
+
+def _why(failure: BaseException | None) -> str:
+    return reason(failure) if isinstance(failure, OSError) else str(failure)
 
 
 class Counted(Protocol):

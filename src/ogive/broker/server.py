@@ -19,6 +19,8 @@ from ogive.broker.duplicates import Duplicates
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.handlers.send import own_properties
 from ogive.broker.handlers.send_answer import answer_template, message_id_format
+from ogive.broker.handlers.send_run import take_sends
+from ogive.broker.handlers.transaction_run import take_transactions
 from ogive.broker.locks import QueueLocks
 from ogive.broker.metrics import metrics
 from ogive.broker.opening import Machine, Opened, now_ms, open_all
@@ -62,6 +64,7 @@ class Broker:
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(
             self._handle,
+            self._take_run,
             host=config.host,
             port=config.port,
             tls=config.tls,
@@ -262,6 +265,11 @@ class Broker:
             connection.abort("")  # the answer would come from a broker that is not there yet, or any more
         else:
             dispatch(self._ctx, connection, command)
+
+    def _take_run(self, connection: Connection, frames: list[bytes], at: int) -> int:
+        if self._ctx is None or connection.closed:
+            return 0
+        return take_sends(self._ctx, connection, frames, at) or take_transactions(self._ctx, connection, frames, at)
 
     def _opened(self, connection: ServerConnection) -> None:
         ctx = self._ctx

@@ -6,7 +6,7 @@ sends since the start.
 
 import time
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
@@ -78,13 +78,13 @@ class Durations:
         self._coarse = [0] * len(self.STEPS_MS)
         self.longest_s = self._total_s = 0.0
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, times: int = 1) -> None:
         ms = int(seconds * 1000)
-        self._total_s += seconds
+        self._total_s += times * seconds
         if ms < self.FINE_MS:
-            self._fine[ms] += 1
+            self._fine[ms] += times
         else:
-            self._coarse[bisect_right(self.STEPS_MS, ms) - 1] += 1
+            self._coarse[bisect_right(self.STEPS_MS, ms) - 1] += times
         if seconds > self.longest_s:
             self.longest_s = seconds
 
@@ -152,6 +152,14 @@ class Traffic:
         self.put_times.add(seconds)
         self._sizes[(size // messages - 1).bit_length()] += messages
         self._sent_bytes += size
+
+    def stored_run(self, topics: Sequence[str], sizes: Sequence[int], seconds: float) -> None:
+        """stored() of sends that were stored together; topic and size of each."""
+        for (topic, size), sends in Counter(zip(topics, sizes, strict=True)).items():
+            self.puts.count(topic, "", sends, sends * size, sends)
+            self._sizes[(size - 1).bit_length()] += sends
+        self.put_times.add(seconds, len(sizes))
+        self._sent_bytes += sum(sizes)
 
     def sizes(self) -> Histogram:
         """Of messages that clients sent, as stored; those of a batch count with their average, as in Java."""
@@ -229,11 +237,11 @@ class Traffic:
         return self._mornings[1:]
 
     def rates(self) -> tuple[Rates, ...]:
-        """One for each of WINDOWS_S."""
-        return tuple(self._rate(window_s) for window_s in WINDOWS_S)
-
-    def _rate(self, window_s: float) -> Rates:
+        """One for each of WINDOWS_S, all of this moment."""
         now, counts = self._now(), self.counts()
+        return tuple(self._rate(window_s, now, counts) for window_s in WINDOWS_S)
+
+    def _rate(self, window_s: float, now: float, counts: Counts) -> Rates:
         at, then = next((sample for sample in reversed(self._samples) if now - sample[0] >= window_s - _JITTER_S), self._samples[0])
         elapsed_s = max(now - at, 1.0)
         return Rates(*((count - before) / elapsed_s for count, before in zip(counts, then, strict=True)))

@@ -89,15 +89,15 @@ class Tallies:
     def __len__(self) -> int:
         return self._count
 
-    def count(self, first: str, second: str, messages: int, size: int) -> Tally:
-        """One send or pull of so many messages and bytes."""
+    def count(self, first: str, second: str, messages: int, size: int, calls: int = 1) -> Tally:
+        """One send or pull of so many messages and bytes, or several."""
         table = self._tables.get(first)
         tally = table.get(second) if table is not None else None
         if tally is None:
             tally = self._begin(first, second)
         tally.messages += messages
         tally.size += size
-        tally.calls += 1
+        tally.calls += calls
         return tally
 
     def ends(self, first: str, second: str) -> Mapping[int, int]:

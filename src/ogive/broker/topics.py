@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from ogive.broker.attributes import BATCHES, QUEUE_TYPE
 from ogive.broker.config_table import ConfigTable, read_configs
 from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render
@@ -65,6 +66,10 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
+        self.on_made: Callable[[TopicConfig], None] | None = None
+        """Hears of each new topic before anything can be sent to it."""
+        self.has_batches: Callable[[str], bool] = lambda _: False
+        """Whether the store has queues of batches of a topic that is not in the table."""
         self.pending: dict[str, int] = {}
         """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
         safe no sooner. Some may be saved by now."""
@@ -158,7 +163,13 @@ class TopicTable(ConfigTable[TopicConfig]):
             raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {config.name} is being deleted: it can be made again in a moment")
         if not self.unsaved:
             self.pending.clear()
+        if known is None and QUEUE_TYPE not in config.attributes and self.has_batches(config.name):
+            config = replace(
+                config, attributes={**config.attributes, QUEUE_TYPE: BATCHES}
+            )  # the table was lost: as another one it lost these
         put = super()._put(config)
+        if known is None and self.on_made is not None:
+            self.on_made(put)
         if known is None or known.write_queues < put.write_queues:
             self.pending[put.name] = self._writer.version
         return put

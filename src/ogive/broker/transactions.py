@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ogive.broker.half_messages import as_it_is, committed, find_half_message, for_consumers, half_message, identity_of, immunity_ms
+from ogive.broker.half_messages import as_it_is, committed, find_half_message, for_consumers, half_message, identity, immunity_ms
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.replies import Rejected
 from ogive.broker.stats import Values
@@ -30,11 +30,11 @@ from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
-from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.model import SIZE_BEFORE, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import Decision
-from ogive.wire.message import StoredMessage
+from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ _MARK_PROPERTIES: Final = b"TAGS\x01d\x02"
 MAX_MARKS_AT_ONCE: Final = 4  # of one transaction, in one write; nearly all have one
 _BESIDE_BYTES: Final = 1024  # what is written with a half message's copy or commit is less: its marks, and the count of checks
 _LARGE_BYTES: Final = 2048  # a smaller message has room for that in any segment
+_COUNT_BYTES: Final = 32  # of them, those of the property with the count of checks
 AGES_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)  # bounds of finish_message_latency, BrokerMetricsManager.java
 MAX_SETTLED: Final = 10_000  # outcomes remembered, for repeated requests
 _new_message: Final = tuple.__new__  # a third of what the call of a named tuple costs
@@ -125,35 +126,56 @@ class Transactions:
 
     def accept(self, message: NewMessage, properties: Mapping[str, str], done: PutDone) -> PutDone:
         """What to call instead of *done* with the outcome of storing a half message, whose *properties* these are: from then on the
-        transaction is open.
+        transaction is open. Raises as opening() does."""
+        key, group = properties.get(PropertyName.UNIQ_KEY, ""), properties.get(PropertyName.PRODUCER_GROUP, "")
+        return self.accept_usual(message, for_consumers(message, properties), key, group, done, immunity_ms(properties))
 
-        Raises Rejected when too many are, InvalidOption for one whose end would fit no segment.
+    def accept_usual(
+        self, message: NewMessage, ready: NewMessage, key: str, group: str, done: PutDone, immunity_ms: int | None = None
+    ) -> PutDone:
+        """accept() where these are known, see opening()."""
+        return partial(self._accepted, self.opening(message, ready, key, group, immunity_ms), ready, done)
+
+    def opening(self, message: NewMessage, ready: NewMessage, key: str, group: str, immunity_ms: int | None = None) -> Transaction:
+        """That of a half message with this unique key and producer group, which is to be stored; *ready* is the message for consumers.
+
+        Raises Rejected when too many are open, and for one that nobody could be asked about; InvalidOption for one whose end would fit no
+        segment.
         """
         if len(self._places) >= self._max_open:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (max_open_transactions)")
-        if len(message.body) + len(message.properties) > _LARGE_BYTES:
+        body = message.body
+        if len(body) + len(message.properties) > _LARGE_BYTES:
             self._store.check_fits(message, _BESIDE_BYTES)
-        identity = identity_of(message.topic, properties, message.born_timestamp_ms, crc32(message.body) & 0x7FFFFFFF)
-        opened = Transaction(identity, properties.get(PropertyName.PRODUCER_GROUP, ""), -1, -1, immunity_ms(properties), [])
-        return partial(self._accepted, opened, for_consumers(message, properties), done)
+            if len(message.properties) > MAX_PROPERTIES_BYTES - _COUNT_BYTES:
+                raise Rejected(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"{len(message.properties)} bytes of properties of a half message leave no room for the count of the questions to its "
+                    f"producer: {MAX_PROPERTIES_BYTES - _COUNT_BYTES} are possible",
+                )
+        found = identity(ready.topic, key, group, ready.born_timestamp_ms, crc32(body) & 0x7FFFFFFF)
+        return Transaction(found, group, -1, -1, immunity_ms, [])
 
     def _accepted(self, opened: Transaction, ready: NewMessage, done: PutDone, result: list[PutResult] | StoreError) -> None:
         if not isinstance(result, StoreError):
-            stored = result[0]
-            opened.opened_ms = stored.store_timestamp_ms
-            self._half_end = stored.queue_offset + 1
-            known = self._open.get(opened.identity)
-            if known is not None:
-                self._add_place(known, stored)  # a second try of the same message: still one transaction
-            else:
-                self._add_place(opened, stored)
-                self._open[opened.identity] = opened
-                opened.decision = self._settled.get(opened.identity)
-                if opened.decision is not None:
-                    self._mark_later(opened)
-            message = _new_message(NewMessage, (*ready[:-1], stored.commitlog_offset))  # the last is prepared_transaction_offset
-            self._ready.keep(stored.queue_offset, message)
+            self.opened(opened, ready, result[0])
         done(result)
+
+    def opened(self, opened: Transaction, ready: NewMessage, stored: PutResult) -> None:
+        """The half message of opening() is stored."""
+        opened.opened_ms = stored.store_timestamp_ms
+        self._half_end = stored.queue_offset + 1
+        known = self._open.get(opened.identity)
+        if known is not None:
+            self._add_place(known, stored)  # a second try of the same message: still one transaction
+        else:
+            self._add_place(opened, stored)
+            self._open[opened.identity] = opened
+            opened.decision = self._settled.get(opened.identity)
+            if opened.decision is not None:
+                self._mark_later(opened)
+        message = _new_message(NewMessage, (*ready[:-1], stored.commitlog_offset))  # the last is prepared_transaction_offset
+        self._ready.keep(stored.queue_offset, message)
 
     def _add_place(self, transaction: Transaction, stored: PutResult) -> None:
         transaction.places.append(stored.queue_offset)
@@ -180,6 +202,27 @@ class Transactions:
         if ended is not None:
             transaction.waiting.append(ended)
 
+    def begin_end(self, transaction: Transaction, decision: Decision) -> list[NewMessage]:
+        """What one of at() with a single place ends with, for the caller to store; one of the next three follows."""
+        place = transaction.queue_offset
+        ready = self._ready.get(place) if decision is Decision.COMMIT else None
+        transaction.decision = decision
+        return [self._mark(place)] if ready is None else [ready, self._mark(place, SIZE_BEFORE)]
+
+    def take_back_end(self, transaction: Transaction) -> None:
+        """What begin_end() returned was refused at once."""
+        transaction.decision = None
+
+    def end_stored(self, transaction: Transaction, place: int, result: Sequence[PutResult]) -> None:
+        """What begin_end() returned is stored, and has marked *place*."""
+        self._leave_places(transaction, [place], result)
+
+    def end_failed(self, transaction: Transaction, error: StoreError) -> None:
+        """Its end was not stored."""
+        transaction.decision = None
+        log.warning("a transaction could not be ended, its producer will be asked again: %s", error)
+        self._answer(transaction, error)
+
     def drop(self, transaction: Transaction, message: NewMessage | None) -> None:
         """Give up on it; *message* is a copy for operators. Raises StoreError."""
         self._put_marked(transaction, message, self._ended)
@@ -205,16 +248,16 @@ class Transactions:
         if message is None:
             self._put((self._mark(newest), *marks), partial(done, transaction, places))
         else:
-            self._put((message, self._mark(newest, self._store.size_of(message)), *marks), partial(done, transaction, places))
+            self._put((message, self._mark(newest, SIZE_BEFORE), *marks), partial(done, transaction, places))
 
-    def _mark(self, place: int, behind_bytes: int = 0) -> NewMessage:
-        """*behind_bytes* is the size of the record right before it, without which it does not count."""
+    def _mark(self, place: int, before: int = 0) -> NewMessage:
+        """*before*: the size of the record right before it, without which it does not count."""
         host = self._store_host
-        return NewMessage(OP_HALF_TOPIC, 0, b"%d" % place, _MARK_PROPERTIES, 0, behind_bytes, self._now_ms(), host, host)
+        return _new_message(NewMessage, (OP_HALF_TOPIC, 0, b"%d" % place, _MARK_PROPERTIES, 0, before, self._now_ms(), host, host, 0, 0))
 
     def _ended(self, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
-            self._failed(transaction, result)
+            self.end_failed(transaction, result)
         else:
             self._leave_places(transaction, places, result)
 
@@ -246,11 +289,6 @@ class Transactions:
             self._unmarked.append(transaction)
         else:
             self._leave_places(transaction, places, result)
-
-    def _failed(self, transaction: Transaction, error: StoreError) -> None:
-        transaction.decision = None
-        log.warning("a transaction could not be ended, its producer will be asked again: %s", error)
-        self._answer(transaction, error)
 
     def _answer(self, transaction: Transaction, error: StoreError | None) -> None:
         if error is None and transaction.decision is not None and transaction.identity not in self._settled:
@@ -284,7 +322,7 @@ class Transactions:
             try:
                 self._end(transaction, transaction.decision)
             except StoreError as exc:
-                self._failed(transaction, exc)
+                self.end_failed(transaction, exc)
         moved(result if isinstance(result, StoreError) else None)
 
     # --- starting ----------------------------------------------------------------------------------------------------

@@ -161,6 +161,8 @@ class ProducerConfig:
     max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
     max_requests: int = 4  # in flight to each broker; beyond it, messages without a sharding key wait and leave as batches
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
+    whole_batches: bool = False  # send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of its own, as
+    # Java's client does; brokers of 4.9 then give that key to all messages of a batch, in place of their own
     default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that the broker creates
     check_threads: int = 4  # checkThreadPoolMaxSize, 1; concurrent calls of the transaction check
     max_checks_waiting: int = 2000  # checkRequestHoldMax; beyond it questions are dropped, and the broker asks again

@@ -37,8 +37,7 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._runner = asyncio.Runner(loop_factory=new_event_loop)
-        self.loop = self._runner.get_loop()
+        self.loop = new_event_loop()
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
         self._draining = False
         self._wakers: list[int] = []  # threads that are about to wake the loop
@@ -49,12 +48,22 @@ class Portal:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        with self._runner:  # cancels what still runs at the end
-            while not self._stopped:
-                try:
-                    self.loop.run_forever()
-                except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever awaits its task gets the exception, too
-                    log.exception("code on ogive's loop tried to end the program: that ends only its task")
+        while not self._stopped:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever awaits its task gets the exception, too
+                log.exception("code on ogive's loop tried to end the program: that ends only its task")
+        self._end()
+
+    def _end(self) -> None:
+        """As asyncio.Runner, but for the threads of the loop's executor: at exit they have ended, and 3.12 starts none to wait for them."""
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
 
     def call(self, work: Coroutine[Any, Any, T], take_back: Callable[[T], None] | None = None) -> T:
         """Run *work* on the loop and wait for its result. An interrupt (Ctrl-C) cancels it.

@@ -172,7 +172,13 @@ class ConsumeObserver(Protocol):
         """Whatever it returns is handed to ``ended``."""
         ...
 
-    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd) -> None: ...
+    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
+        """The first *done* messages are finished, the others have failed."""
+        ...
+
+    def expired(self, messages: Sequence[MessageExt]) -> None:
+        """Their call runs for longer than the consume timeout, and they have failed. It ends later, or never."""
+        ...
 
 
 class ConsumeTrace:
@@ -196,7 +202,7 @@ class ConsumeTrace:
                 self._tracer.add(begun(message, timestamp_ms=int(now * 1000), group=self._group, request_id=request_id))
         return request_id, since
 
-    def ended(self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd) -> None:
+    def ended(self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
         request_id, since = call
         cost_s, success = time.monotonic() - since, end is CallEnd.SUCCESS
         if cost_s >= self._timeouts_s.get(messages[0].topic, math.inf) and end in (CallEnd.SUCCESS, CallEnd.LATER):
@@ -215,6 +221,9 @@ class ConsumeTrace:
                         end=end,
                     )
                 )
+
+    def expired(self, messages: Sequence[MessageExt]) -> None:
+        """The record is written at the end of the call."""
 
 
 def _is_traced(message: MessageExt) -> bool:

@@ -1,11 +1,11 @@
 """The pages of topics: the list, and a single one with its queues."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ogive.client import api
-from ogive.client.admin.records import TopicKind, topic_kind
+from ogive.client.admin.records import BATCHES, QUEUE_TYPE, TopicKind, topic_kind
 from ogive.client.admin.topics import MESSAGE_TYPE, permission
 from ogive.console.asking import reason, settle
 from ogive.console.cluster import Cluster
@@ -32,7 +32,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBroker:
-    """One broker's part of a topic, as its route tells it. *message_type* only where the broker shows it (5.x)."""
+    """One broker's part of a topic, as its route tells it. *message_type* and *whole_batches* only where the broker shows them (5.x)."""
 
     broker: str
     address: str | None
@@ -40,6 +40,7 @@ class AtBroker:
     write_queues: int
     perm: str
     message_type: str | None
+    whole_batches: bool
     trouble: str | None
 
 
@@ -55,6 +56,10 @@ class TopicPage:
     @property
     def message_type(self) -> str | None:
         return " / ".join(sorted({at.message_type for at in self.brokers if at.message_type})) or None
+
+    @property
+    def whole_batches(self) -> bool:
+        return any(at.whole_batches for at in self.brokers)
 
 
 class Topics:
@@ -117,7 +122,7 @@ class Topics:
         row = await self.row(name)
         offsets, troubles = await self.offsets(name)
         route, masters = await self._cluster.route(name), await self._cluster.topic_masters(name)
-        types, _ = await settle(masters, lambda broker: self._message_type(masters[broker], name))
+        attributes, _ = await settle(masters, lambda broker: self._attributes(masters[broker], name))
         brokers = tuple(
             AtBroker(
                 broker=data.broker_name,
@@ -125,16 +130,17 @@ class Topics:
                 read_queues=data.read_queues,
                 write_queues=data.write_queues,
                 perm=permission(data.perm) or "none",
-                message_type=types.get(data.broker_name),
+                message_type=attributes.get(data.broker_name, {}).get(MESSAGE_TYPE),
+                whole_batches=attributes.get(data.broker_name, {}).get(QUEUE_TYPE) == BATCHES,
                 trouble=troubles.get(data.broker_name) or (None if data.broker_name in masters else "it has no master now"),
             )
             for data in sorted(route.queues, key=lambda data: data.broker_name)
         )
         return TopicPage(row, brokers, tuple(offsets.items())[:MAX_QUEUES], await self.groups(name))
 
-    async def _message_type(self, address: str, name: str) -> str | None:
+    async def _attributes(self, address: str, name: str) -> Mapping[str, str]:
         try:
             config = await self._cluster.asking.server(address, api.topic_config, name)
-        except NotSupported:  # 4.x knows no types
-            return None
-        return config.attributes.get(MESSAGE_TYPE)
+        except NotSupported:  # 4.x knows none
+            return {}
+        return config.attributes

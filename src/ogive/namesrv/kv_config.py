@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ogive.errors import InvalidOption, StoreError
-from ogive.store.fs import Fs, OsFs
+from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.tables import JsonTable
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
@@ -70,7 +70,7 @@ class KvConfig:
             try:
                 await asyncio.to_thread(self._table.save, state)
             except OSError as exc:
-                raise StoreError(f"cannot save the KV settings: {exc}") from exc
+                raise StoreError(f"cannot save the KV settings: {reason(exc)}") from exc
 
 
 def _holds_namespaces(stored: dict[str, Any]) -> bool:

@@ -5,14 +5,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count, repeat
-from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.native import native
+from ogive.store.batchqueue import BatchQueue, messages_in, with_first_offset
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
-from ogive.store.model import MAX_RECORD_BYTES, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
+from ogive.store.model import MAX_RECORD_BYTES, SIZE_BEFORE, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
+from ogive.store.queuekinds import QueueKinds
 from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
@@ -50,14 +51,13 @@ class Appender:
         queues: dict[QueueKey, ConsumeQueue],
         *,
         segment_bytes: int,
-        file_entries: int,
+        kinds: QueueKinds,
         end: int,
         store_timestamp_ms: int,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._config, self.queues, self._segment_bytes, self._clock_ms = config, queues, segment_bytes, clock_ms
-        self._queue_root: Path = config.root / "consumequeue"
-        self._file_entries = file_entries  # of a consume-queue file
+        self._kinds = kinds
         self._with_crc = config.record_crc
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
@@ -67,61 +67,132 @@ class Appender:
 
     def append(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> int:
         """Place *messages*, all or none; bytes of the forming group now. Raises InvalidOption for a message that no record can hold."""
-        now = self._clock_ms()
-        if now > self.store_timestamp_ms:  # never back, whatever the clock does
-            self.store_timestamp_ms = now
+        self._look_at_clock()
         if isinstance(messages, NewBatch):
             return self._append_usual(messages.shared, messages.items, done) or self._append_batch(messages, done)
         if len(messages) == 1:
             return self._append_usual(messages[0], None, done) or self._append_one(messages[0], done)
-        return self._append_each(messages, done)
+        return self._append_joined(messages, done) or self._append_each(messages, done)
+
+    def append_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
+        """append() of the first of *messages*, each by itself, as many as the compiled part takes at once; how many they are.
+
+        Each goes to one of *places*, and has the same two objects.
+        """
+        if native is None:
+            return 0
+        self._look_at_clock()
+        queues = [self.queues.get(key) or self._new_queue(key) for key in places]
+        if not all(queue.usual for queue in queues):
+            return 0
+        starts = tuple([(*key, queue.topic_field, queue.topic_bytes, queue.next_offset) for key, queue in zip(places, queues, strict=True)])
+        room = min(self._segment_room, self._config.max_group_bytes - self.forming_bytes)
+        built = native.run_records(messages, starts, self.end, room, self.store_timestamp_ms, self._with_crc, PutResult)
+        if built is None:
+            return 0
+        records, entries, keyed, results = built
+        group = self._joined_by(records, keyed, done, results)
+        for queue, of_queue in zip(queues, entries, strict=True):
+            count = len(of_queue) // ENTRY.size
+            if count:
+                group.entries.append((queue, of_queue, count))
+                queue.next_offset += count
+        self._grow(group, len(records))
+        return len(results)
+
+    def _look_at_clock(self) -> None:
+        now = self._clock_ms()
+        if now > self.store_timestamp_ms:  # never back, whatever the clock does
+            self.store_timestamp_ms = now
+
+    @property
+    def forming_bytes(self) -> int:
+        """Of the group that is being formed."""
+        return 0 if self.forming is None else self.forming.end - self.forming.start
 
     def _append_usual(self, message: NewMessage, items: Sequence[BatchItem] | None, done: PutDone) -> int:
         """append() of *message*, or of *items* that share it, by the compiled part; 0, and nothing appended, where it is Python's."""
         if native is None:
             return 0
         queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
-        if queue.scheduled:
+        if not queue.usual:
             return 0
-        position, first, stored_ms = self.end, queue.next_offset, self.store_timestamp_ms
-        room = self._segment_bytes - position % self._segment_bytes - BLANK_BYTES
         built = native.records(
-            message, items, queue.topic_field, queue.topic_bytes, first, position, room, stored_ms, self._with_crc, PutResult
+            message, items, queue.topic_field, queue.topic_bytes, queue.next_offset, self.end, self._segment_room,
+            self.store_timestamp_ms, self._with_crc, PutResult,
+        )  # fmt: skip
+        if built is None:
+            return 0
+        records, entries, keyed, results = built
+        group = self._joined_by(records, keyed, done, results)
+        if entries:
+            group.entries.append((queue, entries, len(results)))
+            queue.next_offset += len(results)
+        return self._grow(group, len(records))
+
+    def _append_joined(self, messages: Sequence[NewMessage], done: PutDone) -> int:
+        """append() of several messages of queues that are there already, by the compiled part; 0, and nothing appended, where it is
+        Python's."""
+        if native is None:
+            return 0
+        ends: dict[ConsumeQueue, int] = {}
+        places: list[tuple[bytes, bytes, int]] = []
+        queues: list[ConsumeQueue] = []
+        for message in messages:
+            queue = self.queues.get(message[:2])
+            if queue is None or not queue.usual:
+                return 0
+            offset = ends.get(queue) or queue.next_offset
+            ends[queue] = offset + 1
+            queues.append(queue)
+            places.append((queue.topic_field, queue.topic_bytes, offset))
+        built = native.joined_records(
+            tuple(messages), tuple(places), self.end, self._segment_room, self.store_timestamp_ms, self._with_crc, PutResult
         )
         if built is None:
             return 0
         records, entries, keyed, results = built
-        total = len(records)
-        group = self._room(total)
+        group = self._joined_by(records, keyed, done, results)
+        group.entries += zip(queues, entries, repeat(1))
+        for queue, end in ends.items():
+            queue.next_offset = end
+        return self._grow(group, len(records))
+
+    def _joined_by(self, records: bytes, keyed: Sequence[Keyed], done: PutDone, results: list[PutResult]) -> Group:
+        """The forming group with what the compiled part has built; its entries and its end are the caller's."""
+        group = self._room(len(records))
         group.pieces.append(records)
         group.keyed += keyed
         group.waiters.append((done, results))
-        if entries:
-            group.entries.append((queue, entries, len(results)))
-            queue.next_offset = first + len(results)
-        self.waiting_bytes += total
-        self.end = group.end = position + total
-        return group.end - group.start
+        return group
+
+    @property
+    def _segment_room(self) -> int:
+        return self._segment_bytes - self.end % self._segment_bytes - BLANK_BYTES
 
     def _append_one(self, message: NewMessage, done: PutDone) -> int:
-        """append() of a single message."""
+        """append() of a single message, or of a batch that stays whole: it is one record, with as many offsets as it has messages."""
         queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
+        count = 1
+        if message.sys_flag & SysFlag.INNER_BATCH and isinstance(queue, BatchQueue):
+            message = message._replace(properties=with_first_offset(message.properties, queue.next_offset))
+            count = messages_in(message.sys_flag, message.properties)
+            if not count:
+                raise InvalidOption("a batch that stays whole needs the property INNER_NUM, from 1 to 32767")
         properties, size = self._sized(message, queue.fixed_bytes)
         group = self._room(size)
         position, stored_ms = self.end, self.store_timestamp_ms
-        _, entry, record = self._build(message, queue, properties, size, queue.next_offset, position)
+        _, entry, record = self._build(message, queue, properties, size, queue.next_offset, position, count)
         if message[4] & _TRANSACTION != _ROLLBACK:
             group.keyed.append((queue.topic_bytes, properties, position, stored_ms))
         offset = 0
         if entry:
             offset = queue.next_offset
-            queue.next_offset = offset + 1
-            group.entries.append((queue, entry, 1))
+            queue.next_offset = offset + count
+            group.entries.append((queue, entry, count))
         group.pieces.append(record)
         group.waiters.append((done, [_put_result(PutResult, (offset, position, size, stored_ms))]))
-        self.waiting_bytes += size
-        self.end = group.end = position + size
-        return group.end - group.start
+        return self._grow(group, size)
 
     def _append_batch(self, batch: NewBatch, done: PutDone) -> int:
         """append() of messages of one queue: sizes, places, entries and what the index needs are made for all of them at once."""
@@ -131,11 +202,11 @@ class Appender:
         fixed = queue.fixed_bytes + len(shared.born_host) + len(shared.store_host) - 16 + (CRC_BYTES if self._with_crc else 0)
         sizes = [fixed + len(body) + len(text) for (_, body, _), text in zip(items, properties, strict=True)]
         longest = max(map(len, properties))
-        if longest > MAX_CRC_PROPERTIES or max(sizes) > MAX_RECORD_BYTES or queue.scheduled or shared.sys_flag & _TRANSACTION:
+        if longest > MAX_CRC_PROPERTIES or max(sizes) > MAX_RECORD_BYTES or not queue.usual or shared.sys_flag & _TRANSACTION:
             return self._append_each(batch.each(), done)
         total, first, stored_ms = sum(sizes), queue.next_offset, self.store_timestamp_ms
         group = self._room(total)
-        start, end = self.end, self.end + total
+        start = self.end
         try:
             pieces = build_batch(batch, queue.topic_field, properties, sizes, first, start, stored_ms, self._with_crc)
         except (struct.error, OverflowError) as exc:
@@ -147,9 +218,7 @@ class Appender:
         group.keyed += zip(repeat(queue.topic_bytes), properties, places, repeat(stored_ms))
         group.waiters.append((done, list(map(_put_result, repeat(PutResult), zip(count(first), places, sizes, repeat(stored_ms))))))
         queue.next_offset = first + len(sizes)
-        self.waiting_bytes += total
-        self.end = group.end = end
-        return end - group.start
+        return self._grow(group, total)
 
     def _append_each(self, messages: Sequence[NewMessage], done: PutDone) -> int:
         """append() of several. Everything is built before anything changes: one that fits no record refuses the whole batch."""
@@ -169,7 +238,10 @@ class Appender:
         entries: list[tuple[ConsumeQueue, bytes, int]] = []
         keyed: list[Keyed] = []
         results: list[PutResult] = []
+        before = SIZE_BEFORE  # of the first there is none, and the number fits no record
         for message, (queue, properties, size) in zip(messages, sized, strict=True):
+            if message.flag == SIZE_BEFORE:
+                message = message._replace(flag=before)
             offset = offsets[queue]
             _, entry, record = self._build(message, queue, properties, size, offset, position)
             pieces.append(record)
@@ -180,27 +252,28 @@ class Appender:
             if message[4] & _TRANSACTION != _ROLLBACK:
                 keyed.append((queue.topic_bytes, properties, position, stored_ms))
             position += size
+            before = size
         for queue, offset in offsets.items():
             queue.next_offset = offset
         group.pieces += pieces
         group.entries += entries
         group.keyed += keyed
         group.waiters.append((done, results))
-        self.waiting_bytes += total
-        self.end = group.end = position
-        return position - group.start
+        return self._grow(group, total)
+
+    def _grow(self, group: Group, size: int) -> int:
+        """So many bytes more stand at the end of the log; bytes of the forming group now."""
+        self.waiting_bytes += size
+        self.end = group.end = self.end + size
+        return group.end - group.start
 
     def check_fits(self, message: NewMessage, spare_bytes: int) -> None:
         """See MessageStore."""
-        size = self.size_of(message)
-        if size + spare_bytes + BLANK_BYTES > self._segment_bytes:
-            raise self._too_large(size + spare_bytes)
-
-    def size_of(self, message: NewMessage) -> int:
-        """See MessageStore."""
         queue = self.queues.get(message[:2])
         fixed = queue.fixed_bytes if queue is not None else fixed_bytes(topic_field(message.topic.encode()))
-        return self._sized(message, fixed)[1]
+        size = self._sized(message, fixed)[1]
+        if size + spare_bytes + BLANK_BYTES > self._segment_bytes:
+            raise self._too_large(size + spare_bytes)
 
     def take(self) -> Group | None:
         """The forming group, which now counts as handed over."""
@@ -233,8 +306,7 @@ class Appender:
     def _new_queue(self, key: QueueKey) -> ConsumeQueue:
         if not names_a_directory(key[0]):
             raise InvalidOption(f"topic {key[0][:64]!r} cannot name a directory")
-        directory = self._queue_root / key[0] / str(key[1])
-        queue = self.queues[key] = ConsumeQueue(key, directory, self._file_entries)
+        queue = self.queues[key] = self._kinds.of(key[0]).new(key)
         return queue
 
     def _sized(self, message: NewMessage, fixed: int) -> tuple[bytes, int]:
@@ -252,7 +324,7 @@ class Appender:
         return properties, size
 
     def _build(
-        self, message: NewMessage, queue: ConsumeQueue, properties: bytes, size: int, queue_offset: int, position: int
+        self, message: NewMessage, queue: ConsumeQueue, properties: bytes, size: int, queue_offset: int, position: int, count: int = 1
     ) -> tuple[ConsumeQueue, bytes, bytes]:
         """(queue, consume-queue entry or nothing for a record that no queue holds, record)"""
         kind = message.sys_flag & _TRANSACTION
@@ -269,7 +341,7 @@ class Appender:
             return queue, b"", record
         if queue.scheduled and (level := delay_level(properties)) > 0:
             return queue, ENTRY.pack(position, size, stored_ms + self._config.delay_levels.delay_ms(level)), record
-        return queue, ENTRY.pack(position, size, tag_hash(properties)), record
+        return queue, queue.entry(position, size, tag_hash(properties), stored_ms, queue_offset, count), record
 
     def _room(self, total: int) -> Group:
         """The forming group, after ending the segment if *total* bytes do not fit it any more."""

@@ -41,6 +41,15 @@ class QueueState:
     max_offset: int
     first_file: int
     crcs: tuple[int, ...]
+    indexes: tuple[int, int] | None = None  # of a queue of batches: of its first entry, and one past its last; else they are the offsets
+
+    @property
+    def first_index(self) -> int:
+        return self.min_offset if self.indexes is None else self.indexes[0]
+
+    @property
+    def end(self) -> int:
+        return self.max_offset if self.indexes is None else self.indexes[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +76,18 @@ def take(
 ) -> Checkpoint:
     """The state of *queues* and *index*, all of whose entries were handed to the writer."""
     states = tuple(
-        [QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs)) for q in sorted(queues, key=lambda q: q.key)]
+        [
+            QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs), q.own_indexes)
+            for q in sorted(queues, key=lambda q: q.key)
+        ]
     )
     return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from, log_start, index)
 
 
 def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
     """Both files. The log must be synced up to the position. Raises OSError."""
-    rows = [[*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues]
+    rows = [[*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues if s.indexes is None]
+    batches = [[*s.key, *s.indexes, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues if s.indexes is not None]
     body = json.dumps(
         {
             "position": checkpoint.position,
@@ -84,6 +97,7 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
             "deleted": checkpoint.deleted,
             "index": [dataclasses.astuple(state) for state in checkpoint.index or ()],
             "queues": rows,
+            "batchQueues": batches,
         },
         separators=(",", ":"),
     )
@@ -122,6 +136,7 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         queues = tuple(
             [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]
         )
+        queues += tuple([_batch_state(*row) for row in fields.get("batchQueues", ())])
         index = tuple([IndexState(*row) for row in fields["index"]]) if "index" in fields else None
         log_start = fields.get("logStart", 0)
         return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"], log_start, index)
@@ -129,8 +144,10 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         return None
 
 
-def _state(topic: str, queue_id: int, min_offset: int, max_offset: int, first_file: int, *crcs: int) -> QueueState:
-    return QueueState((topic, queue_id), min_offset, max_offset, first_file, crcs)
+def _batch_state(
+    topic: str, queue_id: int, first_index: int, end: int, min_offset: int, max_offset: int, first_file: int, *crcs: int
+) -> QueueState:
+    return QueueState((topic, queue_id), min_offset, max_offset, first_file, crcs, (first_index, end))
 
 
 def mark_running(fs: Fs, root: Path) -> None:

@@ -5,12 +5,13 @@ match. The newest entries stay in memory. Source: ConsumeQueue.java, 5.3.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from ogive.model import SCHEDULE_TOPIC
+from ogive.native import Wanted
 from ogive.store.disk import Disk
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
@@ -26,6 +27,8 @@ ENTRY_BYTES: Final = ENTRY.size
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
 """stands for an offset that has no record"""
+ReadEntry = Callable[[int], bytes]
+"""The entry at an index; nothing where its file is missing. May raise StoreError, Cold."""
 _MAX_NAME_BYTES: Final = 255
 
 
@@ -43,20 +46,31 @@ class QueueWrite:
     file_entries: int
     index: int
     entries: bytes
+    entry_bytes: int = ENTRY_BYTES
 
     @property
     def end(self) -> int:
         """One past the last index."""
-        return self.index + len(self.entries) // ENTRY_BYTES
+        return self.index + len(self.entries) // self.entry_bytes
 
 
 class ConsumeQueue:
-    """Offsets and newest entries of one queue. Owner thread only; files are written through QueueWrite."""
+    """Offsets and newest entries of one queue. Owner thread only; files are written through QueueWrite.
+
+    Entries have indexes. Here each stands for one offset, and its index is that offset; a BatchQueue knows others. So whoever asks by an
+    offset goes through index_of() and offset_at(), unless it knows that the queue is an ordinary one.
+    """
 
     __slots__ = (
         "crcs", "directory", "file_entries", "first_file", "fixed_bytes", "handed", "key", "max_offset", "min_offset", "next_offset",
-        "scheduled", "tail", "tail_start", "topic_bytes", "topic_field", "written",
+        "scheduled", "tail", "tail_start", "topic_bytes", "topic_field", "usual", "written",
     )  # fmt: skip
+
+    layout: ClassVar[struct.Struct] = ENTRY
+    """of an entry; it begins with commit-log offset, record size and tags code"""
+    entry_bytes: ClassVar[int] = ENTRY_BYTES
+    log_bytes: ClassVar[int] = 91
+    """what each offset takes of the log, at least"""
 
     def __init__(self, key: QueueKey, directory: Path, file_entries: int, first: int = 0) -> None:
         self.key, self.directory, self.file_entries = key, directory, file_entries
@@ -64,25 +78,80 @@ class ConsumeQueue:
         self.topic_field = topic_field(self.topic_bytes)
         self.fixed_bytes = fixed_bytes(self.topic_field)  # of a record, beside body and properties
         self.scheduled = key[0] == SCHEDULE_TOPIC  # tags codes are delivery times
+        self.usual = self.layout is ENTRY and not self.scheduled  # its entries are those that the compiled part makes
         self.min_offset = first
         self.max_offset = first  # visible: durable and dispatched
         self.next_offset = first  # the next put takes it
-        self.tail = bytearray()  # entries tail_start .. max_offset
-        self.tail_start = first
-        self.written = first  # entries before it are in the files
-        self.handed = first  # entries before it were handed to the writer
-        self.first_file = first // file_entries
-        self.crcs: list[int] = []  # of the entries in each file, from first_file on, up to `handed`
-        if first % file_entries:  # the rest of the first file says that these offsets have no record
-            self.tail += FILLER * (first % file_entries)
-            self.tail_start = self.written = self.handed = first - first % file_entries
+        self.tail = bytearray()  # entries tail_start .. end
+        self._begin(first)
 
-    def append(self, entry: bytes) -> None:
+    def _begin(self, index: int) -> None:
+        """The first entry will have *index*; the rest of its file before it says that these offsets have no record."""
+        missing = index % self.file_entries
+        self.tail += FILLER * missing
+        self.tail_start = index - missing
+        self.written = index - missing  # entries before it are in the files
+        self.handed = index - missing  # entries before it were handed to the writer
+        self.first_file = index // self.file_entries
+        self.crcs: list[int] = []  # of the entries in each file, from first_file on, up to `handed`
+
+    # --- offsets and indexes -----------------------------------------------------------------------------------------
+
+    @property
+    def first_index(self) -> int:
+        """That of min_offset."""
+        return self.min_offset
+
+    @property
+    def end(self) -> int:
+        """One past the index of the last visible entry."""
+        return self.max_offset
+
+    @property
+    def own_indexes(self) -> tuple[int, int] | None:
+        """first_index and end, where they are not the offsets."""
+        return None
+
+    def index_of(self, offset: int, read: ReadEntry) -> int:
+        """The index of the entry that has *offset*, or of the next one."""
+        return offset
+
+    def offset_at(self, index: int, read: ReadEntry) -> int:
+        """The first offset of the entry at *index*; max_offset at the end."""
+        return index
+
+    def begin_at(self, index: int, offset: int) -> None:
+        """The entry at *index*, with *offset*, is the lowest from here on."""
+        self.min_offset = offset
+
+    def record_at(self, index: int, raw: bytes) -> Wanted | None:
+        """The record that the entry *raw* means, if it means one."""
+        commitlog_offset, size, _ = ENTRY.unpack(raw)
+        return None if size == FILLER_SIZE else (commitlog_offset, size, index)
+
+    # --- entries -----------------------------------------------------------------------------------------------------
+
+    def entry(self, commitlog_offset: int, size: int, tags_code: int, stored_ms: int, offset: int, count: int) -> bytes:
+        """For a record with the messages *offset* .. *offset* + *count*. Raises struct.error for a number that does not fit."""
+        return ENTRY.pack(commitlog_offset, size, tags_code)
+
+    @staticmethod
+    def end_in_file(first: int, raw: bytes) -> int:
+        """One past the last offset of a file *raw* whose first entry has the index *first*."""
+        used = 0
+        for offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+            if size <= 0 or offset < 0:
+                break
+            used += 1
+        return first + used
+
+    def append(self, entry: bytes, count: int = 1) -> None:
+        """*entry* stands for the next *count* offsets."""
         self.tail += entry
-        self.max_offset += 1
+        self.max_offset += count
 
     def pad(self, until: int) -> int:
-        """Fill the offsets before *until* that have no record; how many."""
+        """Give up the offsets before *until* that have no record; how many entries that takes."""
         missing = max(0, until - self.max_offset)
         self.tail += FILLER * missing
         self.max_offset += missing
@@ -90,24 +159,25 @@ class ConsumeQueue:
 
     def take_write(self) -> QueueWrite | None:
         """Entries that no file holds yet; counts them as handed to the writer."""
-        if self.handed == self.max_offset:
+        end = self.end
+        if self.handed == end:
             return None
-        entries = bytes(self.tail[(self.handed - self.tail_start) * ENTRY_BYTES :])
-        write = QueueWrite(self.directory, self.file_entries, self.handed, entries)
+        entries = bytes(self.tail[(self.handed - self.tail_start) * self.entry_bytes :])
+        write = QueueWrite(self.directory, self.file_entries, self.handed, entries, self.entry_bytes)
         for index, piece in split_at_files(write):
             number = index // self.file_entries - self.first_file
             if number == len(self.crcs):
                 self.crcs.append(0)
             self.crcs[number] = crc32(piece, self.crcs[number])
-        self.handed = self.max_offset
+        self.handed = end
         return write
 
     def drop_files(self) -> list[Path]:
         """Forget the files that hold nothing from min_offset on; what to remove. Never the newest, which tells where the queue goes on."""
         gone = []
-        newest = max(0, self.max_offset - 1) // self.file_entries
-        while self.first_file < min(self.min_offset // self.file_entries, newest, self.written // self.file_entries):
-            gone.append(segment_path(self.directory, self.first_file * self.file_entries * ENTRY_BYTES))
+        newest = max(0, self.end - 1) // self.file_entries
+        while self.first_file < min(self.first_index // self.file_entries, newest, self.written // self.file_entries):
+            gone.append(segment_path(self.directory, self.first_file * self.file_entries * self.entry_bytes))
             self.first_file += 1
             del self.crcs[:1]
         return gone
@@ -115,7 +185,7 @@ class ConsumeQueue:
     def drop_written(self, most: int) -> int:
         """Forget up to *most* of the oldest entries in memory that the files hold; how many."""
         drop = min(most, self.written - self.tail_start)
-        del self.tail[: drop * ENTRY_BYTES]
+        del self.tail[: drop * self.entry_bytes]
         self.tail_start += drop
         return drop
 
@@ -123,15 +193,23 @@ class ConsumeQueue:
         """Entries index .. index + count, fewer at the end; None if the files must be asked."""
         if index < self.tail_start:
             return None
-        at = (index - self.tail_start) * ENTRY_BYTES
-        return bytes(self.tail[at : at + count * ENTRY_BYTES])
+        size = self.entry_bytes
+        at = (index - self.tail_start) * size
+        return bytes(self.tail[at : at + count * size])
 
 
 def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError, OSError, Cold."""
-    at = index % queue.file_entries
-    path = segment_path(queue.directory, (index - at) * ENTRY_BYTES)
-    return disk.read(path, min(count, queue.file_entries - at) * ENTRY_BYTES, at * ENTRY_BYTES)
+    """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError, OSError, Cold.
+
+    A file that ends before them was cut since the start: to pass over what it held would lose messages that the log has.
+    """
+    at, size = index % queue.file_entries, queue.entry_bytes
+    path = segment_path(queue.directory, (index - at) * size)
+    wanted = min(count, queue.file_entries - at) * size
+    raw = disk.read(path, wanted, at * size)
+    if len(raw) < wanted:
+        raise OSError(f"{path} was cut, the next start makes it again")
+    return raw
 
 
 class QueueFiles:
@@ -143,24 +221,25 @@ class QueueFiles:
 
     def write(self, writes: Iterable[QueueWrite]) -> None:
         for write in writes:
+            size = write.entry_bytes
             for index, piece in split_at_files(write):
                 at = index % write.file_entries
-                path = segment_path(write.directory, (index - at) * ENTRY_BYTES)
+                path = segment_path(write.directory, (index - at) * size)
                 if at == 0:
                     self._fs.make_dirs(write.directory)
-                    handle = self._handles.create(path, write.file_entries * ENTRY_BYTES)
+                    handle = self._handles.create(path, write.file_entries * size)
                 else:
                     handle = self._handles.get(path)
-                self._fs.pwrite(handle, piece, at * ENTRY_BYTES)
+                self._fs.pwrite(handle, piece, at * size)
 
     def cut(self, queue: ConsumeQueue) -> None:
         """Make sure that the last file holds zeros behind the written entries."""
-        at = queue.written % queue.file_entries
+        at, size = queue.written % queue.file_entries, queue.entry_bytes
         if at == 0:
             return
-        handle = self._handles.get(segment_path(queue.directory, (queue.written - at) * ENTRY_BYTES))
-        self._fs.truncate(handle, at * ENTRY_BYTES)
-        self._fs.truncate(handle, queue.file_entries * ENTRY_BYTES)
+        handle = self._handles.get(segment_path(queue.directory, (queue.written - at) * size))
+        self._fs.truncate(handle, at * size)
+        self._fs.truncate(handle, queue.file_entries * size)
 
     def unlink(self, path: Path) -> None:
         self._handles.forget(path)
@@ -182,8 +261,8 @@ def split_at_files(write: QueueWrite) -> list[tuple[int, bytes]]:
     pieces: list[tuple[int, bytes]] = []
     index, at = write.index, 0
     while at < len(write.entries):
-        room = (write.file_entries - index % write.file_entries) * ENTRY_BYTES
+        room = (write.file_entries - index % write.file_entries) * write.entry_bytes
         pieces.append((index, write.entries[at : at + room]))
-        index += len(pieces[-1][1]) // ENTRY_BYTES
+        index += len(pieces[-1][1]) // write.entry_bytes
         at += room
     return pieces

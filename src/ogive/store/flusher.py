@@ -99,7 +99,7 @@ class QueueFlusher:
         return Flush(writes, keys, checkpoint)
 
     def _drop_excess(self) -> None:
-        excess = sum([queue.max_offset - queue.tail_start for queue in self._in_memory]) - self._config.hot_entries
+        excess = sum([queue.end - queue.tail_start for queue in self._in_memory]) - self._config.hot_entries
         for queue in list(self._in_memory):
             if excess <= 0:
                 break

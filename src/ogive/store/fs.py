@@ -13,9 +13,10 @@ from typing import Final, Protocol
 
 Data = bytes | bytearray | memoryview
 
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
-"""Errors that say "not now" and lose nothing; any other error of a write or sync is final. Files that cannot be opened because too many are
-belong here: clients hold most of them, and must not end the store by connecting."""
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+"""Errors that say "not now" and lose nothing; any other error of a write or sync is final. Files that may not grow any further
+(RLIMIT_FSIZE) belong here, as those on a full disk do, and files that cannot be opened because too many are: clients hold most of them,
+and must not end the store by connecting."""
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _OWN_FILE: Final = 0o600
@@ -33,6 +34,7 @@ _REASONS: Final = {
     errno.EPERM: "this user has no permission for {path}",
     errno.ENOSPC: "its disk is full",
     errno.EDQUOT: "this user's quota of disk space is used up",
+    errno.EFBIG: "a file of it would be larger than this process may write (ulimit -f)",
 }
 
 

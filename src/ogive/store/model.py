@@ -17,6 +17,7 @@ class FileSizes(NamedTuple):
 
     segment: int
     queue_file: int
+    batch_queue_file: int
     keys: Sizes
 
 
@@ -38,6 +39,7 @@ class StoreConfig:
     flush: Literal["sync", "async"] = "sync"  # flushDiskType
     segment_bytes: int = 64 * 1024 * 1024  # mappedFileSizeCommitLog, 1 GiB
     consume_queue_file_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue, 300,000 entries
+    batch_queue_file_bytes: int = 13_800_000  # mapperFileSizeBatchConsumeQueue, 300,000 entries
     index_slots: int = 250_000  # maxHashSlotNum, 5,000,000; four keys to a slot: two messages, with a key of their own each
     record_crc: bool = True  # enabledAppendPropCRC, false; 20 bytes a record
     delay_levels: DelayLevels = field(default_factory=DelayLevels.parse)  # messageDelayLevel
@@ -67,8 +69,14 @@ class StoreConfig:
             raise InvalidOption(f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed")
         if self.consume_queue_file_bytes < 20 or self.consume_queue_file_bytes % 20:
             raise InvalidOption(f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an entry) is needed")
+        if self.batch_queue_file_bytes < 46 or self.batch_queue_file_bytes % 46:
+            raise InvalidOption(f"batch_queue_file_bytes={self.batch_queue_file_bytes}: a multiple of 46 (an entry) is needed")
         if not 0 < self.index_slots <= 50_000_000:
             raise InvalidOption(f"index_slots={self.index_slots}: 1 to 50000000 are possible")
+
+
+SIZE_BEFORE: Final = 2**31
+"""As a message's flag: the size of the record before it, of the same put()."""
 
 
 class NewMessage(NamedTuple):
@@ -135,7 +143,10 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory, valid as long as they are held."""
+    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory, valid as long as they are held.
+
+    In topics of batches they hold *more* messages than they are records.
+    """
 
     status: GetStatus
     next_offset: int
@@ -144,6 +155,7 @@ class GetResult:
     parts: list[bytes | memoryview] = field(default_factory=list)
     count: int = 0
     size: int = 0
+    more: int = 0
 
 
 class Entry(NamedTuple):

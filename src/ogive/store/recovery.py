@@ -6,7 +6,8 @@ Behaviour
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if a valid
   record is there, else by searching; counted, and logged once.
-- A record that holds a batch whole, of a topic that was deleted, gets no entry: see ``refuse_batches``.
+- Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
+  topic was deleted, gets no entry.
 - Where a delayed message has to get its entry again, the delay levels of the last start count, of which apache-broker.conf tells: it was
   due by those.
 - flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
@@ -24,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ogive.errors import InvalidOption, ProtocolError, StoreUnusable
+from ogive.errors import InvalidOption
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import checkpoint as checkpoints
 from ogive.store import removal
+from ogive.store.batchqueue import messages_in
 from ogive.store.checkpoint import Checkpoint, QueueState
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, names_a_directory, read_entries
+from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory, read_entries
 from ogive.store.disk import Disk
 from ogive.store.fs import Fs
 from ogive.store.index import KeyIndex
@@ -38,19 +40,17 @@ from ogive.store.indexfile import found_sizes as found_index_sizes
 from ogive.store.indexfile import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import APACHE_CONF, QueueKey, StoreConfig
-from ogive.store.queuecheck import check_queue, end_of_files, queue_file_bytes, restored
+from ogive.store.queuecheck import check_queue, end_of_files, restored
+from ogive.store.queuekinds import QueueKinds
 from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.store.tables import read_file
-from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
 
 FLUSH_ENTRIES: Final = 16 * 1024
-_MIN_RECORD_BYTES: Final = 91
-_QUEUE_DIGITS: Final = 10
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Recovered:
     queues: dict[QueueKey, ConsumeQueue]
     deleted: dict[str, int]
     crc_from: int
-    file_entries: int  # of a consume-queue file
+    kinds: QueueKinds
     index: KeyIndex
     damaged: int = 0
 
@@ -72,9 +72,8 @@ class Recovered:
 def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
     """Recover the directory; *rebuild* everything derived, whatever its checksums say.
 
-    Raises StoreCorrupt where it would have to guess, StoreUnusable for a store with topics of batches, and OSError.
+    Raises StoreCorrupt where it would have to guess, and OSError.
     """
-    refuse_batches(fs, config.root)
     recovered = _recover(fs, config, rebuild)
     _remove_extension(fs, config.root / "consumequeue_ext", recovered.queues.keys())
     return recovered
@@ -126,9 +125,9 @@ class _Recovery:
     def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
         self._fs, self._config, self._rebuild_all = fs, config, rebuild
         self._commitlog = config.root / "commitlog"
-        self._queue_root = config.root / "consumequeue"
+        self._kinds = QueueKinds.found(fs, config)
+        self._batched = {topic.encode() for topic in self._kinds.batched}
         self._files = QueueFiles(fs, config.max_open_files)
-        self._file_entries = 0  # of a consume-queue file
         self._checkpoint = checkpoints.load(fs, config.root)
         until = removal.pending(fs, config.root, self._commitlog)
         if until is not None and self._checkpoint is not None and self._checkpoint.position >= until:
@@ -152,7 +151,9 @@ class _Recovery:
         clean = "abort" not in fs.list(root)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(self._checkpoint, start, self._found.end)
-        self._file_entries = queue_file_bytes(fs, self._queue_root, self._config.consume_queue_file_bytes) // ENTRY_BYTES
+        for directory in list(self._kinds.strays(fs)):
+            log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
+            self._files.remove(directory)
         scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint))
         result = LogEnd(start)
         try:
@@ -173,7 +174,7 @@ class _Recovery:
             queues={queue.key: queue for queue in self._queues.values()},
             deleted=self._deleted,
             crc_from=crc_from,
-            file_entries=self._file_entries,
+            kinds=self._kinds,
             index=self._index,
             damaged=result.damaged + self._skipped,
         )
@@ -184,7 +185,7 @@ class _Recovery:
         lost = self._restore(checkpoint) if checkpoint is not None else []
         self._restore_index(checkpoint)
         keys_lost = checkpoint is not None and self._index_from < checkpoint.position
-        if checkpoint is not None and (lost or keys_lost):
+        if checkpoint is not None and (lost or keys_lost or self._rebuild_all):
             self._rebuild(scan, checkpoint, lost, result)
         if clean and checkpoint is not None and scan.is_end(position):
             result.offset = position
@@ -227,9 +228,10 @@ class _Recovery:
         handles = Handles(self._fs, 1)
         lost: list[QueueState] = []
         for state in checkpoint.queues:
-            directory = self._directory(state.key)
-            if check_queue(self._fs, handles, directory, self._file_entries, state):
-                queue = restored(state, directory, self._file_entries)
+            kind = self._kinds.of(state.key[0])
+            of_its_kind = (state.indexes is not None) == (kind is self._kinds.batches)  # else the table of topics says something else now
+            if of_its_kind and check_queue(self._fs, handles, kind, state):
+                queue = restored(state, kind)
                 self._queues[queue.topic_bytes, state.key[1]] = queue
             else:
                 lost.append(state)
@@ -259,17 +261,18 @@ class _Recovery:
             log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
         if self._index_from < checkpoint.position:
             log.warning("the index of keys is made again from the commit log, from offset %d on", self._index_from)
-        self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}
-        for scanned in scan.records(scan.start if lost else max(scan.start, self._index_from), result):
+        if not self._rebuild_all:  # else those that the list does not know, too
+            self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}
+        for scanned in scan.records(scan.start if lost or self._rebuild_all else max(scan.start, self._index_from), result):
             if scanned[0] >= checkpoint.position:
                 break
             self._dispatch(scanned)
         self._rebuilding = None
         for state in lost:  # offsets that were given out are never given out again, even if their records are gone
             queue = self._queues.get((state.key[0].encode(), state.key[1]))
-            if queue is None:
-                queue = self._new_queue(state.key, state.max_offset)
-            queue.pad(state.max_offset)
+            if queue is None or too_far(state.max_offset - queue.max_offset, checkpoint.position - scan.start, queue.log_bytes):
+                queue = self._new_queue(state.key, state.max_offset)  # too far where it was one of batches, and is an ordinary one now
+            self._unwritten += queue.pad(state.max_offset)
 
     def _read_on(self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd) -> None:
         torn_from = None if self._config.flush == "sync" else position
@@ -288,18 +291,22 @@ class _Recovery:
         if offset >= self._index_from and kind != SysFlag.TRANSACTION_ROLLBACK:
             self._index.add(((topic, buffer[properties_at : at + size], offset, stored_ms),))
             self._unwritten += 1
-        if (kind != 0 and kind != SysFlag.TRANSACTION_COMMIT) or sys_flag & SysFlag.INNER_BATCH:
+        if (kind != 0 and kind != SysFlag.TRANSACTION_COMMIT) or (sys_flag & SysFlag.INNER_BATCH and topic not in self._batched):
             return
         key = (topic, queue_id)
         if self._rebuilding is not None and key not in self._rebuilding:
+            return
+        properties = buffer[properties_at : at + size]
+        count = messages_in(sys_flag, properties) if sys_flag & SysFlag.INNER_BATCH else 1
+        if count == 0:
+            self._skipped += 1
             return
         queue = self._queues.get(key)
         if queue is None or queue.max_offset != queue_offset:
             queue = self._place(queue, topic, queue_id, queue_offset, offset)
             if queue is None:
                 return
-        properties = buffer[properties_at : at + size]
-        queue.append(ENTRY.pack(offset, size, self._tags_code(topic, properties, stored_ms)))
+        queue.append(queue.entry(offset, size, self._tags_code(topic, properties, stored_ms), stored_ms, queue_offset, count), count)
         self._unwritten += 1
         if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
@@ -316,17 +323,16 @@ class _Recovery:
             return self._new_queue((name, queue_id), queue_offset)
         if queue_offset < queue.max_offset:  # the topic was deleted and made again
             return self._new_queue(queue.key, queue_offset)
-        if too_far(queue_offset - queue.max_offset, offset - self._found.starts[0]):
+        if too_far(queue_offset - queue.max_offset, offset - self._found.starts[0], queue.log_bytes):
             self._skipped += 1
             return None
         self._unwritten += queue.pad(queue_offset)
         return queue
 
     def _new_queue(self, key: QueueKey, first: int) -> ConsumeQueue:
-        directory = self._directory(key)
-        if self._fs.list(directory):
-            self._files.remove(directory)
-        queue = self._queues[key[0].encode(), key[1]] = ConsumeQueue(key, directory, self._file_entries, first)
+        queue = self._queues[key[0].encode(), key[1]] = self._kinds.of(key[0]).new(key, first)
+        if self._fs.list(queue.directory):
+            self._files.remove(queue.directory)
         return queue
 
     def _tags_code(self, topic: bytes, properties: bytes, stored_ms: int) -> int:
@@ -351,21 +357,19 @@ class _Recovery:
 
     def _keep_offsets(self) -> None:
         """Queues without messages in the log continue where their files end: an offset that was given out is never given out again."""
-        for topic in self._fs.list(self._queue_root):
-            for name in self._fs.list(self._queue_root / topic):
-                if name.isdecimal() and len(name) < _QUEUE_DIGITS and (topic.encode(), int(name)) not in self._queues:
-                    end = end_of_files(self._fs, self._queue_root / topic / name, self._file_entries)
-                    if end:
-                        self._new_queue((topic, int(name)), end)
+        for kind in self._kinds:
+            for key in list(kind.found(self._fs)):
+                if (key[0].encode(), key[1]) not in self._queues and (end := end_of_files(self._fs, kind, key)):
+                    self._unwritten += self._new_queue(key, end).pad(end)
 
     def _correct_min_offsets(self, start: int) -> bool:
         """A crash came between the removal of segments and the checkpoint that says so."""
         disk = Disk(self._fs, self._config.max_open_files)
         moved = False
         for queue in self._queues.values():
-            first = first_at(queue.min_offset, queue.max_offset, start, functools.partial(_entry, disk, queue))
+            index, first = first_at(queue, start, functools.partial(_entry, disk, queue))
             moved |= first != queue.min_offset
-            queue.min_offset = first
+            queue.begin_at(index, first)
         disk.close()
         return moved
 
@@ -380,46 +384,10 @@ class _Recovery:
             if not clean:
                 self._files.cut(queue)
 
-    def _directory(self, key: QueueKey) -> Path:
-        return self._queue_root / key[0] / str(key[1])
 
-
-def topics_of_batches(fs: Fs, root: Path) -> list[str]:
-    """The topics whose queues Apache's broker keeps in batchconsumequeue/, and each of their batches as one record: queue.type=BatchCQ."""
-    for name in ("topics.json", "topics.json.bak"):
-        try:
-            table = java_json.loads(read_file(fs, root / "config" / name) or b"")
-        except ProtocolError:
-            continue
-        topics = table.get("topicConfigTable") if isinstance(table, dict) else None
-        found = topics.items() if isinstance(topics, dict) else ()
-        return sorted(str(topic) for topic, config in found if _queue_type(config) == "BatchCQ")
-    return []
-
-
-def _queue_type(config: object) -> object:
-    attributes = config.get("attributes") if isinstance(config, dict) else None
-    return attributes.get("queue.type") if isinstance(attributes, dict) else None
-
-
-def refuse_batches(fs: Fs, root: Path) -> None:
-    """Raises StoreUnusable for a store with topics of batches, before anything in it is changed.
-
-    An entry of ours is one message, so their messages could not be served; and Apache's broker does not start where it finds such a topic's
-    queue in consumequeue/. Source: ConsumeQueueStore.queueTypeShouldBe, 5.5.
-    """
-    if topics := topics_of_batches(fs, root):
-        shown = ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
-        raise StoreUnusable(
-            f"{root} holds topics of batches (queue.type=BatchCQ), which only Apache's broker serves: {shown}. "
-            "Nothing was changed. The way out: start Apache's broker on it once more, copy to another topic what is still needed, and "
-            "delete each there (`mqadmin deleteTopic -c CLUSTER -t TOPIC`)"
-        )
-
-
-def _entry(disk: Disk, queue: ConsumeQueue, offset: int) -> bytes:
+def _entry(disk: Disk, queue: ConsumeQueue, index: int) -> bytes:
     try:
-        return queue.in_memory(offset, 1) or read_entries(disk, queue, offset, 1)
+        return queue.in_memory(index, 1) or read_entries(disk, queue, index, 1)
     except FileNotFoundError:
         return b""
 
@@ -432,9 +400,12 @@ def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint 
     return checkpoint
 
 
-def too_far(gap: int, log_bytes: int) -> bool:
-    """Whether no log held so many records before this one: its queue offset is no true one, and fillers for the gap would fill memory."""
-    return gap * _MIN_RECORD_BYTES > log_bytes
+def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
+    """Whether no log held so many messages before this one: its queue offset is no true one, and fillers for the gap would fill memory.
+
+    *each_bytes*: what each takes of the log, at least.
+    """
+    return gap * each_bytes > log_bytes
 
 
 def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> None:

@@ -28,11 +28,11 @@ from ogive.store import checkpoint as checkpoints
 from ogive.store.appender import Appender, now_ms
 from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.derived import DerivedFiles
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
-from ogive.store.fs import NO_SPACE, Fs, OsFs
+from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.lock import lock_directory, unusable
 from ogive.store.model import Entry, FileSizes, GetResult, NewBatch, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
@@ -65,8 +65,8 @@ class MessageStore:
         self._fs, self._lock, self._monotonic = fs, lock, monotonic
         self._segment_bytes = recovered.segment_bytes
         self._crc_from = recovered.crc_from
-        self._queue_file_bytes = recovered.file_entries * ENTRY_BYTES
         self._queues = recovered.queues
+        self._kinds = recovered.kinds
         self._recovered_damage = recovered.damaged
         self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
@@ -74,7 +74,7 @@ class MessageStore:
             config,
             recovered.queues,
             segment_bytes=recovered.segment_bytes,
-            file_entries=recovered.file_entries,
+            kinds=recovered.kinds,
             end=recovered.end,
             store_timestamp_ms=recovered.store_timestamp_ms,
             clock_ms=self._clock.now_ms,
@@ -142,7 +142,7 @@ class MessageStore:
         fs = fs or OsFs()
         lock = lock_directory(fs, config.root)
         try:
-            for name in ("commitlog", "consumequeue", "index", "config"):
+            for name in ("commitlog", "consumequeue", "index", "config"):  # batchconsumequeue where there is need of it
                 make_lasting_dirs(fs, config.root / name)
             recovered = recover(fs, config)
             checkpoints.mark_running(fs, config.root)
@@ -186,26 +186,38 @@ class MessageStore:
         Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for
         a message that no record can hold, IllegalStateError outside start() .. close().
         """
+        self._check_accepts()
+        if not messages:
+            raise InvalidOption("a batch of no messages")
+        if self._appender.append(messages, done) >= self.config.max_group_bytes:
+            self._hand_over()
+
+    def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
+        """put() of the first of *messages*, each by itself, as many as the compiled part takes as one step; how many they are.
+
+        Each goes to one of *places*, whose two objects it has. *done* gets the results of all that were put, or why none was stored.
+        Raises what put() would for each of them: StoreBusy, StoreFull, the error in *failed*, IllegalStateError.
+        """
+        self._check_accepts()
+        count = self._appender.append_run(messages, places, done)
+        if self._appender.forming_bytes >= self.config.max_group_bytes:
+            self._hand_over()
+        return count
+
+    def _check_accepts(self) -> None:
+        """Raises what refuses every message now."""
         if self.failed is not None:
             raise self.failed
         if self._writer is None or self._closed:
             raise IllegalStateError("the store is not running")
-        if not messages:
-            raise InvalidOption("a batch of no messages")
         if self._appender.waiting_bytes > self.config.max_waiting_bytes:
             raise StoreBusy(f"{self._appender.waiting_bytes} bytes wait to be written")
         if self._full_until:
             self._try_again()
-        if self._appender.append(messages, done) >= self.config.max_group_bytes:
-            self._hand_over()
 
     def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
         """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
         self._appender.check_fits(message, spare_bytes)
-
-    def size_of(self, message: NewMessage) -> int:
-        """The size of its record in bytes. Raises InvalidOption for a message that no record can hold."""
-        return self._appender.size_of(message)
 
     def submit(self) -> None:
         """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing.
@@ -241,8 +253,24 @@ class MessageStore:
         self._work.sync_now()
         self._on_owner(done)
 
+    def make_topic(self, topic: str, *, batches: bool) -> None:
+        """A new topic, before anything is put to it: whether its batches are kept whole, each as one record with the flag INNER_BATCH.
+
+        Queues of that name that were made otherwise are what is left of a topic whose table was lost: they are forgotten.
+        """
+        if batches == (topic in self._kinds.batched):
+            return
+        self.delete_topic(topic)
+        if batches:
+            self._kinds.batched.add(topic)
+
+    def has_batches(self, topic: str) -> bool:
+        """Whether it is a topic of batches, and has queues."""
+        return topic in self._kinds.batched and any(key[0] == topic for key in self._queues)
+
     def delete_topic(self, topic: str) -> None:
         """Forget every queue of *topic*. Its records stay in the log, unseen; after a crash too once is_deletion_saved() says so."""
+        self._kinds.batched.discard(topic)
         keys = [key for key in self._queues if key[0] == topic]
         directories = [self._queues.pop(key).directory for key in keys]
         for directory in directories:
@@ -272,7 +300,7 @@ class MessageStore:
 
     @property
     def file_sizes(self) -> FileSizes:
-        return FileSizes(self._segment_bytes, self._queue_file_bytes, self._index.sizes)
+        return FileSizes(self._segment_bytes, self._kinds.usual.file_bytes, self._kinds.batches.file_bytes, self._index.sizes)
 
     @property
     def full_segments(self) -> list[int]:
@@ -300,9 +328,9 @@ class MessageStore:
         gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
         self._log.begin_at(until)
         dropped: list[tuple[ConsumeQueue, list[Path]]] = []
-        for number, (queue, low) in enumerate(lowest):
+        for number, (queue, index, low) in enumerate(lowest):
             if self._queues.get(queue.key) is queue:
-                queue.min_offset = low
+                queue.begin_at(index, low)
                 dropped.append((queue, queue.drop_files()))
             if number % _QUEUES_AT_ONCE == 0:
                 yield
@@ -324,12 +352,12 @@ class MessageStore:
         if self._derived.has_left and self._is_running() and self._writer is not None:
             self._writer.post(self._derived.remove_left)
 
-    def _lowest_at(self, until: int) -> Generator[None, None, list[tuple[ConsumeQueue, int]]]:
-        """The lowest offset of each queue once the log begins at *until*. Raises StoreError where a queue cannot be read."""
-        found: list[tuple[ConsumeQueue, int]] = []
+    def _lowest_at(self, until: int) -> Generator[None, None, list[tuple[ConsumeQueue, int, int]]]:
+        """The lowest entry of each queue once the log begins at *until*, and its offset. Raises StoreError where a queue cannot be read."""
+        found: list[tuple[ConsumeQueue, int, int]] = []
         for number, queue in enumerate(list(self._queues.values())):
             if self._queues.get(queue.key) is queue:
-                found.append((queue, self._reader.first_at(queue, until)))
+                found.append((queue, *self._reader.first_at(queue, until)))
             if number % _QUEUES_AT_ONCE == 0:
                 yield
         return found
@@ -413,12 +441,15 @@ class MessageStore:
             self._disk.waits = True
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Visible consume-queue entries from *offset* on, at most *count*; fillers have size 2147483647."""
+        """The visible consume-queue entries of *count* offsets from *offset* on; fillers have size 2147483647."""
         queue = self._queues.get((topic, queue_id))
         found: list[Entry] = []
         if queue is not None and offset >= queue.min_offset:
-            while raw := self._reader.entries(queue, offset + len(found), count - len(found)):
-                found += [Entry(*fields) for fields in ENTRY.iter_unpack(raw)]
+            read = self._reader.reading(queue)
+            index = queue.index_of(offset, read)
+            end = queue.index_of(offset + count - 1, read) + 1
+            while raw := self._reader.entries(queue, index + len(found), end - index - len(found)):
+                found += [Entry(*fields[:3]) for fields in queue.layout.iter_unpack(raw)]
         return found
 
     def record_at(self, commitlog_offset: int) -> bytes | None:
@@ -622,7 +653,7 @@ class MessageStore:
 
     def _refuse_flush(self, cause: OSError) -> None:
         self._flush_refused = True
-        self._full = StoreFull(f"no room for consume queues: {cause.strerror}")
+        self._full = StoreFull(f"no room for consume queues: {reason(cause)}")
         log.warning("the store refuses writes: %s", self._full)
         self._full_until = self._monotonic() + _RETRY_FULL_S
 

@@ -5,8 +5,6 @@ Behaviour
   checksums, and parses the tables. It opens files for reading only.
 - Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext instead of tags codes, which are not
   looked up. Our broker rebuilds such queues from the log when it opens the store.
-- Queues of topics of batches (queue.type=BatchCQ) are not compared: only Apache's broker has them. Their being there is told, and repair
-  refuses.
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no valid record; bytes that are not a record
   stay in the middle of the log, and are zeroed behind its end.
 - For the due times of delayed messages, repair uses the delay levels in apache-broker.conf, which our broker writes at every start, or
@@ -22,15 +20,17 @@ from typing import Any, Final
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
+from ogive.store.batchcheck import ExpectedUnits, units_in_files
+from ogive.store.batchqueue import UNIT, messages_in
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
-from ogive.store.model import StoreConfig
-from ogive.store.queuecheck import queue_file_bytes
+from ogive.store.model import QueueKey, StoreConfig
+from ogive.store.queuekinds import QueueKind, QueueKinds
 from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import recover, refuse_batches, too_far, topics_of_batches, usable
+from ogive.store.recovery import recover, too_far, usable
 from ogive.store.segments import Handles, find_segments, segment_path
 from ogive.store.tables import JsonTable, read_file
 from ogive.wire import java_json
@@ -99,7 +99,6 @@ def repair(root: Path) -> tuple[Report, Report]:
     except BlockingIOError:
         raise _in_use(root) from None
     try:
-        refuse_batches(fs, root)
         for path in sorted((root / "config").glob("*.json")):
             if _table_problem(fs, path) is not None:
                 table = JsonTable(fs, path)
@@ -140,11 +139,11 @@ class _Verification:
     def __init__(self, fs: Fs, root: Path) -> None:
         self._fs, self._root = fs, root
         self._report = Report(str(root))
-        self._queues: dict[tuple[bytes, int], _Expected] = {}
+        self._queues: dict[tuple[bytes, int], _Expected | ExpectedUnits] = {}
         self._buffered = 0
         self._handles = Handles(fs, 256)
-        self._file_entries = 1
-        self._batched = {topic.encode() for topic in topics_of_batches(fs, root)}
+        self._kinds = QueueKinds.found(fs, StoreConfig(root=root))
+        self._file_entries = self._kinds.usual.file_entries
 
     def run(self) -> Report:
         report, fs, root = self._report, self._fs, self._root
@@ -155,7 +154,6 @@ class _Verification:
         if raw is not None and checkpoint is None:
             report.tell("queues.json, the list of queues, is damaged: the next start reads the whole log")
         checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)
-        self._file_entries = queue_file_bytes(fs, root / "consumequeue", 6_000_000) // ENTRY_BYTES
         scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
         report.log_start = scan.start
         result = LogEnd(scan.start)
@@ -173,7 +171,8 @@ class _Verification:
             scan.close()
         report.damaged_records, report.damaged_bytes = result.damaged, result.damaged_bytes
         if result.damaged:
-            report.tell(f"the log has {result.damaged} damaged places, {result.damaged_bytes} bytes in all: those records are lost")
+            places = "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
+            report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all: those records are lost")
         if checkpoint is not None and result.offset < checkpoint.position:
             report.tell(f"the log ends at {result.offset}, before offset {checkpoint.position} up to which the last checkpoint had seen it")
         self._compare_queues()
@@ -185,28 +184,45 @@ class _Verification:
     # --- consume queues ----------------------------------------------------------------------------------------------
 
     def _expect(self, offset: int, record: Record, properties: bytes, deleted: dict[str, int]) -> None:
-        kind = record.sys_flag & SysFlag.TRANSACTION_MASK
+        state = record.sys_flag & SysFlag.TRANSACTION_MASK
         topic = record.topic.decode("utf-8", "replace")
-        if kind not in (0, SysFlag.TRANSACTION_COMMIT) or offset < deleted.get(topic, 0):
+        if state not in (0, SysFlag.TRANSACTION_COMMIT) or offset < deleted.get(topic, 0):
             return
-        if record.sys_flag & SysFlag.INNER_BATCH or record.topic in self._batched:
+        kind = self._kinds.of(topic)
+        count = messages_in(record.sys_flag, properties)
+        if record.sys_flag & SysFlag.INNER_BATCH and (kind is self._kinds.usual or not count):
             return
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key)
         if queue is None or record.queue_offset < queue.end:  # new, or deleted and made again
-            queue = self._queues[key] = _Expected(record.queue_offset)
+            queue = self._queues[key] = self._expected(kind, (topic, record.queue_id), record.queue_offset)
         gap = record.queue_offset - queue.end
-        if too_far(gap, offset - self._report.log_start):
+        if too_far(gap, offset - self._report.log_start, kind.queue.log_bytes):
             place = f"message {record.queue_offset} of queue {record.queue_id} of {topic}"
             self._report.tell(f"the record at {offset} says that it is {place}: no log held so many before it, and a start passes it over")
+            return
+        if isinstance(queue, ExpectedUnits):
+            queue.end = record.queue_offset
+            queue.add(
+                UNIT.pack(offset, record.size, tag_hash(properties), record.store_timestamp_ms, record.queue_offset, count, 0, 0), count
+            )
+            self._count_buffered(1)
             return
         for done in range(0, gap, _BUFFERED):
             self._add(queue, FILLER * min(_BUFFERED, gap - done))
         self._add(queue, ENTRY.pack(offset, record.size, tag_hash(properties)))
 
+    def _expected(self, kind: QueueKind, key: QueueKey, first: int) -> _Expected | ExpectedUnits:
+        if kind is self._kinds.usual:
+            return _Expected(first)
+        return ExpectedUnits(first, units_in_files(self._fs, self._handles, kind, key))
+
     def _add(self, queue: _Expected, entries: bytes) -> None:
         queue.entries += entries
-        self._buffered += len(entries) // ENTRY_BYTES
+        self._count_buffered(len(entries) // ENTRY_BYTES)
+
+    def _count_buffered(self, count: int) -> None:
+        self._buffered += count
         if self._buffered >= _BUFFERED:
             for (topic_bytes, queue_id), other in self._queues.items():
                 self._compare(topic_bytes.decode("utf-8", "replace"), queue_id, other)
@@ -218,7 +234,7 @@ class _Verification:
         without_files = 0
         for (topic_bytes, queue_id), queue in self._queues.items():
             topic = topic_bytes.decode("utf-8", "replace")
-            if not self._fs.list(self._root / "consumequeue" / topic / str(queue_id)) and known is not None and topic not in known:
+            if known is not None and topic not in known and not self._fs.list(self._kinds.of(topic).directory((topic, queue_id))):
                 without_files += 1  # of a topic that was deleted
                 continue
             self._compare(topic, queue_id, queue)
@@ -233,7 +249,10 @@ class _Verification:
                     report.tell(f"queue {queue_id} of {topic} has no entries from offset {queue.missing} on")
         report.topics = len({topic for topic, _ in self._queues})
 
-    def _compare(self, topic: str, queue_id: int, queue: _Expected) -> None:
+    def _compare(self, topic: str, queue_id: int, queue: _Expected | ExpectedUnits) -> None:
+        if isinstance(queue, ExpectedUnits):
+            queue.compare()
+            return
         directory = self._root / "consumequeue" / topic / str(queue_id)
         at = 0
         while at < len(queue.entries):
@@ -290,11 +309,6 @@ class _Verification:
                 report.tell(f"index file {state.name} is missing or damaged: keys in it are not found until a start makes it again")
 
     def _check_tables(self) -> None:
-        for topic in sorted(self._batched):
-            name = topic.decode()
-            self._report.tell(
-                f"{name} is a topic of batches (queue.type=BatchCQ), which only Apache's broker serves: no broker of ours starts"
-            )
         for path in _tables(self._fs, self._root):
             problem = _table_problem(self._fs, path)
             if problem is not None:

@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol
 from ogive.errors import StoreError, StoreFailed, StoreFull
 from ogive.store.commitlog import Chunk, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
-from ogive.store.fs import NO_SPACE
+from ogive.store.fs import NO_SPACE, reason
 from ogive.store.index import Keyed
 from ogive.store.model import PutDone, PutResult
 
@@ -96,7 +96,7 @@ class GroupWriter:
             self._log.prepare(groups[-1].end)
         except OSError as exc:
             if exc.errno in NO_SPACE:
-                self._refusing = StoreFull(f"no room for the commit log: {exc.strerror}")
+                self._refusing = StoreFull(f"no room for the commit log: {reason(exc)}")
                 self._complete(groups, self._refusing)
             else:
                 self._fail("making room in the commit log", exc, groups)

@@ -25,6 +25,14 @@ Answer = Callable[[RemotingCommand | TransportError], None]
 RequestHandler = Callable[["Connection", RemotingCommand], None]
 """Called for each request of the peer, in order. Answers now or later through ``Connection.reply``; not at all if it is one-way."""
 
+NO_CERTIFICATE: Final = "does not take the client's certificate, or asks for one"
+RunHandler = Callable[["Connection", list[bytes], int], int]
+"""Called with frames that came together, and where to begin: carries out the requests there, as many as go as one step; how many they were.
+
+All others are for the RequestHandler. Calls ``Connection.take_requests`` for those that want an answer, before it answers any.
+"""
+
+MAX_ASKED_IN_VAIN: Final = 6  # then it is asked every 64 frames
 _RESPONSE: Final = int(Flag.RESPONSE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _ONEWAY: Final = int(Flag.ONEWAY)
@@ -53,12 +61,16 @@ class Connection(asyncio.Protocol):
         limits: Limits | None = None,
         credentials: Credentials | None = None,
         request_fields: Mapping[str, str] | None = None,
+        take_run: RunHandler | None = None,
     ) -> None:
         """Every command that is sent as a request gets *request_fields*, and *credentials* sign it; whole frames stay as they are."""
         self._credentials = credentials
         self._request_fields = request_fields
         self._loop = asyncio.get_running_loop()
         self._on_request = on_request
+        self._run_handler = take_run
+        self._ask_from = 0  # received frame from which on it is asked again
+        self._asked_in_vain = 0  # since a read that began with a run
         self.limits = limits or Limits()
         self._decoder = FrameDecoder(self.limits.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -174,10 +186,13 @@ class Connection(asyncio.Protocol):
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
-    def reply(self, answer: RemotingCommand | bytes) -> None:
-        """Answer one request: a command with its opaque and the response flag set, or the whole frame. Never for one-way requests."""
-        self._requests_in_flight -= 1
-        if self._requests_in_flight == self.limits.max_requests_in_flight // 2 and self._transport is not None and not self.closed:
+    def reply(self, answer: RemotingCommand | bytes, requests: int = 1) -> None:
+        """Answer one request: a command with its opaque and the response flag set, or the whole frame; or several with their frames. Never
+        for one-way requests."""
+        before = self._requests_in_flight
+        self._requests_in_flight -= requests
+        has_room = self._requests_in_flight <= self.limits.max_requests_in_flight // 2 < before
+        if has_room and self._transport is not None and not self.closed and self._idle is None:  # else it finishes what was read
             self._transport.resume_reading()
         if not self.closed:
             self.write(answer if isinstance(answer, bytes) else encode_command(answer))
@@ -263,13 +278,22 @@ class Connection(asyncio.Protocol):
         self.received_at = self._loop.time()
         frames, fault = self._decoder.feed(data)
         calls = self._calls
-        for frame in frames:
+        at = 0
+        while at < len(frames):
+            if self._run_handler is not None and at < len(frames) - 1 and self.received_frames >= self._ask_from:
+                taken = self._take_run(self._run_handler, frames, at)
+                if self.closed:
+                    return
+                if taken:
+                    at += taken
+                    continue
             self.received_frames += 1
             try:
-                command = decode_command(frame)
+                command = decode_command(frames[at])
             except ProtocolError as exc:
                 fault = exc
                 break
+            at += 1
             if command.flag & _RESPONSE:
                 call = calls.pop(command.opaque, None)
                 if command.code == _GO_AWAY and self.on_go_away is not None:
@@ -284,12 +308,28 @@ class Connection(asyncio.Protocol):
             self._end(f"{self.remote_address} sent what is no frame: {fault}")
         self._leave_when_done()
 
+    def _take_run(self, handler: RunHandler, frames: list[bytes], at: int) -> int:
+        taken = handler(self, frames, at)
+        if taken:
+            self.received_frames += taken
+            if at == 0:
+                self._asked_in_vain = 0
+        else:  # who is asked in vain is asked less and less: he may have looked at all frames
+            self._ask_from = self.received_frames + (1 << min(self._asked_in_vain, MAX_ASKED_IN_VAIN))
+            self._asked_in_vain += 1
+        return taken
+
     def _take_request(self, command: RemotingCommand) -> None:
         if not command.flag & _ONEWAY:
-            self._requests_in_flight += 1
-            if self._requests_in_flight == self.limits.max_requests_in_flight and self._transport is not None:
-                self._transport.pause_reading()
+            self.take_requests(1)
         self._on_request(self, command)
+
+    def take_requests(self, count: int) -> None:
+        """So many more of the peer's requests wait for their answers."""
+        before = self._requests_in_flight
+        self._requests_in_flight += count
+        if before < self.limits.max_requests_in_flight <= self._requests_in_flight and self._transport is not None:
+            self._transport.pause_reading()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -334,8 +374,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = _reason(exc) if exc else ""
-        if self._calls and not self.received_frames and not self._is_secure():
-            why = f"{why or 'closed'} before its first answer; perhaps it speaks TLS only"
+        if self._calls and not self.received_frames:
+            perhaps = NO_CERTIFICATE if self._is_secure() else "speaks TLS only"
+            why = f"{why or 'closed'} before its first answer; perhaps it {perhaps}"
         self._finish(f"connection to {self.remote_address} was lost{f': {why}' if why else ''}")
         if not self._lost.done():
             self._lost.set_result(None)

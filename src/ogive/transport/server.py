@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ogive.errors import ConnectError
 from ogive.transport.acceptor import Acceptor
-from ogive.transport.connection import Connection, RequestHandler
+from ogive.transport.connection import Connection, RequestHandler, RunHandler
 from ogive.transport.expectation import Expectation
 from ogive.transport.limits import ServerLimits
 from ogive.transport.lookout import Lookout
@@ -27,7 +27,7 @@ class ServerConnection(Connection):
     """A client's connection. *slow_since* is the time since which it takes nothing of what waits for it, or too little."""
 
     def __init__(self, server: "Server") -> None:
-        super().__init__(server.handle, server.limits.connection)
+        super().__init__(server.handle, server.limits.connection, take_run=server.take_run)
         self._server = server
         self._peer_host = "?"
         self._counted_bytes = 0
@@ -112,7 +112,7 @@ class ServerConnection(Connection):
 
 
 class Server:
-    """``handler(connection, command)`` is called for each request, in order; see RequestHandler.
+    """``handler(connection, command)`` is called for each request that *take_run* has not taken, in order; see RequestHandler, RunHandler.
 
     What one turn of the loop brings is finished together (``turn``). A client that is the only one to ask waits for no turn: what its
     read brought is finished at the end of the read.
@@ -121,6 +121,7 @@ class Server:
     def __init__(
         self,
         handler: RequestHandler,
+        take_run: RunHandler | None = None,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -135,6 +136,7 @@ class Server:
         *guarded*: the handler tells with ``Connection.trust`` whose requests access control lets through; the others share little memory.
         """
         self.handle = handler
+        self.take_run = take_run
         self.host = host
         self.port = port
         self.limits = limits or ServerLimits()

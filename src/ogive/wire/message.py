@@ -83,7 +83,7 @@ def decode_host(raw: bytes) -> str:
 
 def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
     """The broker's id of a message: its store host and commit-log offset in upper-case hex (32 or 56 characters)."""
-    return binascii.hexlify(store_host + commitlog_offset.to_bytes(8)).decode().upper()
+    return binascii.hexlify(store_host + (commitlog_offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8)).decode().upper()
 
 
 def offset_message_ids(store_host: bytes, commitlog_offsets: list[int]) -> str:

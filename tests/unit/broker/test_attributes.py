@@ -13,6 +13,8 @@ def test_attributes_are_added_changed_and_taken_away() -> None:
     assert change_attributes({"message.type": "FIFO"}, "+message.type=DELAY") == {"message.type": "DELAY"}
     assert change_attributes({"message.type": "FIFO"}, "-message.type") == {}
     assert change_attributes({"message.type": "FIFO"}, None) == {"message.type": "FIFO"}
+    assert change_attributes(None, "+queue.type=BatchCQ") == {"queue.type": "BatchCQ"}
+    assert change_attributes({"queue.type": "BatchCQ"}, "+queue.type=BatchCQ") == {"queue.type": "BatchCQ"}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,9 @@ def test_attributes_are_added_changed_and_taken_away() -> None:
         (None, "+message.type=LOUD", "UNSPECIFIED, NORMAL"),
         (None, "-message.type", "does not have it"),
         (None, "+message.type=FIFO,+message.type=DELAY", "twice"),
-        (None, "+queue.type=BatchCQ", "SimpleCQ"),
+        (None, "+queue.type=RocksDBCQ", "SimpleCQ, BatchCQ"),
+        (None, "+cleanup.policy=COMPACTION", "this broker has DELETE"),
+        ({}, "+queue.type=BatchCQ", "decided when a topic is made"),
         ({"queue.type": "SimpleCQ"}, "-queue.type", "decided when a topic is made"),
     ],
 )

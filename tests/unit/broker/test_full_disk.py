@@ -85,7 +85,7 @@ async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: Ra
     taken, answer = await fill(server, client)
     assert taken
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert answer.remark == "service not available now: no room for the commit log: No space left on device"
+    assert answer.remark == "service not available now: no room for the commit log: its disk is full"
     again, batch = await client.start_send("T", b"x"), await client.send_batch("T", [b"y", b"z"])
     assert (again.code, again.remark) == (batch.code, batch.remark) == (answer.code, answer.remark)
 
@@ -107,7 +107,7 @@ async def test_a_new_topic_is_refused_and_leaves_nothing_behind(server: Broker, 
     for _ in range(3):
         answer = await client.start_send("New", b"refused")
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "No space left on device" in (answer.remark or "")
+        assert "its disk is full" in (answer.remark or "")
     made = await client.call(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         topic="Made",
@@ -120,7 +120,7 @@ async def test_a_new_topic_is_refused_and_leaves_nothing_behind(server: Broker, 
         order=False,
     )
     assert made.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert "No space left on device" in (made.remark or "")
+    assert "its disk is full" in (made.remark or "")
     disk.full = False
     await once_there_is_room(client, "New", b"taken")
     assert await pulled(client, "New") == [b"taken"]

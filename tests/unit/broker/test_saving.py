@@ -123,7 +123,7 @@ async def test_who_waits_for_a_version_is_not_told_of_the_failure_of_a_later_one
     await first
     assert (writer.written, writer.version) == (1, 2)
     writer.check(1)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(StoreError, match="its disk is full"):
         writer.check(2)
     writer.mark()
     writer.check(3)  # not tried yet

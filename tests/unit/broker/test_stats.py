@@ -1,5 +1,6 @@
 """Counters and rates, on clocks that the test moves."""
 
+import itertools
 import time
 from dataclasses import dataclass, field
 
@@ -48,6 +49,14 @@ async def test_a_young_broker_shows_its_rates_since_the_start() -> None:
     assert traffic.rates()[0].put == 0.0
     await clock.run(traffic, 4, 10)
     assert [rate.put for rate in traffic.rates()] == [10.0, 10.0, 10.0]
+
+
+async def test_rates_that_are_shown_together_are_of_one_moment() -> None:
+    """Of a broker that is younger than ten seconds all three are the same: text is made of them, and compared."""
+    clock, puts = Clock(), itertools.chain([0], itertools.repeat(10))
+    times = itertools.count(1000.0, 1.5)  # on a slow machine time passes between two looks at the clock
+    traffic = Traffic(puts=lambda: next(puts), now=lambda: next(times), now_ms=lambda: clock.day_ms)
+    assert len({rate.put for rate in traffic.rates()}) == 1
 
 
 async def test_histograms_count_up_to_each_bound() -> None:

@@ -46,9 +46,9 @@ def show_config(broker: FakeBroker, config: TopicConfig, *, by_name: bool = True
 
 
 async def test_settings_of_a_topic_travel_with_its_creation(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
-    await admin.create_topic("New", order=True, message_type="FIFO")
+    await admin.create_topic("New", order=True, message_type="FIFO", whole_batches=True)
     fields = brokers[0].of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields
-    assert (fields["order"], fields["attributes"], fields["perm"]) == ("true", "+message.type=FIFO", "6")
+    assert (fields["order"], fields["attributes"], fields["perm"]) == ("true", "+message.type=FIFO,+queue.type=BatchCQ", "6")
     with pytest.raises(InvalidOption, match="permission 'x' is none of rw, r, w"):
         await admin.create_topic("New", perm="x")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="message type 'fifo' is none of"):
@@ -77,7 +77,22 @@ async def test_a_topic_that_is_there_with_other_settings_is_not_overwritten(
         text = f"topic Orders exists already on broker-a, with {known}: update_topic or `ogive topic update` changes it"
         with pytest.raises(InvalidOption, match=text):
             await admin.create_topic("Orders", **other)
+    with pytest.raises(
+        InvalidOption, match="with whole batches off: whole batches are decided when it is made: take another name, or delete"
+    ):
+        await admin.create_topic("Orders", whole_batches=True)
     assert [broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers] == [[], []]
+
+
+async def test_a_topic_of_batches_says_so_and_is_not_taken_for_an_ordinary_one(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    for broker in brokers:
+        broker.topics["Orders"] = 8
+        show_config(broker, TopicConfig(name="Orders", read_queues=8, write_queues=8, attributes={"queue.type": "BatchCQ"}))
+    assert (await admin.topic("Orders")).whole_batches
+    with pytest.raises(InvalidOption, match="with whole batches on: whole batches are decided when it is made"):
+        await admin.create_topic("Orders")
 
 
 async def test_a_topic_that_is_there_with_equal_settings_is_created_where_it_is_not(

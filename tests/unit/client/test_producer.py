@@ -708,6 +708,23 @@ async def test_a_batch_gives_each_message_its_own_result() -> None:
     assert [result.queue_offset for result in results] == [0, 1, 2]
     assert len({result.offset_id for result in results}) == 3
     assert len({result.queue for result in results}) == 1
+    assert request.ext_fields["i"] == "WAIT\x01true\x02"
+
+
+async def test_a_batch_that_is_to_stay_whole_has_a_key_of_its_own() -> None:
+    """Only where that is asked for: brokers of 4.9 give it to every message of the batch."""
+    async with producing("Orders", queues=2, config=ProducerConfig(whole_batches=True)) as (producer, [broker]):
+        results = await producer.send_batch("Orders", [b"1", b"2"])
+        [request] = broker.of(BATCH)
+    own = decode_properties(request.ext_fields["i"].encode())
+    assert (own["WAIT"], own["UNIQ_KEY"] in {result.id for result in results}, len(own["UNIQ_KEY"])) == ("true", False, 32)
+
+
+async def test_messages_that_share_a_request_by_chance_are_no_batch() -> None:
+    """A topic of batches would keep them as one record, which one filter passes or does not."""
+    async with producing("Orders", queues=1, config=ProducerConfig(max_requests=1)) as (producer, [broker]):
+        await asyncio.gather(*[producer.send("Orders", b"%d" % n) for n in range(40)])
+        assert {request.ext_fields["i"] for request in broker.of(BATCH)} == {"WAIT\x01true\x02"}
 
 
 async def test_a_batch_is_split_by_size() -> None:
@@ -734,6 +751,9 @@ async def test_what_cannot_stand_in_a_batch_is_refused() -> None:
             await producer.send_batch("Orders", [Message("Orders", b"", delay_level=1)])
         with pytest.raises(InvalidOption, match="Prices"):
             await producer.send_batch("Orders", [Message("Prices", b"")])
+        for single in (b"body", "body"):
+            with pytest.raises(TypeError, match=r"a batch is a list of bodies or Messages, not (bytes|str): send_batch\(topic, \[body\]\)"):
+                await producer.send_batch("Orders", single)  # type: ignore[arg-type]
         assert await producer.send_batch("Orders", []) == []
         assert broker.of(BATCH) == []
 

@@ -73,10 +73,9 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter: what is under test is the process itself."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=30, check=False
-    )
+    """A fresh interpreter: what is under test is the process itself. From 3.12 on it warns where threads run and somebody forks."""
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 # --- the same words --------------------------------------------------------------------------------------------------
@@ -474,6 +473,21 @@ def test_use_after_the_end_of_the_program_is_explained_and_closing_again_harmles
     assert (result.stdout, result.stderr) == (f"{text}\n{text}\n", "")
 
 
+def test_a_program_ends_quietly_after_the_loop_has_used_threads() -> None:
+    """As for the name of a host. At its end 3.12 starts no thread that could wait for them."""
+    result = run_python(
+        """
+        import asyncio
+        from ogive.client.portal import portal
+        async def look_up():
+            await asyncio.get_running_loop().getaddrinfo("localhost", 1)
+            await asyncio.to_thread(print, "found", flush=True)
+        portal().call(look_up())
+        """
+    )
+    assert (result.stdout, result.stderr) == ("found\n", "")
+
+
 def test_what_still_runs_at_the_end_of_the_program_is_cancelled_in_good_order() -> None:
     result = run_python(
         """
@@ -655,7 +669,7 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
             nonlocal left
             if frame.f_code.co_filename.endswith("_weakrefset.py"):  # called by the interpreter, which tells its errors and goes on
                 return None
-            frame.f_trace_opcodes = True
+            frame.f_trace, frame.f_trace_opcodes = trace, True  # in this order: 3.13 looks for the function when it is switched on
             left -= event == "opcode" and frame.f_code.co_code[frame.f_lasti] != RETURN  # where the interpreter looks for no signals
             if left == 0:
                 left = -1
@@ -663,6 +677,7 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
             return trace
 
         working = work()
+        sys._getframe().f_trace_opcodes = True  # 3.12: what settrace() goes by
         sys.settrace(trace)
         try:
             kept.append(loop.call(working, kept.append))

@@ -62,7 +62,7 @@ async def test_a_setting_that_cannot_be_saved_is_an_error(tmp_path: Path) -> Non
         def fdatasync(self, handle: int) -> None:
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(StoreError, match="its disk is full"):
         await KvConfig(tmp_path / "kvConfig.json", fs=FullDisk()).put("space", "a", "1")
 
 

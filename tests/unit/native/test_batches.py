@@ -50,6 +50,16 @@ def test_the_items_are_those_that_python_cuts(compiled: Native, body: bytes, cut
     assert found is None or all(type(item) is BatchItem and [*map(type, item)] == [int, bytes, bytes] for item in found)
 
 
+def test_any_other_byte_and_end_tells_the_same_as_in_python(compiled: Native) -> None:
+    whole = encode_batch([(1, b"a", b"K\1v"), (-1, b"", b""), (2, b"body", b"")])
+    assert compiled.batch_items(whole, 3, BatchItem) is not None
+    for at, right in enumerate(whole):
+        for byte in {0, 1, 0xFF, right ^ 0x80, (right + 1) & 0xFF, (right - 1) & 0xFF}:
+            body = whole[:at] + bytes([byte]) + whole[at + 1 :]
+            assert compiled.batch_items(body, 3, BatchItem) == decoded_by_python(body, 3), (at, byte)
+        assert compiled.batch_items(whole[:at], 3, BatchItem) == decoded_by_python(whole[:at], 3), at
+
+
 @given(st.lists(st.tuples(numbers, st.binary(max_size=8), st.binary(max_size=8)), max_size=5))
 def test_the_body_is_that_of_python(compiled: Native, items: list[tuple[int, bytes, bytes]]) -> None:
     with patch.object(message, "native", None):
@@ -58,18 +68,37 @@ def test_the_body_is_that_of_python(compiled: Native, items: list[tuple[int, byt
 
 
 @pytest.mark.parametrize(
-    "item", [(2**31, b"", b""), (-(2**31) - 1, b"", b""), (2**70, b"", b""), (0, b"", bytes(65536)), (0, bytearray(1), b""), (0, b""), [0]]
+    "item",
+    [
+        (2**31, b"", b""),
+        (-(2**31) - 1, b"", b""),
+        (2**70, b"", b""),
+        (0, b"", bytes(65536)),
+        (0, bytearray(1), b""),
+        (0, b"", bytearray(1)),
+        (0, b""),
+        [0],
+    ],
 )
 def test_an_item_that_does_not_fit_is_left_to_python(compiled: Native, item: Any) -> None:
     assert compiled.batch_body([(0, b"", b""), item]) is None
+
+
+def test_the_longest_properties_are_compiled(compiled: Native) -> None:
+    items = [BatchItem(2**31 - 1, b"", b"v" * 65535), BatchItem(-(2**31), b"b", b"")]
+    body = compiled.batch_body([*items])
+    assert body is not None
+    assert compiled.batch_items(body, 2, BatchItem) == items
+    assert [compiled.batch_is_plain(items, (b"A",), most) for most in (65534, 65535)] == [False, True]
 
 
 def test_bodies_like_bytes_are_taken_all_the_same() -> None:
     assert encode_batch([(0, bytearray(b"ab"), b""), (1, memoryview(b"c"), b"")]) == encode_batch([(0, b"ab", b""), (1, b"c", b"")])  # type: ignore[list-item]
 
 
-def test_a_negative_number_of_items_is_left_to_python(compiled: Native) -> None:
-    assert compiled.batch_items(bytes(22), -1, BatchItem) is None
+@pytest.mark.parametrize("most", [-1, 2**70, -(2**70)])
+def test_a_number_of_items_that_is_none_is_left_to_python(compiled: Native, most: int) -> None:
+    assert compiled.batch_items(bytes(22), most, BatchItem) is None
 
 
 def test_only_lists_bytes_and_tuple_types_are_taken(compiled: Native) -> None:
@@ -104,7 +133,7 @@ def test_no_item_that_python_refuses_is_plain(compiled: Native, given_texts: lis
 @pytest.mark.parametrize("item", [(2**31, b"", b""), (0, "", b""), (0, b""), [0, b"", b""], None])
 def test_what_is_no_item_is_not_plain(compiled: Native, item: Any) -> None:
     assert not compiled.batch_is_plain([BatchItem(0, b"", b""), item], (b"A",), 9)
-    assert not compiled.batch_is_plain([BatchItem(0, b"", b"")], (b"A",), -1)
+    assert not any(compiled.batch_is_plain([BatchItem(0, b"", b"")], (b"A",), most) for most in (-1, 2**70))
 
 
 @given(
@@ -124,11 +153,19 @@ def test_a_place_that_is_no_offset_is_left_to_python(compiled: Native, offset: A
 
 
 def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
-    plain: list[Any] = [((), (b"A",), 9), ([], [b"A"], 9), ([], ("A",), 9)]
+    plain: list[Any] = [((), (b"A",), 9), ([], [b"A"], 9), ([], ("A",), 9), ([], (b"A",), "9"), ([], (b"A",)), ([], (b"A",), 9, 9)]
     for arguments in plain:
         with pytest.raises(TypeError, match="items: list"):
             compiled.batch_is_plain(*arguments)
-    ids: list[Any] = [("host", [1]), (bytes(8), (1,))]
+    items: list[Any] = [(b"", "1", BatchItem), (b"", 1), (b"", 1, BatchItem, 1)]
+    for arguments in items:
+        with pytest.raises(TypeError, match="body: bytes"):
+            compiled.batch_items(*arguments)
+    bodies: list[Any] = [(), ([], [])]
+    for arguments in bodies:
+        with pytest.raises(TypeError, match="items: list"):
+            compiled.batch_body(*arguments)
+    ids: list[Any] = [("host", [1]), (bytes(8), (1,)), (bytes(8),), (bytes(8), [1], [1])]
     for arguments in ids:
         with pytest.raises(TypeError, match="store_host: bytes"):
             compiled.message_ids(*arguments)

@@ -137,6 +137,40 @@ def test_damage_is_left_to_python(compiled: Native, sent: list[StoredMessage], c
     check(compiled, bytes(records[: data.draw(st.one_of(st.just(len(records)), st.integers(0, len(records))))]), columns)
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [*[name + b"\x01v" for name in (b"KEYS", b"KEY", b"KEYS2", b"TAGS", b"TAG", b"TAGS2", b"UNIQ_KEY", b"UNIQ_KE", b"UNIQ_KEY2")],
+     b"KEYS\x01first\x02KEYS\x01second\x02TAGS\x01Aa\x02UNIQ_KEY\x01u"],
+)  # fmt: skip
+def test_each_property_is_known_by_its_whole_name(compiled: Native, raw: bytes) -> None:
+    for records in (stored(properties=raw), stored() + stored(properties=raw), stored(properties=raw) + stored()):
+        assert compiled.columns(records, STORED) is not None
+        check(compiled, records, ALL)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"K", b"\x01", b"\x02", b"K\x01", b"K\x02", b"\x01v", b"\x01v\x02", b"K\x01\x02", b"K\x02v", b"K\x01v\x01w", b"K\x01v\x02\x02",
+     b"K\x00\x01v", b"K\x01v\x00", b"K\x01v\x02L", b"K\x01v\x02L\x01", b"K\x01\xff", b"\xff\x01v", b"K\x01\xe4\xb8", b"K\x01\xc3"],
+)  # fmt: skip
+def test_properties_that_are_not_regular_are_left_to_python(compiled: Native, raw: bytes) -> None:
+    for records in (stored(properties=raw), stored(b"", b"A\x01b") + stored(properties=raw), stored(properties=raw) + stored()):
+        assert compiled.columns(records, ("keys",)) is None
+        assert compiled.columns(records, ("body",)) is not None
+        check(compiled, records, ALL)
+
+
+def test_any_other_length_flag_and_byte_of_a_text_is_left_to_python(compiled: Native) -> None:
+    first, second = stored(b"b", b"TAGS\x01Aa\x02UNIQ_KEY\x01k"), stored(b"", b"K\x01v\x02", queue_offset=1)
+    whole = first + second
+    assert compiled.columns(whole, STORED) is not None
+    for at in [*range(8), *range(36, 40), *range(84, len(first)), *range(len(first), len(first) + 4), len(whole) - 6, len(whole) - 1]:
+        for byte in {0, 1, 2, 3, 0xFF, whole[at] ^ 0x80, (whole[at] + 1) & 0xFF, (whole[at] - 1) & 0xFF}:
+            check(compiled, whole[:at] + bytes([byte]) + whole[at + 1 :], ALL)
+    for end in (1, len(first) - 1, len(first) + 1, len(whole) - 1):
+        check(compiled, whole[:end], ALL)
+
+
 @given(garbage=st.binary(max_size=300))
 def test_garbage_is_left_to_python(compiled: Native, garbage: bytes) -> None:
     check(compiled, garbage, ALL)

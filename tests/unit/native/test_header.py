@@ -1,6 +1,7 @@
 """native/header.c beside ogive.wire.frame and ogive.wire.command."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -84,6 +85,23 @@ def decode_or_error(frame: bytes, *, twin: bool = False) -> object:
             return str(exc)
 
 
+def test_any_other_byte_and_end_tells_the_same_as_in_python(compiled: Native) -> None:
+    whole = one(b"\0\1a\0\0\0\1x\0\2bb\0\0\0\2yy") + b"body"
+    assert compiled.binary_command(whole) is not None
+    for at, right in enumerate(whole):
+        for byte in {0, 1, 0xFF, right ^ 0x80, (right + 1) & 0xFF, (right - 1) & 0xFF}:
+            frame = whole[:at] + bytes([byte]) + whole[at + 1 :]
+            assert decode_or_error(frame) == decode_or_error(frame, twin=True), (at, byte)
+        assert decode_or_error(whole[:at]) == decode_or_error(whole[:at], twin=True), at
+
+
+def test_a_field_that_ends_with_its_header_is_compiled(compiled: Native) -> None:
+    for text, fields in ((b"\0\1a\0\0\0\0", {}), (b"\0\1a\0\0\0\1x\0\1b\0\0\0\0", {"a": "x"}), (b"\0\2ab\0\0\0\1x", {"ab": "x"})):
+        found = compiled.binary_command(one(text))
+        assert found is not None
+        assert found[1] == fields
+
+
 @given(
     st.builds(
         RemotingCommand,
@@ -137,10 +155,11 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-@given(streams(), st.sampled_from([20, 1000]))
+@given(streams(), st.sampled_from([20, 1000, 2**70]))
 @example([b"\0\0\0\4abcd\0\0\0\3abc"], 1000)
 @example([b"\0\0\0\4abcd\xff\xff\xff\xff"], 1000)
 @example([b"\0\0\0\x15" + b"x" * 21], 20)
+@example([b"\0\0\0\x14" + b"x" * 20], 20)
 @example([b"GET / HTTP/1.1"], 1000)
 def test_frames_are_those_that_python_finds(compiled: Native, stream: list[bytes], limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -150,7 +169,7 @@ def test_frames_are_those_that_python_finds(compiled: Native, stream: list[bytes
     assert patched == twin
     frames, end = compiled.frames(b"".join(stream), limit)
     assert end == sum([4 + len(frame) for frame in frames])
-    assert frames == FrameDecoder(limit).feed(b"".join(stream))[0]
+    assert frames == (FrameDecoder(limit).feed(b"".join(stream))[0] if limit < 2**63 else [])
 
 
 def fed(stream: list[bytes], limit: int) -> list[object]:
@@ -171,3 +190,12 @@ def test_only_bytes_are_taken(compiled: Native) -> None:
         compiled.frames(bytearray(30), 9)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         compiled.frames(b"", "9")  # type: ignore[arg-type]
+    wrong: list[tuple[Any, ...]] = [
+        (compiled.binary_command,),
+        (compiled.binary_command, b"", 1),
+        (compiled.frames, b""),
+        (compiled.frames, b"", 9, 9),
+    ]
+    for function, *arguments in wrong:
+        with pytest.raises(TypeError):
+            function(*arguments)

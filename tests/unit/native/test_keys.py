@@ -81,6 +81,8 @@ def test_the_usual_is_compiled(compiled: Native) -> None:
         (b"\xc3\xbc", b"UNIQ_KEY\x01k", 0, BEGIN_MS),
         (b"T", b"WAIT\x01true\x02", 0, BEGIN_MS),
         ("T", b"UNIQ_KEY\x01k", 0, BEGIN_MS),
+        (b"T", "UNIQ_KEY\x01k", 0, BEGIN_MS),
+        [b"T", b"UNIQ_KEY\x01k", 0, BEGIN_MS],
         (b"T", b"UNIQ_KEY\x01k", 0),
         (b"T", b"UNIQ_KEY\x01k", 0, 0.5),
         [],
@@ -93,11 +95,21 @@ def test_what_is_unusual_changes_nothing(compiled: Native, record: Keyed) -> Non
     assert table == slots()
 
 
-@pytest.mark.parametrize(("begin_ms", "item", "limit"), [(0, 8, 9), (0, 0, 9), (0, 10, 9), (0, -1, 9), (0, 1, 2**31), (2**63, 1, 9)])
+@pytest.mark.parametrize(
+    ("begin_ms", "item", "limit"),
+    [(0, 8, 9), (0, 0, 9), (0, 10, 9), (0, -1, 9), (0, 1, 2**31), (2**63, 1, 9), (0, 2**70, 9), (0, 1, 2**70), (0, 1, -(2**70))],
+)
 def test_numbers_that_do_not_fit_are_left_to_python(compiled: Native, begin_ms: int, item: int, limit: int) -> None:
     table = slots()
     assert compiled.index_items([FIRST, FIRST], table, begin_ms, item, limit) is None
     assert table == slots()
+
+
+def test_as_many_keys_as_there_is_room_for_are_compiled(compiled: Native) -> None:
+    for items, limit in ((1, 2), (7, 8), (7, 2**31 - 1)):
+        found = compiled.index_items([FIRST] * items, slots(), BEGIN_MS, 1, limit)
+        assert found is not None
+        assert len(found[0]) == 20 * items
 
 
 @pytest.mark.parametrize("table", [array("q", [0, 0]), array("I", [0, 0]), array("i")])
@@ -105,8 +117,28 @@ def test_slots_of_another_kind_are_left_to_python(compiled: Native, table: "arra
     assert compiled.index_items([FIRST], table, BEGIN_MS, 1, 9) is None
 
 
+def test_no_memory_for_so_many_keys_is_an_error(compiled: Native) -> None:
+    """At whichever allocation."""
+    testcapi = pytest.importorskip("_testcapi")
+    record = (b"T", b"UNIQ_KEY\x01u\x02KEYS\x01" + b" ".join([b"%d" % n for n in range(1200)]), 7, BEGIN_MS)
+    place, done = 0, None
+    while done is None:
+        table = slots()
+        testcapi.set_nomemory(place, place + 1)
+        try:
+            done = compiled.index_items([record], table, 0, 1, 5000)
+        except MemoryError:
+            place += 1
+        finally:
+            testcapi.remove_mem_hooks()
+    assert len(done[0]) == 20 * 1201
+    assert place > 3
+
+
 def test_only_a_list_and_slots_that_can_change_are_taken(compiled: Native) -> None:
     with pytest.raises(TypeError, match="keyed: list"):
         compiled.index_items((FIRST,), slots(), 0, 1, 9)  # type: ignore[arg-type]
     with pytest.raises(BufferError):
         compiled.index_items([FIRST], bytes(8), 0, 1, 9)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="keyed: list"):
+        compiled.index_items([FIRST], slots(), 0, 1)  # type: ignore[call-arg]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -83,6 +83,44 @@ def test_messages_are_those_that_python_decodes(
         assert decoded(piece, compiled=True, **options) == decoded(piece, compiled=False, **options)
 
 
+def usual_and(**fields: Any) -> bytes:
+    return encode_stored(dataclasses.replace(usual, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"queue_id": 4}, {"topic": "U"}, {"topic": "TT"}, {"topic": "t" * 127}, {"topic": ""}, {"topic": "主题"}, {"born_host": V4_TOO},
+        {"store_host": V4_TOO}, {"store_host": V4[:-1] + b"\1"}, {"body": b""}, {"properties": b""},
+        {"topic": "", "body": b"", "properties": b""},
+    ],
+)  # fmt: skip
+def test_each_message_has_what_is_its_own(compiled: Native, fields: dict[str, Any]) -> None:
+    """Behind one with something else, and before it."""
+    answer = usual_and() + usual_and(**fields) + usual_and()
+    into: list[MessageExt] = []
+    assert compiled.messages(answer, 0, True, into, "broker-a", wire._FORMS) == len(answer)
+    assert [seen(message) for message in into] == decoded(answer, compiled=False)[0]
+    assert compiled.messages(usual_and(**fields), 0, True, [], "broker-a", wire._FORMS) == len(usual_and(**fields))
+
+
+def test_any_other_byte_tells_the_same_as_in_python(compiled: Native) -> None:
+    """And lengths that only nearly add up: with a topic and properties that have one byte more or less."""
+    answer = usual_and() + usual_and(topic="Topic", body=b"other") + usual_and()
+    begin, end = len(usual_and()), len(answer) - len(usual_and())
+    for at in range(begin, end):
+        for byte in {0, 0xFF, answer[at] ^ 1, answer[at] ^ 0x80, (answer[at] + 1) & 0xFF}:
+            spoiled = answer[:at] + bytes([byte]) + answer[at + 1 :]
+            for check_crc in (True, False):
+                assert decoded(spoiled, compiled=True, check_crc=check_crc) == decoded(spoiled, compiled=False, check_crc=check_crc), at
+                try:
+                    twin = wire._decode_common(spoiled, begin, end, "broker-a", check_crc)
+                except ProtocolError:  # its topic is no UTF-8
+                    continue
+                place = compiled.messages(spoiled[:end], 0, check_crc, [], "broker-a", wire._FORMS)
+                assert (place == end) is (twin is not None and twin.stored_bytes == end - begin), at
+
+
 def test_usual_messages_are_decoded_by_one_call(compiled: Native) -> None:
     answer = b"".join([encode_stored(dataclasses.replace(usual, queue_offset=number)) for number in range(3)])
     into: list[MessageExt] = []
@@ -138,6 +176,32 @@ def test_what_the_search_for_a_queue_raises_comes_out(compiled: Native) -> None:
 def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
     with pytest.raises(TypeError, match="buffer: bytes"):
         compiled.messages(bytearray(), 0, True, [], "b", wire._FORMS)  # type: ignore[arg-type]
-    for place, wrong in enumerate((int, wire._FORMS[1][1:], bytes, ("raw", "_parsed"))):
+    slots, fields = wire._FORMS[1], wire._FORMS[3]
+    wrong: list[tuple[int, Any]] = [
+        (0, int), (0, "MessageExt"), (1, slots[1:]), (1, (*slots, slots[0])), (1, [*slots]), (1, ("topic", *slots[1:])), (2, bytes),
+        (2, None), (3, ("raw", "_parsed")), (3, fields[:1]),
+    ]  # fmt: skip
+    for place, other in wrong:
         with pytest.raises(TypeError, match="forms: tuple"):
-            compiled.messages(b"", 0, True, [], "b", (*wire._FORMS[:place], wrong, *wire._FORMS[place + 1 :]))
+            compiled.messages(b"", 0, True, [], "b", (*wire._FORMS[:place], other, *wire._FORMS[place + 1 :]))
+    unfit: list[tuple[Any, ...]] = [
+        (b"", 0, True, [], "b"), (b"", "0", True, [], "b", wire._FORMS), (b"", 0, 1, [], "b", wire._FORMS),
+        (b"", 0, True, (), "b", wire._FORMS), (b"", 0, True, [], "b", [*wire._FORMS]), (b"", 0, True, [], "b", wire._FORMS[:5]),
+        (b"", 0, True, [], "b", (*wire._FORMS, None)),
+    ]  # fmt: skip
+    for arguments in unfit:
+        with pytest.raises(TypeError, match="buffer: bytes"):
+            cast(Any, compiled).messages(*arguments)
+
+
+def test_slots_of_another_class_are_refused_and_leave_nothing(compiled: Native) -> None:
+    """Wherever among the others one stands."""
+    slots, (raw, parsed) = wire._FORMS[1], wire._FORMS[3]
+    into: list[MessageExt] = []
+    for place in (0, 7, 14):
+        forms = (wire._FORMS[0], (*slots[:place], raw, *slots[place + 1 :]), *wire._FORMS[2:])
+        with pytest.raises(TypeError, match="descriptor"):
+            compiled.messages(usual_and(), 0, True, into, "b", forms)
+    with pytest.raises(TypeError, match="descriptor"):
+        compiled.messages(usual_and(), 0, True, into, "b", (*wire._FORMS[:3], (slots[0], parsed), *wire._FORMS[4:]))
+    assert into == []

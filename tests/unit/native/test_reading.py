@@ -1,9 +1,12 @@
 """native/reading.c beside ogive.store.reading, commitlog, record and logscan."""
 
+import itertools
 import struct
+import time
 import zlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
@@ -23,10 +26,10 @@ sizes = st.one_of(st.integers(0, 120), st.sampled_from([-1, -(2**31), FILLER_SIZ
 wanted_lists = st.lists(st.tuples(offsets, sizes, st.integers(0, 9)), min_size=1, max_size=8)
 
 
-def in_python(module: Any, call: Callable[[], T]) -> T:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "native", None)
-        return call()
+def in_python(module: Any, call: Callable[..., T], *args: Any) -> T:
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(module, "native", None)
+        return call(*args)
 
 
 # --- entries ---------------------------------------------------------------------------------------------------------
@@ -75,6 +78,26 @@ def test_numbers_of_more_than_64_bits_are_left_to_python(compiled: Native, place
     assert wanted == []
 
 
+def test_where_choosing_ends_is_where_it_ends_in_python(compiled: Native) -> None:
+    """One byte or one record before and behind each limit."""
+    raw = ENTRY.pack(40, 10, 7) + ENTRY.pack(50, 10, 7) + ENTRY.pack(60, 5, 0) + ENTRY.pack(65, FILLER_SIZE, 7) + ENTRY.pack(65, 5, 7)
+    for before, total, most, most_bytes, start in itertools.product((0, 1), (0, 10), range(5), range(9, 42), (40, 41, 50, 51)):
+        for tags in (None, frozenset({7})):
+            numbers = 3, total, most, most_bytes, start
+            mine, twins = [(1, 2, 3)] * before, [(1, 2, 3)] * before
+            assert compiled.chosen(raw, tags, mine, *numbers) == in_python(reading, reading._choose, raw, tags, twins, *numbers)
+            assert mine == twins
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_offsets_that_cannot_be_added_up_are_left_to_python(compiled: Native, place: int) -> None:
+    for number, usual in ((-1, False), (0, True), (2**62, True), (2**62 + 1, False)):
+        numbers = (number, 7) if place == 0 else (7, number)
+        assert compiled.chosen(ENTRY.pack(0, 5, 0), None, [], *numbers, 32, 2**63 - 1, 0) == (
+            (numbers[0] + 1, numbers[1] + 5, False, False) if usual else None
+        )
+
+
 # --- wanted records ----------------------------------------------------------------------------------------------------
 
 
@@ -94,6 +117,17 @@ def test_the_records_inside_are_those_that_python_finds(
     twin = in_python(commitlog, lambda: commitlog._end_inside(wanted, at, chunk))
     assert commitlog._end_inside(wanted, at, chunk) == twin
     assert compiled.inside(wanted, at, start, start + length) in (twin, None)
+
+
+def test_near_and_inside_end_where_they_end_in_python(compiled: Native) -> None:
+    """One byte before and behind each limit."""
+    for offset, size, limit, gap in itertools.product(range(8, 15), (0, 1, 5), range(9, 21), range(3)):
+        wanted = [(0, 10, 0), (offset, size, 1), (19, 1, 2)]
+        with patch.object(commitlog, "_MAX_GAP", gap):
+            assert compiled.near(wanted, 0, limit, gap) == in_python(commitlog, commitlog._near, wanted, 0, limit)
+        chunk = (offset + gap - 1, bytes(limit - 9))
+        end = chunk[0] + len(chunk[1])
+        assert compiled.inside(wanted, 0, chunk[0], end) == in_python(commitlog, commitlog._end_inside, wanted, 0, chunk)
 
 
 @given(wanted=st.lists(st.tuples(st.integers(50, 200), st.integers(0, 90), st.just(0)), max_size=8), start=st.integers(45, 55))
@@ -130,13 +164,22 @@ def test_a_place_outside_the_list_is_left_to_python(compiled: Native, at: int) -
     assert compiled.inside([(0, 1, 0)], at, 0, 1000) is None
 
 
+def test_gaps_and_beginnings_that_are_none_are_left_to_python(compiled: Native) -> None:
+    wanted = [(0, 1, 0), (1, 1, 1)]
+    assert [compiled.near(wanted, 0, 9, gap) for gap in (-1, 0, 2**31 - 1, 2**31)] == [None, (2, 2, 2), (2, 2, 2), None]
+    assert compiled.picked(wanted, -1, bytes(100)) is None
+    assert compiled.picked([], -1, bytes(100)) is None
+
+
 # --- whether records stand ---------------------------------------------------------------------------------------------
 
 
-def stored(queue_offset: int, commitlog_offset: int, body: bytes, topic: str = "T", **fields: Any) -> bytes:
+def stored(
+    queue_offset: int, commitlog_offset: int, body: bytes, topic: str = "T", properties: bytes = b"TAGS\x01a\x02", **fields: Any
+) -> bytes:
     """A record with the checksum over the whole."""
     message = StoredMessage(
-        topic, body, b"TAGS\x01a\x02" + bytes(CRC_BYTES), 3, queue_offset=queue_offset, commitlog_offset=commitlog_offset, **fields
+        topic, body, properties + bytes(CRC_BYTES), 3, queue_offset=queue_offset, commitlog_offset=commitlog_offset, **fields
     )
     whole = encode_stored(message)[:-CRC_BYTES]
     return whole + crc_property(zlib.crc32(whole) & 0x7FFFFFFF)
@@ -222,6 +265,38 @@ def test_garbage_does_not_stand(compiled: Native, data: bytes, wanted: list[Want
     assert compiled.doubtful(data, base, wanted, 0, b"\x01T", sound) == wanted
 
 
+def checked(one: bytes) -> bytes:
+    """Under a checksum that was made for it."""
+    return one[:-CRC_BYTES] + crc_property(zlib.crc32(one[:-CRC_BYTES]) & 0x7FFFFFFF)
+
+
+def test_parts_that_do_not_add_up_stand_under_no_checksum(compiled: Native) -> None:
+    """Any other byte of the lengths, flags, topic and properties."""
+    one = stored(0, BASE, b"body")
+    for at in [*range(8), *range(36, 40), *range(84, len(one) - CRC_BYTES)]:
+        for byte in {0, 1, 0x10, 0x20, 0xFF, one[at] ^ 0x80, one[at] ^ 0x10, (one[at] + 1) & 0xFF, (one[at] - 1) & 0xFF}:
+            changed = checked(one[:at] + bytes([byte]) + one[at + 1 :]) + bytes(100)
+            found, _ = compiled.whole_records(changed, 0, BASE, 2**40, 64, Record) or ([], 0)
+            assert found == scanned(changed)[: len(found)], (at, byte)
+            for sound in (False, True):
+                standing(changed, [(BASE, len(one), 0)], topic_field(b"T"), sound=sound)
+
+
+def test_bytes_that_are_known_to_be_sound_are_not_checked(compiled: Native) -> None:
+    one = stored(0, BASE, b"body").replace(b"body", b"bodY")
+    assert compiled.doubtful(one, BASE, [(BASE, len(one), 0)], 3, b"\1T", True) == []
+    assert compiled.doubtful(one, BASE, [(BASE, len(one), 0)], 3, b"\1T", False) == [(BASE, len(one), 0)]
+
+
+def test_records_that_are_cut_off_or_too_short_are_neither_whole_nor_standing(compiled: Native) -> None:
+    one = stored(0, BASE, b"body", properties=b"")
+    for size in range(len(one)):
+        assert compiled.whole_records(one[:size], 0, BASE, 2**40, 64, Record) == ([], BASE)
+        assert compiled.doubtful(one[:size], BASE, [(BASE, len(one), 0)], 3, b"\1T", True) == [(BASE, len(one), 0)]
+        short = size.to_bytes(4)[-size:] if size < 4 else size.to_bytes(4) + one[4:size]
+        assert compiled.doubtful(short, BASE, [(BASE, size, 0)], 3, b"\1T", True) == [(BASE, size, 0)]
+
+
 def test_a_record_that_begins_before_the_bytes_or_ends_behind_them_is_doubtful(compiled: Native) -> None:
     data, wanted = three()
     assert compiled.doubtful(data[1:], BASE + 1, wanted, 3, b"\x01T", False) == wanted[:1]
@@ -238,8 +313,25 @@ def test_numbers_and_topics_that_are_not_usual_are_left_to_python(compiled: Nati
 
 
 def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
-    with pytest.raises(TypeError, match="entries: bytes"):
-        compiled.chosen(bytearray(20), None, [], 0, 0, 1, 1, 0)  # type: ignore[arg-type]
+    wrong: list[tuple[Any, ...]] = [
+        (bytearray(20), None, [], 0, 0, 1, 1, 0), (b"", None, [], 0, 0, 1, 1), (b"", [], [], 0, 0, 1, 1, 0), (b"", None, (), 0, 0, 1, 1, 0),
+    ]  # fmt: skip
+    for arguments in wrong:
+        with pytest.raises(TypeError, match="entries: bytes"):
+            cast(Any, compiled).chosen(*arguments)
+    data, wanted = three()
+    unfit: list[tuple[Any, ...]] = [
+        (data, BASE, tuple(wanted), 3, b"\1T", False), (data, BASE, wanted, 3, "\1T", False), (data, BASE, wanted, 3, b"\1T", 0),
+        (data, BASE, wanted, 3, b"\1T"),
+    ]  # fmt: skip
+    for arguments in unfit:
+        with pytest.raises(TypeError, match="data: bytes"):
+            cast(Any, compiled).doubtful(*arguments)
+    for function in (compiled.near, compiled.inside, compiled.picked, compiled.whole_records):
+        with pytest.raises(TypeError):
+            cast(Any, function)(wanted, 0)
+    with pytest.raises(TypeError, match="block: bytes"):
+        compiled.whole_records(bytearray(data), 0, BASE, 2**40, 64, Record)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="wanted: list"):
         compiled.near((), 0, 0, 0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="wanted: list"):
@@ -282,6 +374,23 @@ def test_records_end_at_the_limit_and_after_the_most(compiled: Native) -> None:
     for limit, most, end in ((first, 64, first), (first + 1, 64, second), (2**40, 2, second), (BASE, 64, BASE), (2**40, 0, BASE)):
         found, position = compiled.whole_records(data, 0, BASE, limit, most, Record) or ([], 0)
         assert (found, position) == ([one for one in scanned(data) if one[0] < end], end)
+
+
+def test_each_record_has_its_own_topic(compiled: Native) -> None:
+    data = b""
+    for topic in ("T", "U", "UU", "UU", "U", "", "T"):
+        data += stored(0, BASE + len(data), b"body", topic)
+    assert len(scanned(data)) == 7
+    assert compiled.whole_records(data, 0, BASE, 2**40, 64, Record) == (scanned(data), BASE + len(data))
+
+
+def test_the_shortest_record_is_compiled(compiled: Native) -> None:
+    for body, topic, properties in ((b"", "", b""), (b"b", "", b""), (b"", "t", b""), (b"", "", b"\2")):
+        data = stored(0, BASE, body, topic, properties)
+        assert compiled.whole_records(data, 0, BASE, 2**40, 64, Record) == (scanned(data), BASE + len(data))
+        assert len(scanned(data)) == 1
+        for sound in (False, True):
+            assert compiled.doubtful(data, BASE, [(BASE, len(data), 0)], 3, topic_field(topic.encode()), sound) == []
 
 
 @pytest.mark.parametrize("fields", [{"born_host": V6}, {"store_host": V6}, {"topic": "t" * 128}])
@@ -335,6 +444,6 @@ def test_only_named_tuples_are_made(compiled: Native) -> None:
     class Named(tuple[Any, ...]):
         more: int
 
-    for wrong in (int, object, Named, Record(0, b"", 0, 0, 0, 0, 0, False)):
+    for wrong in (int, object, Named, time.struct_time, Record(0, b"", 0, 0, 0, 0, 0, False)):
         with pytest.raises(TypeError, match="type of NamedTuple"):
             compiled.whole_records(bytes(200), 0, 0, 2**40, 64, wrong)  # type: ignore[type-var, arg-type]

@@ -1,5 +1,6 @@
 """native/records.c beside ogive.store.appender."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +13,11 @@ from ogive.errors import InvalidOption
 from ogive.native import Native
 from ogive.store import appender
 from ogive.store.appender import Appender
-from ogive.store.model import MAX_RECORD_BYTES, NewBatch, NewMessage, PutResult, StoreConfig
-from ogive.store.record import MAX_CRC_PROPERTIES, crc_property
-from ogive.wire.message import BatchItem
+from ogive.store.model import MAX_RECORD_BYTES, SIZE_BEFORE, NewBatch, NewMessage, PutResult, StoreConfig
+from ogive.store.queuekinds import QueueKinds
+from ogive.store.record import MAX_CRC_PROPERTIES, crc_property, topic_field
+from ogive.wire.message import BatchItem, decode_stored
+from tests.chaos.recorder import MemoryFs
 
 V4, V6 = bytes([127, 0, 0, 1, 0, 0, 42, 159]), bytes(range(20))
 PARTS = [
@@ -42,13 +45,21 @@ messages = st.builds(
 items = st.lists(st.builds(BatchItem, ints, st.binary(max_size=70), properties), min_size=1, max_size=4)
 
 
-def stored(put: NewMessage | NewBatch, with_crc: bool = True, end: int = 4096, now_ms: int = 1_700_000_000_123) -> Any:
-    """All that becomes of *put* behind another message: what is written, kept and answered; or the error that refuses it."""
-    config = StoreConfig(root=Path("/store"), record_crc=with_crc, segment_bytes=32768)
-    made = Appender(config, {}, segment_bytes=32768, file_entries=8, end=end, store_timestamp_ms=0, clock_ms=lambda: now_ms)
+def stored(
+    put: NewMessage | NewBatch | list[NewMessage], with_crc: bool = True, end: int = 4096, segment_bytes: int = 32768, known: bool = False
+) -> Any:
+    """All that becomes of *put* behind other messages: what is written, kept and answered; or the error that refuses it. *known*: there
+    are queues for several already."""
+    now_ms = 1_700_000_000_123
+    config = StoreConfig(root=Path("/store"), record_crc=with_crc, segment_bytes=segment_bytes)
+    kinds = QueueKinds.found(MemoryFs(), config)
+    made = Appender(config, {}, segment_bytes=segment_bytes, kinds=kinds, end=end, store_timestamp_ms=0, clock_ms=lambda: now_ms)
     first = NewMessage("T", 0, b"before")
+    for message in put if known and isinstance(put, list) else ():
+        if message[:2] not in made.queues:
+            made._new_queue(message[:2]).next_offset = 7
     error = None
-    for each in ((first,), put if isinstance(put, NewBatch) else (put,), (first,)):
+    for each in ((first,), (first._replace(topic="OP"),), (put,) if isinstance(put, NewMessage) else put, (first,)):
         try:
             made.append(each, print)
         except InvalidOption as exc:
@@ -66,10 +77,10 @@ def stored(put: NewMessage | NewBatch, with_crc: bool = True, end: int = 4096, n
     )
 
 
-def check(put: NewMessage | NewBatch, with_crc: bool = True, end: int = 4096) -> None:
-    found = stored(put, with_crc, end)
+def check(put: NewMessage | NewBatch | list[NewMessage], with_crc: bool = True, end: int = 4096, **options: Any) -> None:
+    found = stored(put, with_crc, end, **options)
     with patch.object(appender, "native", None):
-        assert found == stored(put, with_crc, end)
+        assert found == stored(put, with_crc, end, **options)
 
 
 def call(compiled: Native, message: NewMessage, items: list[BatchItem] | None = None, **changes: Any) -> Any:
@@ -101,6 +112,28 @@ def test_a_batch_is_stored_as_by_python(compiled: Native, shared: NewMessage, it
     check(NewBatch(shared, items), with_crc, end)
 
 
+@given(st.lists(messages, min_size=2, max_size=4), st.booleans(), st.sampled_from([0, 4096, 32000, 32400]))
+@example([MESSAGE, MESSAGE._replace(topic="OP", flag=SIZE_BEFORE)], True, 4096)
+@example([MESSAGE, MESSAGE._replace(topic="OP", flag=SIZE_BEFORE), MESSAGE._replace(flag=SIZE_BEFORE)], False, 4096)
+@example([MESSAGE._replace(flag=SIZE_BEFORE), MESSAGE._replace(topic="OP")], True, 4096)
+@example([MESSAGE, MESSAGE._replace(topic="OP", sys_flag=8, queue_id=0)], True, 4096)
+@example([MESSAGE, MESSAGE._replace(topic="OP", sys_flag=4)], True, 4096)
+@example([MESSAGE._replace(body=bytes(15000)), MESSAGE._replace(topic="OP", body=bytes(15000))], True, 4096)
+def test_messages_that_are_stored_together_are_stored_as_by_python(
+    compiled: Native, several: list[NewMessage], with_crc: bool, end: int
+) -> None:
+    check(several, with_crc, end)
+    check(several, with_crc, end, known=True)
+
+
+def test_a_message_tells_the_size_of_the_record_before_it(compiled: Native) -> None:
+    several = [MESSAGE, MESSAGE._replace(topic="OP", flag=SIZE_BEFORE)]
+    for known in (False, True):
+        error, [(start, log)], _, _, waiters, *_ = stored(several, known=known)
+        (_, _, _, before, _), (_, _, at, size, _) = waiters[2][1]
+        assert (error, decode_stored(log[at - start :][:size]).flag) == (None, before)
+
+
 @given(
     st.sampled_from(NewMessage._fields),
     st.sampled_from([2**31, -(2**31) - 1, 2**63, -(2**63) - 1, 2**70, b"", b"1234", bytes(40), b"v" * 32767]),
@@ -110,6 +143,28 @@ def test_a_field_that_does_not_fit_is_refused_as_by_python(compiled: Native, nam
         message = MESSAGE._replace(**{name: value})
         check(message)
         check(NewBatch(message, [BatchItem(0, b"a", b"")]))
+        check([message, MESSAGE._replace(topic="OP")])
+        check([MESSAGE._replace(topic="OP"), message])
+
+
+@pytest.mark.parametrize("with_crc", [True, False])
+def test_properties_of_each_form_are_stored_as_by_python(compiled: Native, with_crc: bool) -> None:
+    texts = [first + second for first in PARTS for second in PARTS]
+    for text in texts:
+        check(MESSAGE._replace(properties=text), with_crc)
+    for first, second in zip(texts, reversed(texts), strict=True):
+        check(NewBatch(MESSAGE, [BatchItem(1, b"a", first), BatchItem(-1, b"", second)]), with_crc)
+
+
+@pytest.mark.parametrize("with_crc", [True, False])
+def test_hosts_topics_and_flags_of_each_kind_are_stored_as_by_python(compiled: Native, with_crc: bool) -> None:
+    for born_host, store_host, topic in itertools.product((V4, V6), (V4, V6), ("T", "t" * 127, "t" * 128)):
+        for sys_flag in (0, 4, 8, 12, 0x30, 0x38, -1):
+            message = MESSAGE._replace(topic=topic, born_host=born_host, store_host=store_host, sys_flag=sys_flag)
+            field = topic_field(topic.encode())
+            assert call(compiled, message, field=field, crc=with_crc) is not None
+            check(message, with_crc)
+            check(NewBatch(message, [BatchItem(1, b"a", b"TAGS\1a\2"), BatchItem(-1, b"", b"")]), with_crc)
 
 
 @pytest.mark.parametrize("with_crc", [True, False])
@@ -117,8 +172,13 @@ def test_a_field_that_does_not_fit_is_refused_as_by_python(compiled: Native, nam
 @pytest.mark.parametrize("last", [b"v", b"\2"])
 def test_properties_about_as_long_as_they_may_be(compiled: Native, size: int, last: bytes, with_crc: bool) -> None:
     text = b"K\1".ljust(size, b"v")[:-1] + last
-    check(MESSAGE._replace(properties=text), with_crc)
-    check(NewBatch(MESSAGE, [BatchItem(0, b"a", b""), BatchItem(0, b"b", text)]), with_crc)
+    check(MESSAGE._replace(properties=text), with_crc, segment_bytes=1 << 20)
+    check(NewBatch(MESSAGE, [BatchItem(0, b"a", b""), BatchItem(0, b"b", text)]), with_crc, segment_bytes=1 << 20)
+    several = [MESSAGE, MESSAGE._replace(topic="OP", properties=text)]
+    check(several, with_crc, segment_bytes=1 << 20, known=True)
+    usual = size + (with_crc and last == b"v") <= MAX_CRC_PROPERTIES
+    assert (call(compiled, several[1], crc=with_crc) is not None) is usual
+    assert (join(compiled, tuple(several), QUEUES, room=1 << 20, crc=with_crc) is not None) is usual
 
 
 @pytest.mark.parametrize(
@@ -148,6 +208,8 @@ def test_what_is_not_usual_is_left_to_python(compiled: Native, changes: dict[str
     [
         MESSAGE._replace(body=bytes(MAX_RECORD_BYTES)), MESSAGE._replace(body=bytearray(3)), MESSAGE._replace(properties=None),
         MESSAGE._replace(queue_id=2**31), MESSAGE._replace(flag="1"), MESSAGE._replace(born_host=bytes(9)),
+        *[MESSAGE._replace(**{name: bytes(size)}) for name in ("born_host", "store_host") for size in (0, 7, 9, 19, 21, 40)],
+        MESSAGE._replace(born_host="12345678"), MESSAGE._replace(body=None), MESSAGE._replace(flag=2**31),
         MESSAGE._replace(store_host="12345678"), MESSAGE._replace(properties="TAGS\1я".encode()),
     ],
 )  # fmt: skip
@@ -162,6 +224,51 @@ def test_items_that_are_not_usual_are_left_to_python(compiled: Native, items: An
 
 def test_a_batch_in_a_transaction_is_left_to_python(compiled: Native) -> None:
     assert call(compiled, MESSAGE._replace(sys_flag=4), [BatchItem(0, b"", b"")]) is None
+
+
+def join(compiled: Native, messages: Any, queues: Any, **changes: Any) -> Any:
+    arguments: Any = ({"position": 4096, "room": 10_000, "ms": 5, "crc": True, "result": PutResult} | changes).values()
+    return compiled.joined_records(messages, queues, *arguments)
+
+
+QUEUES = ((b"\1T", b"T", 7), (b"\2OP", b"OP", 0))
+JOINED = (MESSAGE, MESSAGE._replace(topic="OP", flag=SIZE_BEFORE))
+
+
+def test_the_usual_messages_that_are_stored_together_are_compiled(compiled: Native) -> None:
+    records, entries, keyed, results = join(compiled, JOINED, QUEUES)
+    assert [len(part) for part in (entries, keyed, results)] == [2, 2, 2]
+    assert len(records) == sum(result.size for result in results)
+    assert join(compiled, JOINED, QUEUES, room=len(records)) is not None
+    assert join(compiled, JOINED, QUEUES, room=len(records) - 1) is None
+    assert join(compiled, (MESSAGE, MESSAGE._replace(topic="OP", sys_flag=8)), QUEUES) is not None
+
+
+@pytest.mark.parametrize(
+    ("messages", "queues"),
+    [
+        ((), ()), (JOINED[::-1], QUEUES), ((MESSAGE, (1, 2)), QUEUES), ((MESSAGE, [*MESSAGE]), QUEUES), (JOINED, (QUEUES[0], None)),
+        (JOINED, (QUEUES[0], (b"\2OP", b"OP"))), (JOINED, (QUEUES[0], ("OP", b"OP", 0))), (JOINED, (QUEUES[0], (b"\2OP", "OP", 0))),
+        (JOINED, (QUEUES[0], (b"\2OP", b"OP", -1))), (JOINED, (QUEUES[0], (bytes(70_000), b"OP", 0))),
+        ((MESSAGE, MESSAGE._replace(flag=SIZE_BEFORE + 1)), QUEUES), ((MESSAGE, MESSAGE._replace(sys_flag=12)), QUEUES),
+    ],
+)  # fmt: skip
+def test_messages_together_that_are_not_usual_are_left_to_python(compiled: Native, messages: Any, queues: Any) -> None:
+    assert join(compiled, messages, queues) is None
+
+
+@pytest.mark.parametrize("changes", [{"position": -1}, {"room": 2**80}, {"room": 122}, {"room": 246}, {"ms": -1}, {"ms": None}])
+def test_places_of_messages_together_that_are_not_usual_are_left_to_python(compiled: Native, changes: dict[str, Any]) -> None:
+    assert join(compiled, JOINED, QUEUES, **changes) is None
+
+
+@pytest.mark.parametrize(
+    ("messages", "queues", "result"),
+    [([*JOINED], QUEUES, PutResult), (JOINED, [*QUEUES], PutResult), (JOINED, QUEUES[:1], PutResult), (JOINED, QUEUES, list)],
+)
+def test_wrong_types_of_messages_together_are_refused(compiled: Native, messages: Any, queues: Any, result: Any) -> None:
+    with pytest.raises(TypeError, match="tuple of NewMessage"):
+        join(compiled, messages, queues, result=result)
 
 
 def test_wrong_types_are_refused(compiled: Native) -> None:

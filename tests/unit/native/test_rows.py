@@ -1,5 +1,8 @@
 """native/rows.c beside ogive.spark.rows, split_by_size() and encode_batch()."""
 
+import sys
+import threading
+import time
 from itertools import pairwise
 from typing import Any, cast
 
@@ -156,9 +159,85 @@ def test_buffers_that_do_not_fit_are_refused(
     assert found == [(count, encode_batch(items))]
 
 
+def test_ends_that_change_meanwhile_harm_nothing(compiled: Native) -> None:
+    """The rows are measured and copied while other threads run."""
+    count = 2000
+    short, long = (b"".join([(n * size).to_bytes(4, "little") for n in range(count + 1)]) for size in (10, 20_000))
+    ends, data, until = bytearray(short), bytes(count * 20_000), time.monotonic() + 0.5
+
+    def change() -> None:
+        while time.monotonic() < until:
+            ends[:] = long
+            ends[:] = short
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    other = threading.Thread(target=change)
+    other.start()
+    try:
+        while time.monotonic() < until:
+            found = compiled.encode_rows(count, (False, 0, None, ends, data), None, None, b"H" * 20, 0, 200_000, count)
+            assert found is None or sum([rows for rows, _ in found]) == count
+    finally:
+        other.join()
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**31, 2**63 - 1, 2**63, 2**70, -(2**70)])
+def test_an_offset_that_is_none_is_left_to_python(compiled: Native, offset: int) -> None:
+    column, right = (False, offset, None, bytes(12), None), (False, 0, None, bytes(12), None)
+    for body, tags, keys in ((column, None, None), (right, column, None), (right, None, column)):
+        assert compiled.encode_rows(2, body, tags, keys, b"H" * 20, 0, 1000, 9) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "validity"),
+    [((0, 5, 4), None), ((5, 4, 6), None), ((0, 2**31 - 1, 3), None), ((0, -1, 3), None), ((-1, 0, 3), None), ((0, 3, 11), None),
+     ((0, 3, 6), b"\1"), ((0, 3, 6), b"\2")],
+)  # fmt: skip
+def test_a_row_without_bytes_of_its_own_is_left_to_python(compiled: Native, ends: tuple[int, ...], validity: bytes | None) -> None:
+    """Ends that go back, or reach outside the data; a body that is null."""
+    column = (False, 0, validity, b"".join([end.to_bytes(4, "little", signed=True) for end in ends]), b"0123456789")
+    assert compiled.encode_rows(2, column, None, None, b"H" * 20, 0, 1000, 9) is None
+    right = (False, 0, None, bytes(12), None)
+    if validity is None:
+        assert compiled.encode_rows(2, right, column, None, b"H" * 20, 0, 1000, 9) is None
+        assert compiled.encode_rows(2, right, None, column, b"H" * 20, 0, 1000, 9) is None
+
+
+def test_the_last_numbers_and_the_least_room_are_compiled(compiled: Native) -> None:
+    column = (False, 0, None, bytes(12), None)
+    size = len(encode_batch([(0, b"", b"UNIQ_KEY\x01" + b"H" * 32 + b"\x02")]))
+    for count, first, most_bytes in ((1, 0, size), (2, 0, size), (2, 16**12 - 2, 2**31 - 1)):
+        found = compiled.encode_rows(count, column, None, None, b"H" * 20, first, most_bytes, 9)
+        assert found is not None
+        assert sum([part for part, _ in found]) == count
+    for count, first, most_bytes in ((2, 0, size - 1), (2, 16**12 - 1, 1000), (2, 0, 2**31), (2, 0, -1)):
+        assert compiled.encode_rows(count, column, None, None, b"H" * 20, first, most_bytes, 9) is None
+
+
+def test_no_code_of_an_argument_is_run(compiled: Native) -> None:
+    class Number:
+        def __index__(self) -> int:
+            raise LookupError
+
+    column = (False, 0, None, bytes(12), None)
+    for arguments in (
+        ("", column, None, None, b"H" * 20, Number(), 9, 9),
+        (2, (False, Number(), *column[2:]), None, None, b"H" * 20, 0, 9, 9),
+    ):
+        with pytest.raises(TypeError):
+            cast(Any, compiled).encode_rows(*arguments)
+
+
 def test_only_what_it_takes_is_taken(compiled: Native) -> None:
     column = (False, 0, None, bytes(12), None)
     unfit: list[tuple[Any, ...]] = [(2, column, None, None, "head", 0, 9, 9), (2, [], None, None, b"H" * 20, 0, 9, 9), (2, column)]
+    right = (2, column, None, None, b"H" * 20, 0, 9, 9)
+    unfit += [(*right[:place], wrong, *right[place + 1 :]) for place in (0, 4, 5, 6, 7) for wrong in ("", None, 2.0)]
+    unfit += [
+        (2, wrong, None, None, *right[4:]) for wrong in (column[:4], [*column], (False, "0", *column[2:]), (False, 0, None, "", None))
+    ]
     for arguments in unfit:
         with pytest.raises(TypeError):
             cast(Any, compiled).encode_rows(*arguments)

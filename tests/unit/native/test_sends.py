@@ -99,6 +99,43 @@ def test_usual_sends_are_what_python_makes_of_them(compiled: Native, ext: dict[s
     assert compiled.usual_send(long, _LONG, OWN) == found
 
 
+@pytest.mark.parametrize("name", "efghj")
+def test_each_number_is_read_as_by_python(compiled: Native, name: str) -> None:
+    plain = ["0", "-0", "007", "7", "-7", "9" * 17, "9" * 18, "-" + "9" * 18, "4", str(0x733)]
+    plain += [str(number) for number in (2**31 - 1, 2**31, 1 - 2**31, -(2**31))]
+    for number in [*plain, *odd_numbers, "/", ":", "1/", "1:", "--1", "1-"]:
+        found = compiled.usual_send(USUAL | {name: number}, _SHORT, OWN)
+        assert found == (by_python(USUAL | {name: number}, _SHORT) if number in plain else None), number
+
+
+@pytest.mark.parametrize("value", ["true", "1", "false", "0", "", "True", "true ", "11"])
+def test_a_batch_is_left_to_python(compiled: Native, value: str) -> None:
+    twin = by_python(USUAL | {"m": value}, _SHORT)
+    assert compiled.usual_send(USUAL | {"m": value}, _SHORT, OWN) == twin
+    assert (twin is None) == (value in ("true", "1"))
+
+
+@pytest.mark.parametrize(
+    "name", ["DELAY", "TRAN_MSG", "TIMER_", "TIMER", "TIMER_DELAY_MS", "POP_CK", "CLUSTER", "INNER_NUM", "CLUSTER2", "_"]
+)
+def test_names_that_say_more_are_found_wherever_they_stand(compiled: Native, name: str) -> None:
+    for before in ("", "X", "KEYS\x01", "KEYS\x01a\x02"):
+        for other in (f"{before}{name}\x01v\x02", f"{before}{name}\x02"):
+            for text in (f"{other}UNIQ_KEY\x01A\x02", f"UNIQ_KEY\x01A\x02{other}", f"UNIQ_KEY\x01A\x02{other[:-1]}", other):
+                assert compiled.usual_send(USUAL | {"i": text}, _SHORT, OWN) == by_python(USUAL | {"i": text}, _SHORT), text
+
+
+@pytest.mark.parametrize(
+    "fields", [{"b": ""}, {"b": "%T"}, {"b": "T%"}, {"b": "ü"}, {"b": "\ud800"}, {"i": ""}, {"i": "UNIQ_KEY"}, {"i": "UNIQ_KEY\x01\ud800"}]
+)
+def test_topics_and_texts_are_read_as_by_python(compiled: Native, fields: dict[str, str]) -> None:
+    ext = USUAL | fields
+    assert compiled.usual_send(ext, _SHORT, OWN) == (None if "\ud800" in ext["b"] else by_python(ext, _SHORT))
+    for name in fields:
+        del ext[name]
+        assert compiled.usual_send(ext, _SHORT, OWN) is None
+
+
 @given(st.integers(-(10**10), 10**18 - 1), st.integers(0, 0xFFF), st.integers(0, 10**18 - 1), st.integers(-(2**32), 2**32))
 @example(0, 0x733, 0, 2**31 - 1)
 @example(0, 0, 0, 2**31)
@@ -131,6 +168,36 @@ def test_only_a_dict_and_names_are_taken(compiled: Native) -> None:
     assert compiled.usual_send(USUAL | {"e": 1}, _SHORT, OWN) is None  # type: ignore[arg-type]
 
 
+def test_fields_that_vanish_while_others_are_looked_up_are_still_there(compiled: Native) -> None:
+    class Odd:
+        def __hash__(self) -> int:
+            return hash("m")
+
+        def __eq__(self, other: object) -> bool:
+            fields.clear()
+            behind.extend(["x" * len(value) for value in USUAL.values()])  # where those were
+            return False
+
+    behind: list[str] = []
+    fields: dict[Any, str] = {name: value[:1] + value[1:] for name, value in USUAL.items()}  # nobody else has these texts
+    fields[Odd()] = ""
+    assert compiled.usual_send(fields, _SHORT, OWN) == compiled.usual_send(dict(USUAL), _SHORT, OWN)
+    assert fields == {}
+
+
+def test_what_the_comparison_of_names_raises_comes_out(compiled: Native) -> None:
+    class Odd:
+        def __hash__(self) -> int:
+            return hash("g")
+
+        def __eq__(self, other: object) -> bool:
+            raise LookupError("not this one")
+
+    fields: Any = {Odd(): "", **{name: value for name, value in USUAL.items() if name != "g"}}
+    with pytest.raises(LookupError, match="not this one"):
+        compiled.usual_send(fields, _SHORT, OWN)
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 int64s = st.one_of(st.integers(0, 100), st.integers(-(2**63), 2**63 - 1))
@@ -154,11 +221,46 @@ def test_answers_are_those_that_python_writes(
 
 
 @pytest.mark.parametrize(
-    "template", [b"", b"%", b"%d", b"%d %s %016X %d", b"%d %s %016X %d %d %d", b"%s %d %d %d %d", b"%d %d %d %d %d", b"%d %s %01", b"%d %b"]
+    "template",
+    [
+        b"",
+        b"%",
+        b"%d",
+        b"%d %s %016X %d",
+        b"%d %s %016X %d %d %d",
+        b"%s %d %d %d %d",
+        b"%d %d %d %d %d",
+        b"%d %s %01",
+        b"%d %b",
+        b"%d%s%016x%d%d",
+        b"%d%s%08Xx%d%d",
+    ],
 )
 def test_another_template_is_left_to_python(compiled: Native, template: bytes) -> None:
     assert compiled.send_answer(template, 1, "A", 2, 3, 4) is None
     assert compiled.send_answer(b"%d%s%016X%d%d", 1, "A", 2, 3, 4) == framed(b'1"A"000000000000000234')
+
+
+def test_keys_of_letters_and_digits_are_compiled(compiled: Native) -> None:
+    for letter in map(chr, range(256)):
+        found = compiled.send_answer(TEMPLATES[0], 1, f"A{letter}", 2, 3, 4)
+        plain = letter.isascii() and letter.isalnum()
+        assert found == (framed(TEMPLATES[0] % (1, json_text(f"A{letter}"), 2, 3, 4)) if plain else None)
+    assert compiled.send_answer(TEMPLATES[0], 1, "", 2, 3, 4) is None
+
+
+def test_only_a_template_a_key_and_numbers_are_taken(compiled: Native) -> None:
+    wrong: list[tuple[Any, ...]] = [(b"", 1, "A", 2, 3), (b"", 1, "A", 2, 3, 4, 5), ("", 1, "A", 2, 3, 4), (b"", 1, b"A", 2, 3, 4)]
+    for arguments in wrong:
+        with pytest.raises(TypeError, match="template: bytes"):
+            compiled.send_answer(*arguments)
+    assert compiled.send_answer(b"%d%s%d%d%d", cast(Any, "1"), "A", 2, 3, 4) is None
+
+
+def test_each_place_in_a_template_may_be_its_last(compiled: Native) -> None:
+    for template in (b"%d%s%016X%d%d%%", b"%%%d%s%016X%d%%%d", b"%d%s%d%d%016X", b"%016X%s%d%d%d%"):
+        found = compiled.send_answer(template, 1, "A", 2, 3, 4)
+        assert found == (None if template.endswith(b"d%") else framed(template % (1, b'"A"', 2, 3, 4)))
 
 
 def test_numbers_that_do_not_fit_are_left_to_python(compiled: Native) -> None:

@@ -49,6 +49,7 @@ def test_a_disk_without_room_to_reserve_is_an_error(tmp_path: Path, monkeypatch:
         (errno.EROFS, "its file system is read-only"),
         (errno.EACCES, "this user has no permission for /data/lock"),
         (errno.ENOSPC, "its disk is full"),
+        (errno.EFBIG, "a file of it would be larger than this process may write (ulimit -f)"),
         (errno.EIO, "Input/output error"),
     ],
 )

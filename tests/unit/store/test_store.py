@@ -571,7 +571,7 @@ def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(cal
     MessageStore.open(small(tmp_path)).close()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EFBIG])
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue"])
 def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str, code: int, tmp_path: Path) -> None:
     """Clients can use up a process's descriptors; what they connect with must not stop the store for good."""

@@ -92,7 +92,7 @@ def test_queues_with_addresses_instead_of_tags_are_those_of_apache_s_extension(r
 
 
 SPOILED = {
-    "log": (lambda root: flip(a_file(root, "commitlog"), 3000), "1 damaged places"),
+    "log": (lambda root: flip(a_file(root, "commitlog"), 3000), "1 damaged place,"),
     "queue": (lambda root: flip(a_file(root, "consumequeue/T0"), 7), "does not say what the log says, from offset 0 on"),
     "queue file gone": (lambda root: a_file(root, "consumequeue/T0").unlink(), "has no entries from offset 0 on"),
     "queue file cut": (lambda root: os.truncate(a_file(root, "consumequeue/T0"), 35), "has no entries from offset 1 on"),

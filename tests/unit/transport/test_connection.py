@@ -14,7 +14,8 @@ from ogive.transport.limits import Limits, ServerLimits
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.codes import Flag, ResponseCode
-from ogive.wire.command import RemotingCommand, encode_command
+from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from tests.unit.transport.wire import Wire
 
 HELD: list[tuple[Connection, int]] = []
 
@@ -486,3 +487,123 @@ async def test_a_host_that_is_no_name_is_a_connect_error(host: str) -> None:
     """Python's look-up raises UnicodeError or ValueError there, not OSError."""
     with pytest.raises(ConnectError, match="is no host name"):
         await connect(host, 9876)
+
+
+# --- runs of requests ------------------------------------------------------------------------------------------------
+
+
+class Read:
+    """A server's connection that is given what a read brings. Requests of code 10 go as runs, of at most *most*, and are not answered."""
+
+    def __init__(self, *, most: int = 99, limits: ServerLimits | None = None) -> None:
+        self.asked: list[int] = []
+        self.seen: list[int] = []
+        self._most = most
+        self.wire = ReadableWire()
+        server = Server(lambda _, command: self.seen.append(command.opaque), self._take_run, limits=limits)
+        self.connection = ServerConnection(server)
+        self.connection.connection_made(self.wire)
+
+    def _take_run(self, connection: Connection, frames: list[bytes], at: int) -> int:
+        assert connection is self.connection
+        self.asked.append(at)
+        codes = [decode_command(frame).code for frame in frames[at:]]
+        taken = min(self._most, next((n for n, code in enumerate(codes) if code != 10), len(codes)))
+        connection.take_requests(taken)
+        return taken
+
+    def bring(self, *codes: int) -> None:
+        self.connection.data_received(b"".join([encode_command(RemotingCommand(code, opaque=n)) for n, code in enumerate(codes)]))
+
+
+class ReadableWire(Wire):
+    is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+async def test_who_brings_no_runs_is_asked_less_and_less_until_a_read_begins_with_one() -> None:
+    read = Read()
+    asked = []
+    for _ in range(200):
+        read.asked.clear()
+        read.bring(1, 1)
+        asked.append(len(read.asked))
+    assert sum(asked[:4]) >= 2
+    assert 3 <= sum(asked[-100:]) <= 4  # of 200 requests
+    while not read.asked:
+        read.bring(10, 10)
+    read.asked.clear()
+    read.bring(10, 1, 10, 10)
+    assert read.asked == [0, 1, 2]
+
+
+async def test_requests_that_come_together_go_as_runs_as_far_as_they_do() -> None:
+    read = Read()
+    read.bring(10, 10, 1, 10, 10, 10, 2, 10, 10)
+    assert (read.asked, read.seen) == ([0, 2, 3, 6], [2, 6, 7, 8])
+    assert read.connection.received_frames == 9
+    assert read.connection._requests_in_flight == 9
+
+
+async def test_a_request_that_comes_alone_is_no_run() -> None:
+    read = Read()
+    read.bring(10)
+    read.bring(1, 10)
+    assert (read.asked, read.seen) == ([0], [0, 0, 1])
+
+
+async def test_behind_a_run_that_ends_the_connection_nothing_is_carried_out() -> None:
+    read = Read()
+    read.wire.abort = lambda: None  # type: ignore[method-assign]
+    read.connection.take_requests = lambda count: read.connection.abort("")  # type: ignore[method-assign]
+    read.bring(10, 10, 1, 10, 10)
+    assert (read.asked, read.seen) == ([0], [])
+
+
+async def test_who_takes_no_run_is_asked_less_and_less() -> None:
+    read = Read(most=0)
+    read.bring(*[10] * 100)
+    assert (read.asked, read.seen) == ([0, 1, 3, 7, 15, 31, 63], list(range(100)))
+
+
+async def test_a_run_counts_for_the_limit_of_requests_and_one_answer_for_all_of_it() -> None:
+    read = Read(limits=ServerLimits(connection=Limits(max_requests_in_flight=8)))
+    read.bring(*[10] * 7)
+    assert read.wire.is_read
+    read.bring(*[10] * 3)
+    assert not read.wire.is_read
+    read.connection.reply(b"five", 5)
+    assert not read.wire.is_read
+    read.connection.reply(b"three", 3)
+    assert read.wire.is_read
+    read.connection.reply(b"two", 2)
+    assert read.connection._requests_in_flight == 0
+    await read.connection.finish_requests()
+    await asyncio.sleep(0)
+    assert b"".join(read.wire.written) == b"fivethreetwo"
+
+
+async def test_what_comes_after_the_beginning_of_the_end_is_not_read_however_many_are_answered() -> None:
+    """It would be carried out, and the connection closed before the answer."""
+    read = Read(limits=ServerLimits(connection=Limits(max_requests_in_flight=8)))
+    read.bring(*[10] * 7)
+    finishing = asyncio.create_task(read.connection.finish_requests())
+    await asyncio.sleep(0)
+    for number in (1, 5, 1):
+        assert not read.wire.is_read
+        read.connection.reply(b"", number)
+    await finishing
+    assert not read.wire.is_read
+
+
+async def test_a_fault_behind_a_run_ends_the_connection_once_the_run_is_answered() -> None:
+    read = Read()
+    frames = b"".join([encode_command(RemotingCommand(10, opaque=n)) for n in range(3)])
+    read.connection.data_received(frames + bytes(4))
+    assert read.connection._last_words is not None
+    assert not read.connection.closed

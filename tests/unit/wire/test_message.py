@@ -10,7 +10,7 @@ from ogive.errors import ProtocolError
 from ogive.wire import message as wire
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import compress
-from ogive.wire.message import NoRecord, StoredMessage, decode_messages, decode_some, encode_batch, encode_stored, unwrap
+from ogive.wire.message import NoRecord, StoredMessage, decode_messages, decode_some, encode_batch, encode_stored, offset_message_id, unwrap
 
 Change = Callable[[bytearray], object]
 LAST: dict[str, Change] = {
@@ -130,3 +130,8 @@ def test_many_batches_in_one_answer_come_in_parts(monkeypatch: pytest.MonkeyPatc
 def test_a_stored_record_is_unwrapped_the_same_way() -> None:
     found = unwrap(wire.decode_stored(batch()))
     assert [(r.queue_offset, r.flag, r.body, r.properties, r.sys_flag) for r in found] == [(7 + n, *ITEMS[n], 0x80) for n in range(3)]
+
+
+def test_the_id_of_a_record_is_told_whatever_its_offset_says() -> None:
+    """A broker can answer with any bytes."""
+    assert offset_message_id(bytes(8), -1) == "0" * 16 + "F" * 16

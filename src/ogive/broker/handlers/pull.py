@@ -6,7 +6,7 @@ Behaviour
 - The subscription is the one in the request (flag SUBSCRIPTION), else the one in the group's heartbeats. Tags are matched by hash;
   clients compare the text again. An SQL92 expression (property_filter) is put to the properties of each record; what it makes
   unknown, or cannot be put to, does not match.
-- The answer's body is the records as they stand in the log.
+- The answer's body is the records as they stand in the log. In a topic of batches the record with the asked offset comes whole.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
 - The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
@@ -127,7 +127,7 @@ class Pull:
 
     def reply(self, result: GetResult) -> None:
         status = result.status
-        self._ctx.traffic.pulled(self._group, *self.key, result.count, result.size, result.next_offset)
+        self._ctx.traffic.pulled(self._group, *self.key, result.count + result.more, result.size, result.next_offset)
         code = _CODES[status]
         if status in _EMPTY and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND

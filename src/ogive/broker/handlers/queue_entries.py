@@ -3,7 +3,8 @@
 Source: AdminBrokerProcessor.java, 5.5.
 
 Behaviour
-- Up to *count* entries from *index* on, with the queue's bounds. If there are none, the answer is a success that says so in its remark.
+- The entries of *count* offsets from *index* on, with the queue's bounds; in a topic of batches one stands for a whole batch. If there are
+  none, the answer is a success that says so in its remark.
 - With a group: its subscription, and for each entry whether that lets it pass.
 
 Differs from Java

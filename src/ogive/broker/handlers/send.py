@@ -27,8 +27,8 @@ from typing import Final, NamedTuple
 
 from ogive.broker.attributes import MESSAGE_TYPE, check_message_type
 from ogive.broker.context import Context
-from ogive.broker.half_messages import redirect_half
-from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full
+from ogive.broker.half_messages import ready_message, redirect_half
+from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full, settled
 from ogive.broker.handlers.send_batch import put_batch
 from ogive.broker.handlers.send_rules import (
     CLIENT_FLAGS,
@@ -40,7 +40,7 @@ from ogive.broker.handlers.send_rules import (
     inner_batch,
     unusual,
 )
-from ogive.broker.replies import ONEWAY, Rejected, refuse
+from ogive.broker.replies import ONEWAY, Rejected
 from ogive.broker.schedule import check_delivery, delayed
 from ogive.broker.timed import TIMES_BYTES, recall_handle, timed
 from ogive.errors import OgiveError, ProtocolError, ResponseCode
@@ -102,6 +102,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     ext = command.ext_fields
     names = _LONG if command.code == _SEND_MESSAGE else _SHORT
     usual = None if native is None or command.code == _BATCH else native.usual_send(ext, names, ctx.own_properties)
+    if usual is None and _put_half(ctx, connection, command, names):
+        return
     topic, queue_id, sys_flag, born_ms, flag, reconsume_times, stored, key = usual or _numbers(ext, names)
     text = ext.get(names.properties, "")
     config = ctx.topics.get(topic)
@@ -157,17 +159,15 @@ def _stored(
     ctx: Context, connection: Connection, command: RemotingCommand, topic: str, queue_id: int, key: str, recall: str | None, started: float,
     result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
-    ctx.sends_waiting -= 1
-    if isinstance(result, OgiveError):
-        ctx.traffic.failed += 1
-        refuse(connection, command, result)
+    stored = settled(ctx, connection, command, result)
+    if stored is None:
         return
-    queue_offset, offset, size, _ = result[0]
+    queue_offset, offset, size, _ = stored[0]
     ctx.traffic.stored(topic, 1, size, ctx.loop.time() - started)
     if command.flag & ONEWAY:
         return
     if recall is not None:
-        reply_in_full(ctx, connection, command, queue_id, key, result, recall)
+        reply_in_full(ctx, connection, command, queue_id, key, stored, recall)
         return
     frame = None if native is None else native.send_answer(ctx.send_answer, queue_id, key, offset, queue_offset, command.opaque)
     if frame is not None:
@@ -271,6 +271,38 @@ def _retry_group(ctx: Context, topic: str) -> SubscriptionGroupConfig:
 
 
 # --- messages that need more than a look -----------------------------------------------------------------------------
+
+
+def _put_half(ctx: Context, connection: Connection, command: RemotingCommand, names: _Names) -> bool:
+    """A half message as producers send it, for a topic that takes any message: its properties are not taken apart. False, and nothing done,
+    for every other send."""
+    ext, body = command.ext_fields, command.body
+    text = ext.get(names.properties, "")
+    if native is None or "TRAN_MSG\x01true" not in text or command.code == _BATCH or ext.get(names.batch) in ("true", "1"):
+        return False
+    topic, queue_id, sys_flag, born_ms, flag, reconsume_times, _, _ = _numbers(ext, names)
+    config = ctx.topics.get(topic)
+    if (
+        config is None
+        or topic in NO_SEND_TOPICS
+        or not 0 <= queue_id < config.write_queues
+        or config.filter_type == "MULTI_TAG"
+        or config.attributes
+        or len(body) > ctx.config.max_message_bytes
+        or reconsume_times
+    ):
+        return False
+    usual = native.half_properties(text, topic, queue_id, ctx.own_properties)
+    if usual is None:
+        return False
+    key, group, stored, committed = usual
+    born_host = ctx.born_hosts[connection]
+    half = _new_message(NewMessage, (HALF_TOPIC, 0, body, stored, sys_flag, flag, born_ms, born_host, ctx.store_host, 0, 0))
+    done = partial(_stored, ctx, connection, command, HALF_TOPIC, queue_id, key, None, ctx.loop.time())
+    ready = ready_message(half, topic, queue_id, committed)
+    ctx.put_now((half,), ctx.transactions.accept_usual(half, ready, key, group, ctx.with_topic(topic, done)))
+    ctx.sends_waiting += 1
+    return True
 
 
 def _redirect(

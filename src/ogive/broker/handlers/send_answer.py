@@ -5,7 +5,8 @@ import struct
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.replies import reply, success
+from ogive.broker.replies import refuse, reply, success
+from ogive.errors import OgiveError
 from ogive.store.model import PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import VERSION
@@ -14,6 +15,16 @@ from ogive.wire.headers import SendMessageResponse
 from ogive.wire.message import offset_message_ids
 
 _LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
+
+
+def settled(ctx: Context, connection: Connection, command: RemotingCommand, result: list[PutResult] | OgiveError) -> list[PutResult] | None:
+    """A send waits no more: what it stored, or None, and it is refused."""
+    ctx.sends_waiting -= 1
+    if isinstance(result, OgiveError):
+        ctx.traffic.failed += 1
+        refuse(connection, command, result)
+        return None
+    return result
 
 
 def message_id_format(store_host: bytes) -> str:
@@ -54,8 +65,9 @@ def reply_in_full(
     key: str | None,
     result: list[PutResult],
     recall: str | None = None,
+    batch_key: str | None = None,
 ) -> None:
-    """The answer of a batch, or of one message with a handle to take it back."""
+    """The answer of a batch, with its key if it is one record, or of one message with a handle to take it back."""
     header = SendMessageResponse(
         msg_id=offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result]),
         queue_id=queue_id,
@@ -64,5 +76,6 @@ def reply_in_full(
         region=ctx.config.region,
         trace_on="true",
         recall_handle=recall,
+        batch_uniq_id=batch_key,
     )
     reply(connection, command, success(header))

@@ -6,6 +6,7 @@ Behaviour
 - The message is read from the log, and stored again for the group: in its retry topic after a delay, or in its dead-letter topic when
   it has had its retries, or when the client asks for that (delay level below 0).
 - Level 0 means the broker's choice: 3 + the number of retries so far.
+- A record that holds a batch whole is refused: clients then send the one message to the retry topic themselves.
 - The answer leaves when the copy is safe; with a group that has no retry queues the message is dropped.
 
 Differs from Java
@@ -18,13 +19,14 @@ from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_rules import VERSION_WITH_MAX_RECONSUME
-from ogive.broker.replies import Rejected, refuse, reply, success
+from ogive.broker.replies import Rejected, refuse, reply_success
 from ogive.broker.schedule import check_delivery, delayed
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import SCHEDULE_TOPIC, PropertyName
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_WRITE
+from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import ConsumerSendMsgBackRequest, decode_header
 from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties, offset_message_id
@@ -38,7 +40,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if group is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
     if group.retry_queues <= 0:
-        reply(connection, command, success())
+        reply_success(connection, command)
         return
     retry = ctx.topics.ensure_retry(group.name, group.retry_queues)
     if not retry.perm & PERM_WRITE:
@@ -48,6 +50,10 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if record is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_stored(record)
+    if message.sys_flag & SysFlag.INNER_BATCH:
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR, f"{header.offset} is a whole batch of {message.topic}: send the message to {retry.name} instead"
+        )
     limit = group.retry_max_times
     if command.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
         limit = header.max_reconsume_times
@@ -86,4 +92,4 @@ def _stored(
         refuse(connection, command, result)
     else:
         ctx.traffic.sent_back.count(group, topic, 1, result[0].size)
-        reply(connection, command, success())
+        reply_success(connection, command)

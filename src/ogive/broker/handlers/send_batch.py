@@ -1,21 +1,40 @@
-"""Batches: messages of one queue, stored all or none. Source: SendMessageProcessor.sendBatchMessage, 5.3."""
+"""Batches: messages of one queue, stored all or none. Source: SendMessageProcessor.sendBatchMessage, 5.5.
+
+In a topic of batches (queue.type=BatchCQ) one with a unique key of its own, such as Java's MessageBatch has, is one record with all
+messages in its body. Any other batch, and one for any other topic, is as many records as it has messages.
+"""
 
 from functools import partial
 from typing import Final
 
+from ogive.broker.attributes import keeps_batches
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full
+from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full, settled
 from ogive.broker.handlers.send_rules import encoded, inner_batch
-from ogive.broker.replies import ONEWAY, Rejected, refuse
+from ogive.broker.replies import ONEWAY, Rejected
 from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import RETRY_PREFIX, PropertyName
 from ogive.native import native
 from ogive.store.model import NewBatch, NewMessage, PutResult
 from ogive.transport.connection import Connection
+from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import MAX_PROPERTIES_BYTES, BatchItem, decode_batch, decode_properties, offset_message_ids, raw_property
+from ogive.wire.message import (
+    MAX_BATCH_MESSAGES,
+    MAX_INNER_MESSAGES,
+    MAX_PROPERTIES_BYTES,
+    WRAPPED,
+    BatchItem,
+    decode_batch,
+    decode_properties,
+    encode_properties,
+    offset_message_ids,
+    raw_property,
+)
 
+_OURS: Final = frozenset((PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER, "INNER_NUM", "INNER_BASE"))
+"""What a broker sets."""
 _SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
 """How properties begin that no message in a batch may have."""
 
@@ -25,19 +44,47 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
     own = decode_properties(encoded(text))
     if draft.topic.startswith(RETRY_PREFIX):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {draft.topic}")
-    items = decode_batch(command.body)
+    key = own.get(PropertyName.UNIQ_KEY)
+    whole = bool(key) and (topic := ctx.topics.get(draft.topic)) is not None and keeps_batches(topic.attributes)
+    items = decode_batch(command.body, MAX_INNER_MESSAGES if whole else MAX_BATCH_MESSAGES)
     if not items:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
     if native is None or not native.batch_is_plain(items, _SPECIAL, MAX_PROPERTIES_BYTES):
         _check_items(items)
     if PropertyName.DELAY in own or PropertyName.TRANSACTION_PREPARED in own:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    batch, key, started = NewBatch(draft, items), own.get(PropertyName.UNIQ_KEY), ctx.loop.time()
-    if ctx.duplicates is not None:
+    batch, started = NewBatch(draft, items), ctx.loop.time()
+    if whole:
+        _put_whole(ctx, connection, command, draft, own, len(items))
+    elif ctx.duplicates is not None:
         ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
     else:
         ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started), draft.topic)
     ctx.sends_waiting += 1
+
+
+def _put_whole(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, own: dict[str, str], count: int) -> None:
+    """The batch as one record: as a message with the properties of the batch, and with its count."""
+    if draft.sys_flag & SysFlag.COMPRESSED or any(name in own for name in (DELAY_SEC, DELAY_MS, DELIVER_MS)):
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch that stays whole can be neither delayed nor compressed")
+    text = encode_properties({name: value for name, value in own.items() if name not in _OURS}).decode()
+    stored = encoded(f"{text}{ctx.own_properties}INNER_NUM\x01{count}\x02")
+    message = draft._replace(body=command.body, properties=stored, sys_flag=draft.sys_flag | WRAPPED)
+    done = partial(_stored_whole, ctx, connection, command, draft.topic, own[PropertyName.UNIQ_KEY], count, ctx.loop.time())
+    if ctx.duplicates is not None:
+        ctx.put_once((message,), done, draft.topic)
+    else:
+        ctx.put((message,), partial(done, draft.queue_id), draft.topic)
+
+
+def _stored_whole(
+    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, key: str, count: int, started: float, queue_id: int,
+    result: list[PutResult] | OgiveError,
+) -> None:  # fmt: skip
+    stored = settled(ctx, connection, command, result)
+    if stored is not None:
+        ctx.traffic.stored(topic, count, stored[0].size, ctx.loop.time() - started)
+        reply_in_full(ctx, connection, command, queue_id, key, stored, batch_key=key)
 
 
 def _placed_batch(
@@ -71,14 +118,12 @@ def _stored_batch(
     ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float,
     result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
-    ctx.sends_waiting -= 1
-    if isinstance(result, OgiveError):
-        ctx.traffic.failed += 1
-        refuse(connection, command, result)
+    stored = settled(ctx, connection, command, result)
+    if stored is None:
         return
-    ctx.traffic.stored(draft.topic, len(result), sum([stored.size for stored in result]), ctx.loop.time() - started)
+    ctx.traffic.stored(draft.topic, len(stored), sum([one.size for one in stored]), ctx.loop.time() - started)
     if key is None:
-        reply_in_full(ctx, connection, command, draft.queue_id, key, result)
+        reply_in_full(ctx, connection, command, draft.queue_id, key, stored)
     elif not command.flag & ONEWAY:
-        ids = offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result])
-        reply_head(connection, ctx.batch_answer % (draft.queue_id, json_text(key), ids.encode(), result[0].queue_offset, command.opaque))
+        ids = offset_message_ids(ctx.store_host, [one.commitlog_offset for one in stored])
+        reply_head(connection, ctx.batch_answer % (draft.queue_id, json_text(key), ids.encode(), stored[0].queue_offset, command.opaque))

@@ -31,7 +31,8 @@ def unusual(sys_flag: int) -> Rejected:
 def inner_batch() -> Rejected:
     """For the count of a batch where there is none: Apache's broker, given the store, would read the log no further than a wrong one."""
     return Rejected(
-        ResponseCode.MESSAGE_ILLEGAL, "the property INNER_NUM is for batches in topics of batches, which this broker does not have"
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the property INNER_NUM is for brokers: what is to be a batch is sent as SEND_BATCH_MESSAGE",
     )
 
 

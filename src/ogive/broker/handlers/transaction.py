@@ -18,7 +18,7 @@ from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.half_messages import identity_of_record
-from ogive.broker.replies import ONEWAY, Rejected, refuse, reply, success
+from ogive.broker.replies import ONEWAY, Rejected, refuse, reply_success
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, PropertyName
 from ogive.transport.connection import Connection
@@ -47,7 +47,7 @@ def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
 def _end_from_log(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(EndTransactionRequest, command.ext_fields)
     if header.commit_or_rollback not in (Decision.COMMIT, Decision.ROLLBACK):
-        reply(connection, command, success())
+        reply_success(connection, command)
         return
     decision = Decision(header.commit_or_rollback)
     identity = identity_of_record(_half_message(ctx, header))
@@ -56,7 +56,7 @@ def _end_from_log(ctx: Context, connection: Connection, command: RemotingCommand
         if outcome is not decision:
             how = "nobody knows how any more" if outcome is None else outcome.name.lower()
             raise Rejected(ResponseCode.ILLEGAL_OPERATION, f"the transaction has ended before: {how}")
-        reply(connection, command, success())
+        reply_success(connection, command)
         return
     ended = None if command.flag & ONEWAY else partial(_ended, connection, command)
     ctx.transactions.end(transaction, decision, ended)
@@ -77,6 +77,6 @@ def _half_message(ctx: Context, header: EndTransactionRequest) -> StoredMessage:
 
 def _ended(connection: Connection, command: RemotingCommand, error: StoreError | None) -> None:
     if error is None:
-        reply(connection, command, success())
+        reply_success(connection, command)
     else:
         refuse(connection, command, error)

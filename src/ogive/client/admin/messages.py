@@ -71,7 +71,9 @@ class MessageCalls(AdminBase):
             return min(copies, key=lambda message: message.store_timestamp_ms)
         where = f'topic "{topic}"' if topic is not None else f"any of {len(topics)} topics (retry and dead-letter topics must be named)"
         raise QueryNotFound(
-            ResponseCode.QUERY_NOT_FOUND, f"no message {message_id} in {where}: it is misspelt, or as old as what the brokers have deleted"
+            ResponseCode.QUERY_NOT_FOUND,
+            f"no message {message_id} in {where}: it is misspelt, as old as what the brokers have deleted, or in "
+            "a batch that its topic keeps as one record: such a message is found by its queue and offset",
         )
 
     async def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:

@@ -13,6 +13,8 @@ TopicKind = Literal["application", "retry", "dead-letter", "system"]
 SettingValue = int | bool | str
 ResetTarget = Literal["earliest", "latest"] | datetime | Mapping[MessageQueue, int]
 
+QUEUE_TYPE, BATCHES = "queue.type", "BatchCQ"
+
 _SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
 _SYSTEM_PREFIXES = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", "CID_RMQ_SYS_")
 _SYSTEM_GROUPS = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_DefaultHeartBeatSyncerTopic"})
@@ -65,6 +67,11 @@ class Topic:
     message_type: str | None
     brokers: tuple[BrokerTopic, ...]
     groups: tuple[str, ...]
+
+    @property
+    def whole_batches(self) -> bool:
+        """Whether it is a topic of batches: each is one record (queue.type=BatchCQ)."""
+        return any(row.attributes.get(QUEUE_TYPE) == BATCHES for row in self.brokers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +218,10 @@ def refusal(kind: Literal["topic", "group"], name: str, changes: Sequence[Settin
     """For a ``create_...`` that would overwrite the settings at the first broker of *changes*."""
     broker = changes[0].broker
     known = ", ".join(f"{row.setting.replace('_', ' ')} {_word(row.before)}" for row in changes if row.broker == broker)
-    return InvalidOption(f"{kind} {name} exists already on {broker}, with {known}: update_{kind} or `ogive {kind} update` changes it")
+    way_out = f"update_{kind} or `ogive {kind} update` changes it"
+    if any(row.setting == "whole_batches" for row in changes):
+        way_out = "whole batches are decided when it is made: take another name, or delete it first, with its messages"
+    return InvalidOption(f"{kind} {name} exists already on {broker}, with {known}: {way_out}")
 
 
 def _word(value: SettingValue | None) -> SettingValue:

@@ -8,6 +8,8 @@ from typing import Any, get_args
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, each, master_addresses
 from ogive.client.admin.records import (
+    BATCHES,
+    QUEUE_TYPE,
     BrokerStatus,
     BrokerTopic,
     Permission,
@@ -39,11 +41,13 @@ class TopicCalls(AdminBase):
         order: bool = False,
         perm: Permission = "rw",
         message_type: MessageType | None = None,
+        whole_batches: bool = False,
     ) -> None:
         """Create the topic with *queues* queues on each master of the cluster (default: of all) that lacks it.
 
-        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
-        name server answers its route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
+        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. *whole_batches* makes a topic of batches
+        (queue.type=BatchCQ, from 5.0 on), which no update changes. Returns when every broker has the topic and the name server answers its
+        route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         validate_topic(topic)
         _check_settings(queues, perm, message_type)
@@ -54,7 +58,7 @@ class TopicCalls(AdminBase):
             write_queues=queues,
             order=order,
             perm=PERMISSIONS[perm],
-            attributes={MESSAGE_TYPE: message_type} if message_type else {},
+            attributes=({MESSAGE_TYPE: message_type} if message_type else {}) | ({QUEUE_TYPE: BATCHES} if whole_batches else {}),
         )
         wanted = {name: value for name, value in _settings(config).items() if value is not None}
 
@@ -262,6 +266,7 @@ def _settings(config: TopicConfig) -> dict[str, SettingValue | None]:
         "perm": permission(config.perm),
         "order": config.order,
         "message_type": config.attributes.get(MESSAGE_TYPE),
+        "whole_batches": config.attributes.get(QUEUE_TYPE) == BATCHES,  # decided when it is made
     }
 
 

@@ -22,7 +22,7 @@ def call(listener: AnyListener, messages: Sequence[MessageExt], observer: Consum
     else:
         verdict, end = _judged(listener, messages, answer)
     if observer is not None:
-        observer.ended(seen, messages, end)
+        observer.ended(seen, messages, end, _done(messages, verdict))
     return verdict
 
 
@@ -39,7 +39,7 @@ async def call_async(listener: AnyListener, messages: Sequence[MessageExt], obse
     else:
         verdict, end = _judged(listener, messages, answer)
     if observer is not None:
-        observer.ended(seen, messages, end)
+        observer.ended(seen, messages, end, _done(messages, verdict))
     return verdict
 
 
@@ -50,3 +50,9 @@ def _judged(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) 
     if not isinstance(verdict, Failure):
         return verdict, CallEnd.LATER if verdict is ROLLBACK else CallEnd.SUCCESS
     return verdict, CallEnd.LATER if isinstance(answer, Later | Suspend) else CallEnd.NONSENSE
+
+
+def _done(messages: Sequence[MessageExt], verdict: Verdict) -> int:
+    if isinstance(verdict, Failure):
+        return verdict.done
+    return 0 if verdict is ROLLBACK else len(messages)

@@ -162,13 +162,19 @@ class ConcurrentService:
         for begun, (process_queue, messages) in self._workers.running():
             if begun >= begun_before or process_queue.dropped:
                 continue
-            for message in messages:
-                if message.queue_offset in process_queue and not self._failed_messages.is_under_way(process_queue, message.queue_offset):
-                    log.warning(
-                        "listener %s has worked for more than %.0f s on %s/%d: it counts as failed",
-                        self._listener.name,
-                        self._timeout_s,
-                        message.queue,
-                        message.queue_offset,
-                    )
-                    self._failed_messages.give(process_queue, message, EXPIRED_LEVEL, f"no result within {self._timeout_s:.0f} s")
+            late = [
+                message
+                for message in messages
+                if message.queue_offset in process_queue and not self._failed_messages.is_under_way(process_queue, message.queue_offset)
+            ]
+            for message in late:
+                log.warning(
+                    "listener %s has worked for more than %g s on %s/%d: it counts as failed",
+                    self._listener.name,
+                    self._timeout_s,
+                    message.queue,
+                    message.queue_offset,
+                )
+                self._failed_messages.give(process_queue, message, EXPIRED_LEVEL, f"no result within {self._timeout_s:g} s")
+            if late and self._group.observer is not None:
+                self._group.observer.expired(late)

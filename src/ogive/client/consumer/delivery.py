@@ -199,7 +199,7 @@ class DeliveryService:
         now, done = self._loop.time(), verdict is None
         self._group.statistics.of(message.queue.topic).consumed(now, now - out[0], calls=1, done=done, failed=not done)
         if self._group.observer is not None:
-            self._group.observer.ended(out[2], [message], CallEnd.SUCCESS if verdict is None else CallEnd.LATER)
+            self._group.observer.ended(out[2], [message], CallEnd.SUCCESS if done else CallEnd.LATER, int(done))
         if verdict is None:
             self._group.finish_message(process_queue, message)
         elif not process_queue.dropped:

@@ -10,7 +10,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
 from ogive.client.user_code import must_pass
@@ -55,9 +56,19 @@ class Workers(Protocol[T]):
         ...
 
 
-def _tell_waiting(workers: Workers[T], timeout_s: float) -> None:
-    if running := len(workers.running()):
-        log.warning("waiting up to %.0f s for %d listener calls that still run", timeout_s, running)
+@contextmanager
+def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
+    """While it lasts somebody waits for running calls: if that is for longer than a moment, the log says so."""
+
+    def tell() -> None:
+        if running := len(workers.running()):
+            log.warning("waiting up to %.0f s for %d listener calls that still run", timeout_s, running)
+
+    notice = asyncio.get_running_loop().call_later(_NOTICE_S, tell)
+    try:
+        yield
+    finally:
+        notice.cancel()
 
 
 class ThreadWorkers(Generic[T, R]):
@@ -97,16 +108,14 @@ class ThreadWorkers(Generic[T, R]):
         for _ in self._threads:
             self._tasks.put(None)
         waited_for = {i for i, thread in enumerate(self._threads) if thread.ident not in (caller, None)}  # None: never started
-        notice = asyncio.get_running_loop().call_later(_NOTICE_S, _tell_waiting, self, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                while not waited_for <= self._left:
-                    self._gone.clear()
-                    await self._gone.wait()
+            with _told(self, timeout_s):
+                async with asyncio.timeout(timeout_s):
+                    while not waited_for <= self._left:
+                        self._gone.clear()
+                        await self._gone.wait()
         except TimeoutError:
             log.warning("%d listener calls still run after %.1f s and are left behind", len(waited_for - self._left), timeout_s)
-        finally:
-            notice.cancel()
         self.collect()
         for i in waited_for & self._left:
             self._threads[i].join()  # it has said goodbye: only its last instructions are left
@@ -216,12 +225,9 @@ class LoopWorkers(Generic[T, R]):
         self._wake(self._count)
         waited_for = [worker for worker in self._workers if worker is not caller]
         late: set[asyncio.Task[None]] = set()
-        notice = asyncio.get_running_loop().call_later(_NOTICE_S, _tell_waiting, self, timeout_s)
-        try:
-            if waited_for:
+        if waited_for:
+            with _told(self, timeout_s):
                 _, late = await asyncio.wait(waited_for, timeout=timeout_s)
-        finally:
-            notice.cancel()
         for worker in late:
             worker.cancel()
         if late:

@@ -84,6 +84,8 @@ class Intake:
 
         *tag* and *sharding_key* go to the messages that are given as bodies.
         """
+        if isinstance(messages, (bytes, bytearray, memoryview, str)):  # iterable, too
+            raise TypeError(f"a batch is a list of bodies or Messages, not {type(messages).__name__}: send_batch(topic, [body])")
         items = [
             run_before(
                 self._config.hooks, m if isinstance(m, Message) else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key)

@@ -125,7 +125,7 @@ class Publisher:
         try:
             if self._closed:
                 raise IllegalStateError("the producer is closed: make a new one")
-            form(outgoing, self._keys, self._loop.time(), timeout_s)
+            form(outgoing, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches)
             self.under_way.add(outgoing)
             self.place(outgoing)
         except BaseException as exc:

@@ -16,8 +16,11 @@ MAX_RUN: Final = 256
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
-def form(outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float) -> None:
-    """Give an accepted message, or each of a batch, its key, and its time: *now* is one of the loop's clock. Raises MessageIllegal."""
+def form(outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float, *, whole: bool = False) -> None:
+    """Give an accepted message, or each of a batch, its key, and its time: *now* is one of the loop's clock. Raises MessageIllegal.
+
+    With *whole* a batch gets a key of its own, too, see ProducerConfig.whole_batches.
+    """
     now_ms = int(time.time() * 1000)
     if outgoing.batch is None:
         outgoing.key = key = keys.next(now_ms)
@@ -27,7 +30,7 @@ def form(outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float) -> 
         rows = zip(names, outgoing.batch, strict=True)
         outgoing.body = encode_batch((flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
         outgoing.key = ",".join(names)
-        outgoing.properties = BATCH_PROPERTIES
+        outgoing.properties = with_unique_key(keys.next(now_ms), BATCH_PROPERTIES.decode()) if whole else BATCH_PROPERTIES
     outgoing.born_ms = now_ms
     outgoing.started = now
     outgoing.deadline = now + timeout_s

@@ -68,14 +68,18 @@ class Admin(Facade):
         order: bool = False,
         perm: Permission = "rw",
         message_type: MessageType | None = None,
+        whole_batches: bool = False,
     ) -> None:
         """Create the topic with *queues* queues on each master of the cluster (default: of all) that lacks it.
 
-        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. Returns when every broker has the topic and the
-        name server answers its route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
+        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. *whole_batches* makes a topic of batches
+        (queue.type=BatchCQ, from 5.0 on), which no update changes. Returns when every broker has the topic and the name server answers its
+        route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         self._live().call(
-            self._admin.create_topic(topic, queues=queues, cluster=cluster, order=order, perm=perm, message_type=message_type)
+            self._admin.create_topic(
+                topic, queues=queues, cluster=cluster, order=order, perm=perm, message_type=message_type, whole_batches=whole_batches
+            )
         )
 
     def update_topic(

@@ -58,6 +58,7 @@ class SendMessageResponse(Header):
     region: str | None = wire("MSG_REGION", default=None)
     trace_on: str | None = wire("TRACE_ON", default=None)
     recall_handle: str | None = None  # of a timer message
+    batch_uniq_id: str | None = None  # of a batch that is stored as one record: its own key, and the answer has one id for all
 
 
 class SendReplyMessageRequest(SendMessageRequest):

@@ -17,7 +17,7 @@ from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, HeartbeatData, Policy, PolicyEntry, TopicConfig, User
 from ogive.wire.codes import Decision, Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import decode_messages, parse_offset_message_id
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties, parse_offset_message_id
 from tests.raw_client import RawClient, messages, unique_key
 from tests.unit.broker.conftest import StartBroker
 
@@ -364,6 +364,24 @@ async def test_after_the_last_question_the_message_is_put_aside(start_broker: St
         assert await stored(client, "T", 2) == []
         assert client.requests.empty()
         assert await marks(client, 4) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("own", [{}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}], ids=["usual", "with a time of its own"])
+async def test_a_half_message_has_room_for_the_count_of_questions_or_is_refused(start_broker: StartBroker, own: dict[str, Any]) -> None:
+    """Else its producer is never asked, and it is rolled back when it is too old."""
+    server = await start_broker(**QUICK)
+    async with await RawClient.open(server.address) as client:
+        await send_half(client, **own)
+        [half] = await stored(client, HALF_TOPIC)
+        most = MAX_PROPERTIES_BYTES - 32 - len(encode_properties({**half.properties, "zone": ""}))
+        properties = {"UNIQ_KEY": unique_key(), "TAGS": "a", "TRAN_MSG": "true", "PGROUP": "shop", **own}
+        refused = await client.start_send("T", b"paid", properties | {"zone": "z" * (most + 1)}, queue=2, f=SysFlag.TRANSACTION_PREPARED)
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "no room for the count" in (refused.remark or "")
+        longest = await send_half(client, zone="z" * most, **own)
+        await beat(client, "shop")
+        while (await client.next_request(CHECK)).ext_fields["msgId"] != longest["transactionId"]:
+            pass
 
 
 async def test_nothing_counts_while_no_producer_of_the_group_is_there(start_broker: StartBroker) -> None:

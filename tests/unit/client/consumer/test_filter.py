@@ -38,7 +38,7 @@ async def test_a_message_whose_properties_are_no_text_stops_nobody(wanted: dict[
         broker.put("Orders", b"odd", properties=b"TAGS\x01paid\x02by\x01\xff\xfe\x02")
         broker.put("Orders", b"plain", properties=encode_properties({"TAGS": "paid"}))
         seen = Seen()
-        async with consumer(broker, to(seen, **wanted)):
+        async with consumer(broker, to(seen, threads=1, **wanted)):
             await seen.wait(2)
             await broker.until(lambda: progress(broker) == 2)
     assert seen.bodies == [b"odd", b"plain"]
@@ -46,7 +46,7 @@ async def test_a_message_whose_properties_are_no_text_stops_nobody(wanted: dict[
 
 async def test_a_listener_gets_what_its_sql_is_true_of_and_the_rest_counts_as_finished(broker: FakeBroker) -> None:
     seen = Seen()
-    async with consumer(broker, to(seen, sql=SQL)):
+    async with consumer(broker, to(seen, threads=1, sql=SQL)):
         await seen.wait(2)
         await broker.until(lambda: progress(broker) == 6)
     assert seen.bodies == [b"150", b"250"]

@@ -159,7 +159,7 @@ async def test_a_known_offset_is_where_the_group_goes_on(broker: FakeBroker) -> 
     for i in range(5):
         broker.put("Orders", b"%d" % i)
     broker.offsets["billing", "Orders", 0] = 3
-    async with consumer(broker, to(seen)):
+    async with consumer(broker, to(seen, threads=1)):
         assert await seen.wait(2) == [b"3", b"4"]
 
 
@@ -416,7 +416,7 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_and_holds_up_nobody(
     broker.put("Orders", b"first")
     broker.put("Orders", b"no zlib", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
     broker.put("Orders", b"last")
-    async with consumer(broker, to(seen, orderly=orderly, max_retries=5)):
+    async with consumer(broker, to(seen, threads=1, orderly=orderly, max_retries=5)):
         assert await seen.wait(2) == [b"first", b"last"]
         copy = (await broker.received(SEND))[0]
         await broker.until(lambda: progress(broker) == 3)

@@ -413,7 +413,6 @@ class Interrupter:
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code.co_filename not in CODE:
             return None
-        frame.f_trace_opcodes = True
         names = self._names.setdefault(frame.f_code, {i.offset: i.opname for i in dis.get_instructions(frame.f_code)})
         before = ""
 
@@ -427,6 +426,7 @@ class Interrupter:
                 before = names[frame.f_lasti]
             return instruction
 
+        frame.f_trace, frame.f_trace_opcodes = instruction, True  # in this order: 3.13 looks for the function when it is switched on
         return instruction
 
 
@@ -444,6 +444,7 @@ def test_an_interrupt_at_any_moment_leaves_everything_in_order(
             moment += 1
             body = b"message %d" % moment
             traced = sys.gettrace()
+            sys._getframe().f_trace_opcodes = True  # 3.12: what settrace() goes by
             sys.settrace(Interrupter(moment))
             try:
                 producer.send("Orders", body)

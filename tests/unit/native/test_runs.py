@@ -1,0 +1,382 @@
+"""Runs of sends: native/sends.c and native/records.c beside ogive.broker.handlers.send and ogive.store.appender."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ogive.broker.handlers.send import _SHORT
+from ogive.broker.handlers.send_answer import answer_template
+from ogive.errors import ProtocolError
+from ogive.native import Native
+from ogive.store import appender
+from ogive.store.appender import Appender
+from ogive.store.model import NewMessage, PutResult, StoreConfig
+from ogive.store.queuekinds import QueueKinds
+from ogive.wire import command as command_module
+from ogive.wire.codes import SerializeType
+from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from tests.chaos.recorder import MemoryFs
+from tests.unit.native.test_records import MESSAGE, messages
+from tests.unit.native.test_sends import OWN, USUAL, by_python, headers
+
+# --- sends -----------------------------------------------------------------------------------------------------------
+
+HOSTS = bytes([127, 0, 0, 1, 0, 0, 0, 1]), bytes([127, 0, 0, 1, 0, 0, 0, 2])
+
+
+def frame(
+    ext: dict[str, str],
+    body: bytes = b"body",
+    code: int = 310,
+    flag: int = 0,
+    codec: SerializeType = SerializeType.ROCKETMQ,
+    **changed: Any,
+) -> bytes:
+    return encode_command(RemotingCommand(code, ext, body, flag=flag, serialize_type=codec, **({"opaque": 7} | changed)))[4:]
+
+
+def json_frame(header: str | bytes, body: bytes = b"body") -> bytes:
+    header = header if isinstance(header, bytes) else header.encode()
+    return len(header).to_bytes(4) + header + body
+
+
+def run(compiled: Native, frames: list[bytes], at: int = 0, most: int = 99, most_bytes: int = 9, queues: int = 8) -> Any:
+    return compiled.plain_sends(frames, at, most, most_bytes, lambda topic: queues, OWN, *HOSTS, NewMessage)
+
+
+def is_encodable(ext: dict[str, str]) -> bool:
+    return "\ud800" not in "".join(ext.values())
+
+
+@given(headers().filter(is_encodable), st.sampled_from([b"", b"body", b"123456789", b"1234567890"]), st.sampled_from(SerializeType))
+@example(USUAL, b"body", SerializeType.JSON)
+@example(USUAL, b"body", SerializeType.ROCKETMQ)
+@example(USUAL | {"e": "8"}, b"body", SerializeType.ROCKETMQ)
+@example(USUAL | {"i": "UNIQ_KEY\x01A-B\x02"}, b"body", SerializeType.ROCKETMQ)
+@example(USUAL | {"h": ""}, b"body", SerializeType.ROCKETMQ)
+@example(USUAL | {"h": ""}, b"body", SerializeType.JSON)
+def test_plain_sends_are_what_python_stores(compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType) -> None:
+    check(compiled, frame(ext, body, codec=codec))
+
+
+def check(compiled: Native, sent: bytes) -> bool:
+    """Whether it is plain; then it is what Python makes of it, and else not what usual_send() takes."""
+    found = run(compiled, [sent])
+    with patch.object(command_module, "native", None):
+        try:
+            command = decode_command(sent)
+        except ProtocolError:
+            assert found is None
+            return False
+    body = command.body
+    twin = by_python(command.ext_fields, _SHORT) if command.code == 310 and not command.flag else None
+    if found is None:
+        usual = twin is not None and len(body) <= 9 and 0 <= twin[1] < 8 and twin[7].isascii() and twin[7].isalnum()
+        assert not usual or command.serialize_type == SerializeType.JSON or not by_c(compiled, command.ext_fields)
+        return False
+    assert twin is not None
+    assert len(body) <= 9
+    topic, queue_id, sys_flag, born_ms, flag, times, properties, key = twin
+    message = NewMessage(topic, queue_id, body, properties, sys_flag, flag, born_ms, *HOSTS, times)
+    assert found == ([message], [key], [command.opaque], [(topic, queue_id)])
+    assert [type(value) for value in found[0][0]] == [type(value) for value in message]
+    assert type(found[0][0]) is NewMessage
+    return True
+
+
+def by_c(compiled: Native, ext: dict[str, str]) -> bool:
+    return compiled.usual_send(ext, _SHORT, OWN) is not None
+
+
+def test_a_run_shares_topics_and_queue_ids(compiled: Native) -> None:
+    places = [("T", 1), ("T", 1000), ("ü", 1), ("T", 1), ("T", 1000), ("ü", 1), ("ü", 1000)]
+    frames = [frame(USUAL | {"b": topic, "e": str(queue)}, b"%d" % n, opaque=n - 3) for n, (topic, queue) in enumerate(places)]
+    asked: list[str] = []
+
+    def queues_of(topic: str) -> int:
+        asked.append(topic)
+        return 1001
+
+    found = compiled.plain_sends(frames, 0, 99, 9, queues_of, OWN, *HOSTS, NewMessage)
+    assert found is not None
+    messages, keys, opaques, distinct = found
+    assert distinct == [("T", 1), ("T", 1000), ("ü", 1), ("ü", 1000)]
+    assert [message[:2] for message in messages] == places
+    assert all(any(message[0] is topic and message[1] is queue for topic, queue in distinct) for message in messages)
+    assert [message[2] for message in messages] == [b"%d" % n for n in range(7)]
+    assert (keys, opaques, asked) == (["AB12"] * 7, list(range(-3, 4)), ["T", "ü"])
+
+
+def test_a_run_begins_and_ends_where_it_has_to(compiled: Native) -> None:
+    plain, other = frame(USUAL), frame(USUAL | {"b": "%RETRY%g"})
+    frames = [plain, other, plain, plain, plain, other, plain]
+    taken = [0 if (found := run(compiled, frames, at)) is None else len(found[0]) for at in range(9)]
+    assert taken == [1, 0, 3, 2, 1, 0, 1, 0, 0]
+    assert len(run(compiled, frames, 2, most=2)[0]) == 2
+    for nothing in (
+        {"at": -1},
+        {"most": 0},
+        {"most": -5},
+        {"most_bytes": 3},
+        {"most_bytes": -1},
+        {"queues": 1},
+        {"queues": 0},
+        {"queues": -9},
+    ):
+        assert run(compiled, frames, **({"at": 2} | nothing)) is None
+    assert len(run(compiled, [frame(USUAL | {"e": str(n)}) for n in range(100)], queues=100)[0]) == 64  # different places
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        frame(USUAL, code=10), frame(USUAL, code=320), frame(USUAL, flag=2), frame(USUAL, flag=1), frame(USUAL, remark="r"),
+        frame(USUAL | {f"{n}": "v" for n in range(33)}), frame(USUAL)[:-5], frame(USUAL)[:40],
+        frame(USUAL).replace(b"AB12", b"AB\xff2"), frame(USUAL | {"name": "v"}).replace(b"name", b"\xffame"),
+        b"",
+    ],
+)  # fmt: skip
+def test_no_run_takes_other_frames(compiled: Native, other: bytes) -> None:
+    assert run(compiled, [other, frame(USUAL)]) is None
+
+
+FIELDS = '"b":"T","e":"1","g":"1700000000000","i":"UNIQ_KEY\\u0001AB12\\u0002"'
+JAVA = f'{{"code":310,"extFields":{{{FIELDS}}},"flag":0,"language":"JAVA","opaque":-7,"serializeTypeCurrentRPC":"JSON","version":453}}'
+
+
+@given(st.integers(0, len(JAVA) + 3), st.integers(0, 255))
+@example(0, 0)
+def test_any_byte_of_a_header_in_json_another(compiled: Native, at: int, byte: int) -> None:
+    sent = bytearray(json_frame(JAVA))
+    sent[at] = byte
+    check(compiled, bytes(sent))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        JAVA,
+        JAVA.replace('"opaque":-7', '"opaque":-0'),
+        JAVA.replace('"opaque":-7', '"opaque":2147483647'),
+        JAVA.replace('"opaque":-7', '"opaque":-2147483648'),
+        JAVA.replace('"opaque":-7', '"opaque":1,"opaque":2'),
+        JAVA.replace('"opaque":-7,', "").replace('"flag":0,', "").replace('"language":"JAVA",', ""),
+        JAVA.replace("{" + FIELDS, '{"b":"x"},"extFields":{' + FIELDS),
+        JAVA.replace('"e":"1"', '"e":"5","e":"1"'),
+        JAVA.replace("AB12", "\\u0041\\u004a\\u006F12"),
+        JAVA.replace('"e":"1"', '"x":"\\"\\\\\\/\\b\\f\\n\\r\\t\\u0000\\u007f","e":"1"'),
+        JAVA.replace("AB12\\u0002", "AB12\\u0002own\\u0001\\n\\\\ü\\/\\u0002"),
+    ],
+)
+def test_a_header_in_json_is_read_as_by_python(compiled: Native, header: str) -> None:
+    assert check(compiled, json_frame(header))
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        *[('"flag":0', other) for other in (
+            '"flag": 0', '"flag":2', '"flag":0,"remark":null', '"flag":00', '"flag":0.0', '"flag":-', '"flag":0e0', '"flag":null',
+            '"flag":2147483648', '"flag":00000000000', '"flag":0,"other":0', '"fla\\u0067":0', '"flag":0,', '"flag"', '"flag":',
+            ',"flag":0',
+        )],
+        *[('"JAVA"', other) for other in ("0", '"J\\u0041VA"', '"J\nVA"', "null")],
+        *[('"e":"1"', other) for other in ('"e":1', '"\\u0065":"1"', '"e":null', '"e":"1",', ',"e":"1"', '"e"', '"e":', "", '"e":{}')],
+        *[("AB12", other) for other in (
+            "AB12\\u00e9", "AB\\ud83d\\ude00", "AB12\\u000", "AB12\\x", "AB12\\u00g0", "AB12\\u000g", "AB\x0212", "AB12\\", '"',
+            "AB12\\u0002x\\u0001" + "x" * 8192,
+        )],
+        *[("{" + FIELDS + "}", other) for other in ("{}", "null", "[]", "{" + FIELDS)],
+        ('"e"', '"a":"' + "\\\\" * 4200 + '","x":"\\\\","e"'),
+        ('"e"', ",".join([f'"{n}":""' for n in range(40)]) + ',"e"'),
+        ('"e"', '"' + "x" * 300_000 + '":"","e"'),
+        *[(JAVA, other) for other in ("", "{}", "{", '{"', "[]", JAVA + " ", " " + JAVA, JAVA[:-1], JAVA + "}")],
+    ],
+)  # fmt: skip
+def test_another_header_in_json_is_left_to_python(compiled: Native, part: str, other: str) -> None:
+    assert not check(compiled, json_frame(JAVA.replace(part, other, 1)))
+
+
+def test_a_header_in_json_that_is_no_utf8_is_left_to_python(compiled: Native) -> None:
+    assert not check(compiled, json_frame(JAVA.encode().replace(b"AB12", b"AB\xff2")))
+
+
+def test_a_header_in_json_that_is_cut_off_is_left_to_python(compiled: Native) -> None:
+    for size in range(len(JAVA)):
+        assert not check(compiled, json_frame(JAVA)[: 4 + size])
+        assert not check(compiled, json_frame(JAVA[:size]))
+
+
+def test_the_last_of_a_repeated_field_counts_and_an_empty_one_is_none(compiled: Native) -> None:
+    ext = USUAL | {"x": "1", "y": ""}
+    assert run(compiled, [frame(ext).replace(b"\0\1x", b"\0\1e")])[0][0].queue_id == 1
+    assert run(compiled, [frame(USUAL | {"x": "3"}).replace(b"\0\1x", b"\0\1e")])[0][0].queue_id == 3
+    assert run(compiled, [frame(ext).replace(b"\0\1y", b"\0\1e")])[0][0].queue_id == 1
+
+
+def test_what_says_how_many_queues_there_are_may_fail_and_may_change_the_frames(compiled: Native) -> None:
+    def fail(topic: str) -> int:
+        raise KeyError(topic)
+
+    with pytest.raises(KeyError, match="T"):
+        compiled.plain_sends([frame(USUAL)], 0, 9, 9, fail, OWN, *HOSTS, NewMessage)
+    frames = [frame(USUAL), frame(USUAL)]
+
+    def clear(topic: str) -> int:
+        frames.clear()
+        return 8
+
+    found = compiled.plain_sends(frames, 0, 9, 9, clear, OWN, *HOSTS, NewMessage)
+    assert found is not None
+    assert len(found[0]) == 1
+    wrong: Any = lambda topic: "8"  # noqa: E731
+    assert compiled.plain_sends([frame(USUAL)], 0, 9, 9, wrong, OWN, *HOSTS, NewMessage) is None
+    assert compiled.plain_sends([frame(USUAL), 5], 0, 9, 9, len, OWN, *HOSTS, NewMessage) is None  # type: ignore[list-item]
+
+
+def changed(arguments: list[Any], at: int, other: Any) -> list[Any]:
+    return [*arguments[:at], other, *arguments[at + 1 :]]
+
+
+def test_a_run_is_asked_for_with_the_right_types(compiled: Native) -> None:
+    right: list[Any] = [[frame(USUAL)], 0, 9, 9, len, OWN, *HOSTS, NewMessage]
+    wrong: list[tuple[int, Any]] = [(0, ()), (1, "0"), (2, None), (3, 0.0), (5, b""), (6, ""), (7, None), (8, dict)]
+    for at, other in wrong:
+        with pytest.raises(TypeError, match=r"plain_sends\(frames"):
+            compiled.plain_sends(*changed(right, at, other))
+    with pytest.raises(TypeError, match=r"plain_sends\(frames"):
+        compiled.plain_sends(*right[:-1])
+    for at in (1, 2, 3):
+        assert compiled.plain_sends(*changed(right, at, 2**64)) is None
+    assert compiled.plain_sends(*[OWN + "\ud800" if value is OWN else value for value in right]) is None
+
+
+@given(
+    st.sampled_from([answer_template("Region", "%016X"), answer_template('"50 % %d\\ü', "7F%016X")]),
+    st.lists(st.tuples(st.integers(-3, 2**31), st.sampled_from(["A", "B2", "b"]), *[st.integers(0, 2**63 - 1)] * 3), max_size=4),
+)
+def test_answers_of_a_run_are_those_of_each(compiled: Native, template: bytes, sent: list[tuple[int, str, int, int, int]]) -> None:
+    messages = [NewMessage("T", queue_id, b"") for queue_id, *_ in sent]
+    results = [PutResult(queue_offset, offset, 1, 1) for _, _, offset, queue_offset, _ in sent]
+    found = compiled.send_answers(template, messages, [key for _, key, *_ in sent], results, [opaque for *_, opaque in sent])
+    assert found == b"".join(filter(None, [compiled.send_answer(template, *of_each) for of_each in sent]))
+
+
+def test_answers_with_one_that_is_not_usual_are_left_to_python(compiled: Native) -> None:
+    template = answer_template("Region", "%016X")
+    usual: list[Any] = [template, [NewMessage("T", 1, b"")] * 2, ["A"] * 2, [PutResult(1, 2, 3, 4)] * 2, [5, 6]]
+    assert compiled.send_answers(*usual) is not None
+    others: list[tuple[int, Any]] = [
+        (0, b"%d"), (0, template + b"x" * 65536), (1, [NewMessage("T", 2**63, b"")] * 2), (1, usual[1] * 2), (1, [(), ()]), (1, [1, 2]),
+        (2, ["A", "-"]), (2, ["A", ""]), (2, ["A", 1]), (2, ["A"]), (3, [PutResult(1, -2, 3, 4)] * 2), (3, [PutResult(2**63, 2, 3, 4)] * 2),
+        (3, [None, ()]), (3, []), (4, [5]), (4, [5, None]), (4, [5, 2**63]),
+    ]  # fmt: skip
+    for at, other in others:
+        assert compiled.send_answers(*changed(usual, at, other)) is None
+    for at in range(5):
+        with pytest.raises(TypeError, match="template: bytes, messages: list"):
+            compiled.send_answers(*changed(usual, at, None))
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+PLACES = [("T", 0), ("T", 3), ("тема", 0), ("t" * 128, 1)]
+plain = st.builds(
+    lambda place, message: message._replace(topic=place[0], queue_id=place[1], sys_flag=message.sys_flag & ~0xC),
+    st.sampled_from(PLACES),
+    messages,
+)
+
+
+def after(puts: list[NewMessage], *, as_run: bool, with_crc: bool = True, end: int = 4096, most: int = 2**20) -> Any:
+    """All that becomes of *puts* behind another message, as a run or one by one, and how many they were."""
+    config = StoreConfig(root=Path("/store"), record_crc=with_crc, segment_bytes=32768, max_group_bytes=most)
+    kinds = QueueKinds.found(MemoryFs(), config)
+    made = Appender(config, {}, segment_bytes=32768, kinds=kinds, end=end, store_timestamp_ms=0, clock_ms=lambda: 1_700_000_000_123)
+    made.append((NewMessage("T", 0, b"before"),), print)
+    count = len(puts)
+    if as_run:
+        places = list(dict.fromkeys(message[:2] for message in puts))
+        shared = {place: place for place in places}
+        run = [message._replace(topic=(place := shared[message[:2]])[0], queue_id=place[1]) for message in puts]
+        count = made.append_run(run, places, print)
+    else:
+        for message in puts:
+            made.append((message,), print)
+    group = made.forming
+    assert group is not None
+    entries: dict[Any, bytes] = {}
+    for queue, of_some, number in group.entries:
+        assert len(of_some) == 20 * number > 0
+        entries[queue.key] = entries.get(queue.key, b"") + of_some
+    return count, {
+        "log": [(at, b"".join(pieces)) for at, pieces in group.extents],
+        "entries": entries,
+        "keyed": [(type(key), *map(type, key), *key) for key in group.keyed],
+        "results": [(type(result), *map(type, result), *result) for _, results in group.waiters for result in results],
+        "next": {queue.key: queue.next_offset for queue in made.queues.values() if queue.next_offset},
+        "ends": (group.start, group.end, made.end, made.waiting_bytes, made.forming_bytes),
+    }
+
+
+@given(st.lists(plain, max_size=6), st.booleans(), st.sampled_from([0, 4096, 32000, 32400]))
+def test_a_run_is_stored_as_its_messages_by_python(compiled: Native, puts: list[NewMessage], with_crc: bool, end: int) -> None:
+    count, found = after(puts, as_run=True, with_crc=with_crc, end=end)
+    with patch.object(appender, "native", None):
+        assert found == after(puts[:count], as_run=False, with_crc=with_crc, end=end)[1]
+    if end <= 4096 and all(message.properties.isascii() for message in puts):
+        assert count == len(puts)
+
+
+def test_a_run_ends_at_what_is_not_usual(compiled: Native) -> None:
+    usual = MESSAGE._replace(sys_flag=0)
+    for other in (
+        usual._replace(sys_flag=4),
+        usual._replace(properties="TAGS\1ü".encode()),
+        usual._replace(properties=b"v" * 32767),
+        usual._replace(born_host=b"1"),
+        usual._replace(flag=2**31),
+    ):
+        assert after([usual, usual, other, usual], as_run=True)[0] == 2
+        assert after([other, usual], as_run=True)[0] == 0
+    delayed = usual._replace(topic="SCHEDULE_TOPIC_XXXX")
+    assert after([usual, delayed], as_run=True)[0] == 0
+
+
+def test_a_run_ends_with_the_segment_and_with_the_group(compiled: Native) -> None:
+    large = [MESSAGE._replace(sys_flag=0, body=bytes(10_000))] * 4
+    assert after(large, as_run=True)[0] == 2
+    assert after(large, as_run=True, end=0)[0] == 3
+    assert after(large, as_run=True, end=30_000)[0] == 0
+    assert after(large, as_run=True, most=20_000)[0] == 1
+
+
+def test_a_run_needs_the_objects_of_its_places(compiled: Native) -> None:
+    place = ("Topic", 3, b"\5Topic", b"Topic", 7)
+    message = MESSAGE._replace(topic=place[0], sys_flag=0)
+
+    def build(messages: Any = None, places: Any = (place,), at: Any = 0, room: Any = 9999, ms: Any = 5, result: Any = PutResult) -> Any:
+        if messages is None:
+            messages = [message]
+        return compiled.run_records(messages, places, at, room, ms, True, result)
+
+    assert build()[3][0].queue_offset == 7
+    taken = [len(build(given)[3]) for given in ([message] * 2, [message, message._replace(queue_id=4)], [message, None])]
+    assert taken == [2, 1, 1]
+    other = "".join(["To", "pic"])
+    nothing: dict[str, Any]
+    for nothing in (
+        {"messages": []}, {"messages": [message._replace(topic=other)]}, {"messages": [message[:-1]]},
+        {"places": ()}, {"places": (place[:-1],)}, {"places": ((*place[:4], -1),)}, {"places": (place,) * 65}, {"places": (None,)},
+        {"places": ((*place[:2], "", *place[3:]),)}, {"places": ((*place[:2], bytes(70000), *place[3:]),)},
+        {"at": -1}, {"at": 2**70}, {"room": 9}, {"room": -1}, {"ms": -1}, {"ms": None},
+    ):  # fmt: skip
+        assert build(**nothing) is None
+    wrong: list[dict[str, Any]] = [{"messages": ()}, {"places": []}, {"result": dict}]
+    for changed in wrong:
+        with pytest.raises(TypeError, match="places: tuple"):
+            build(**changed)
