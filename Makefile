@@ -7,6 +7,8 @@ python = .venv/bin/python
 ARGS ?=
 # two tests at a time: many wait for times or peers (ARGS="-n 0": one after the other, as a debugger needs it)
 pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
+# three of the long sizes, of which one computes: tests/lanes.py
+pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
 # Apache's older releases, and the client's part of the integration suite, which runs on them too
@@ -34,7 +36,7 @@ test:
 test-slow:
 	@tools/setup slow
 	@mkdir -p .cache && rm -f .cache/figures.jsonl
-	@OGIVE_FIGURES=$(CURDIR)/.cache/figures.jsonl $(pytest) --nightly -m nightly tests $(ARGS)
+	@OGIVE_FIGURES=$(CURDIR)/.cache/figures.jsonl $(pytest_slow) tests $(ARGS)
 	@$(python) tools/reliability.py .cache/figures.jsonl
 
 check:

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import lanes
 from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
 
@@ -64,7 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marked = (item.get_closest_marker(name) is not None for name in ("alone", "spark", "slow", "rel"))
         return item.path.name not in OWN_PEERS, *(not found for found in marked), "tests/unit/" in item.nodeid
 
-    items.sort(key=rank if hasattr(config, "workerinput") else cost)
+    if not hasattr(config, "workerinput"):
+        items.sort(key=cost)
+    elif config.getoption("--nightly"):
+        items.sort(key=lambda item: -lanes.seconds_of(item.nodeid))
+    else:
+        items.sort(key=rank)
 
 
 class OneFileOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
@@ -75,8 +81,33 @@ class OneFileOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # xdist ship
         return path if path.startswith("tests/interop/") and path.rpartition("/")[2] not in OWN_PEERS else nodeid
 
 
+class Lanes(OneFileOneWorker):
+    """Of the tests that wait, a worker gets the first of its own lane, of the rest when there is none, and of whatever is left then."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._workers: dict[str, Any] = {}  # the lanes that one worker has to itself
+
+    def _assign_work_unit(self, node: Any) -> None:
+        own = self._lane(node)
+        order = {lanes.COMPUTES: 0, lanes.OTHERS: 1, lanes.APART: 2} | {own: -1}
+        first = min(self.workqueue, key=lambda scope: order[lanes.lane_of(scope)])
+        if lanes.lane_of(first) == lanes.APART != own and len(self.nodes) > 1:
+            node.shutdown()  # what is left is for the other worker
+            return
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
+
+    def _lane(self, node: Any) -> str:
+        """The next worker that asks takes the place of one that died."""
+        for lane in (lanes.COMPUTES, lanes.APART):
+            if self._workers.get(lane) not in self.nodes and node not in self._workers.values():
+                self._workers[lane] = node
+        return next((lane for lane, worker in self._workers.items() if worker is node), lanes.OTHERS)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneFileOneWorker:
-    return OneFileOneWorker(config, log)
+    return Lanes(config, log) if config.getoption("--nightly") else OneFileOneWorker(config, log)
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:

@@ -121,8 +121,9 @@ class MemoryFs:
         return len(self._handles[handle].data)
 
     def list(self, directory: Path) -> list[str]:
-        everything = [*self.names, *self.directories]
-        return sorted({path.name for path in everything if path.parent == directory})
+        begins = f"{str(directory).rstrip('/')}/"  # texts, which paths keep: a parent is made anew each time
+        below = {str(path).removeprefix(begins) for path in (*self.names, *self.directories) if str(path).startswith(begins)}
+        return sorted(name for name in below if name and "/" not in name)
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:
         made = []

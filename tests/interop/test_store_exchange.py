@@ -105,7 +105,7 @@ def new_apache(folder: Path, version: str = VERSION, *, levels: str = LEVELS, **
     file = folder / "store" / apache_conf.NAME
     settings = {
         "messageDelayLevel": levels, "mappedFileSizeCommitLog": str(32 * 1024 * 1024), "mappedFileSizeConsumeQueue": "2000000",
-        "maxHashSlotNum": "10000", "maxIndexNum": "40000",
+        "mapperFileSizeBatchConsumeQueue": "4600000", "maxHashSlotNum": "10000", "maxIndexNum": "40000",
     }  # fmt: skip
     if file.exists():
         lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]

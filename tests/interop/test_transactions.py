@@ -93,20 +93,15 @@ def load(name_server: str) -> None:
 
 # --- a store that changes hands --------------------------------------------------------------------------------------
 
-LONG = [pytest.mark.nightly, pytest.mark.slow]
 STOP, KILL = methodcaller("stop"), methodcaller("kill")
-
-
-def ways(*often: tuple[str, Callable[[RunningBroker], None]]) -> pytest.MarkDecorator:
-    """Releases and ends; those that are not in *often* by night only."""
-    cases = [(version, end) for version in (VERSION, OLD) for end in (STOP, KILL)]
-    return pytest.mark.parametrize(
-        ("version", "end"),
-        [
-            pytest.param(*case, id=f"{case[0]} {'stopped' if case[1] is STOP else 'killed'}", marks=() if case in often else LONG)
-            for case in cases
-        ],
-    )
+WAYS = pytest.mark.parametrize(
+    ("version", "end"),
+    [
+        pytest.param(version, end, id=f"{version} {'stopped' if end is STOP else 'killed'}")
+        for version in (VERSION, OLD)
+        for end in (STOP, KILL)
+    ],
+)
 
 
 def leave_open(name_server: str) -> None:
@@ -127,7 +122,7 @@ def settle(name_server: str) -> None:
         assert sum(row.max_offset for row in admin.offsets("Tx")) == 5
 
 
-@ways((VERSION, STOP), (VERSION, KILL), (OLD, KILL))
+@WAYS
 def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, version: str, end: Callable[[RunningBroker], None]) -> None:
     with our_broker(tmp_path) as ours:
         leave_open(ours.name_server)
@@ -136,7 +131,7 @@ def test_apache_settles_what_is_open_in_our_store(tmp_path: Path, version: str, 
         settle(theirs.name_server)
 
 
-@ways((VERSION, STOP), (VERSION, KILL))
+@WAYS
 def test_we_settle_what_is_open_in_apaches_store(tmp_path: Path, version: str, end: Callable[[RunningBroker], None]) -> None:
     """A kill takes the marks that Apache's 5.x collects for 3 s: the commits themselves show what is settled."""
     with Apache(tmp_path, APACHES_CHECKS, version=version) as theirs:

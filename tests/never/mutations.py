@@ -111,7 +111,7 @@ MUTATIONS: Final = (
     ),
     never(
         "13", PULLS, "        task = self._tasks.get(process_queue)\n", "        return\n",
-        "test_repetition.py::test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_queue",
+        "test_repetition.py::test_case_13_a_queue_that_goes_and_comes_back_has_one_loop",
     ),
     never(
         "14", SEND_BACK, "if self._closed or key in self._under_way or message.queue_offset not in process_queue:",

@@ -115,6 +115,22 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
     assert scene.ledger.duplicates <= 4 * ROUNDS * (CACHED + PULLED)  # two queues come and go; what a member holds of one is no more
 
 
+async def test_case_13_a_queue_that_goes_and_comes_back_has_one_loop(scene: Scene) -> None:
+    """Its pull waits at the broker for longer than the test: a loop that is not ended is seen, alone or beside the next one."""
+    scene.broker.topics[TOPIC] = 4
+
+    def loops() -> list[int]:
+        return sorted(Counter(task.get_name() for task in asyncio.all_tasks() if ": pull Orders" in task.get_name()).values())
+
+    async with scene.consumer(pull_suspend_s=600.0) as running:
+        await until(lambda: holds(running, 4) and scene.queues_pulled == 5, "all queues, each with its loop")
+        for _ in range(3):
+            scene.others("000")
+            await until(lambda: holds(running, 2) and loops() == [1, 1], "half of the queues, and no loop of the others")
+            scene.others()
+            await until(lambda: holds(running, 4) and loops() == [1, 1, 1, 1], "all queues again, each with one loop")
+
+
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 async def test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_and_its_late_result_is_ignored(scene: Scene, thread: bool) -> None:
     """The queue's progress moves on without it; a send-back that fails does not end the looking for others."""

@@ -15,7 +15,7 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.wire.codes import RequestCode
 from tests.figures import figures
 from tests.raw_client import RawClient, messages
-from tests.rel.test_store_damage import derived_files, spoil
+from tests.rel.test_store_damage import derived_files, spoil_some
 
 pytestmark = [pytest.mark.rel, pytest.mark.quick]
 
@@ -97,13 +97,7 @@ async def test_a_broker_starts_without_any_of_what_it_can_make_again(tmp_path: P
             backups = [folder / "config" / f"{name}.bak" for name in TABLES]
             assert all(path.exists() for path in backups)
             files = [*derived_files(folder), *(folder / "config").glob("*.bak")]
-            for path in dice.sample(files, dice.randint(1, len(files))):
-                spoil(
-                    path,
-                    dice.choice([other for other in files if other.exists()] or [path]),
-                    dice.choice(["delete", "cut", "garble", "swap"]),
-                    dice,
-                )
+            spoil_some(files, dice)
             async with running(folder) as (broker, client):
                 assert await all_of(broker, client) == truth, trial
                 await change(client, "Third")

@@ -95,6 +95,13 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
 async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills: int, each_life: int, max_batch: int) -> None:
     """T1. Four producers, a concurrent and an orderly group of two members each; *each_life* messages are acknowledged between two kills
     at least."""
+    await killed_again_and_again(tmp_path, flush, kills, each_life, max_batch)
+
+
+async def killed_again_and_again(
+    tmp_path: Path, flush: str, kills: int, each_life: int, max_batch: int, *, whole_batches: bool = False
+) -> None:
+    """*whole_batches*: the topic keeps each batch as one record."""
     seed = 20130101
     chance = random.Random(seed)
     ledger = Ledger()
@@ -110,9 +117,9 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills
         ogive.listener(TOPIC, group="concurrent", start="earliest")(concurrent),
         ogive.listener(TOPIC, group="orderly", orderly=True, start="earliest")(orderly),
     ]
-    with figures("T1", nightly=kills > 10, seed=seed, flush=flush, faults=kills) as line, broker:
+    with figures("T1 whole batches" if whole_batches else "T1", nightly=kills > 10, seed=seed, flush=flush, faults=kills) as line, broker:
         async with aio.Admin(broker.name_server) as admin:
-            await admin.create_topic(TOPIC, queues=4)
+            await admin.create_topic(TOPIC, queues=4, whole_batches=whole_batches)
         server = broker.name_server
         async with (
             aio.Producer(server) as producer,

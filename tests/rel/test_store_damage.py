@@ -144,6 +144,13 @@ def spoil(path: Path, other: Path, how: str, rng: random.Random) -> None:
             path.write_bytes(other.read_bytes())
 
 
+def spoil_some(files: list[Path], rng: random.Random) -> None:
+    """At least one of *files*, each in a way of its own."""
+    for path in rng.sample(files, rng.randint(1, len(files))):
+        other = rng.choice([other for other in files if other.exists()] or [path])
+        spoil(path, other, rng.choice(["delete", "cut", "garble", "swap"]), rng)
+
+
 def made_ahead(path: Path, data: bytes) -> bool:
     """A segment without records: recovery may remove it."""
     return "commitlog" in path.parts and not any(data)
@@ -165,13 +172,7 @@ def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int) 
             spoiled = tmp_path / f"trial-{trial}"
             shutil.copytree(root, spoiled)
             files = derived_files(spoiled)
-            for path in rng.sample(files, rng.randint(1, len(files))):
-                spoil(
-                    path,
-                    rng.choice([other for other in files if other.exists()] or [path]),
-                    rng.choice(["delete", "cut", "garble", "swap"]),
-                    rng,
-                )
+            spoil_some(files, rng)
             with Driver(small(spoiled)) as driver:
                 found = {key: driver.bodies(*key) for key in driver.store.queues}
             line["received"] += sum(map(len, found.values()))

@@ -1,8 +1,10 @@
-"""T30 and T32 at their full size: a million messages and 40,000 queues are all there after a clean stop and after a kill.
+"""T30 and T32 at their full size: a million messages and 40,000 queues are all there after a clean stop and after a kill. And T7's: all
+that is made of a gibibyte of log is made again from it.
 
 How long a start takes stands in docs/performance.md, from ``python -m bench.store_scale``.
 """
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -52,3 +54,29 @@ def test_everything_is_there_after_a_clean_stop_and_after_a_kill(tmp_path: Path,
             line["received"], line["lost"] = received, count + more - received
         finally:
             store.close()
+
+
+def digests(root: Path) -> dict[Path, str]:
+    """Of what is made from the log."""
+    found: dict[Path, str] = {}
+    for path in root.rglob("*"):
+        if path.is_file() and "commitlog" not in path.parts and path.name != "apache-broker.conf":
+            with path.open("rb") as file:
+                found[path] = hashlib.file_digest(file, "blake2b").hexdigest()
+    return found
+
+
+def test_a_gibibyte_of_log_makes_its_files_again(tmp_path: Path) -> None:
+    """Every queue, index and checkpoint is gone: a start makes each byte of them again."""
+    count = 260_000
+    with figures("T7, 1 GiB", nightly=True, attempts=count, acknowledged=count) as line:
+        in_a_process("fill", tmp_path, count, 10, 4096)
+        assert sum(path.stat().st_size for path in (tmp_path / "commitlog").iterdir()) >= 1 << 30
+        before = digests(tmp_path)
+        assert {path.parts[len(tmp_path.parts)] for path in before} >= {"consumequeue", "index", "checkpoint", "queues.json"}
+        for path in before:
+            path.unlink()
+        measured = json.loads(in_a_process("measure", tmp_path))
+        assert (measured["messages"], measured["damaged"], measured["queues"]) == (count, 0, 40)
+        line.update(faults=len(before), received=count, lost=0, rebuilt_s=measured["start (s)"])
+        assert digests(tmp_path) == before

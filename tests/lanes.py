@@ -1,0 +1,79 @@
+"""How make test-slow runs three tests at a time on two cores, and what each takes.
+
+One worker *computes*: long sizes that keep a core busy and that no clock judges. One takes what starts Spark and what measures, or holds
+leases against pauses, so that no two of those run beside each other. The third takes the rest, most of which waits: for deadlines, for
+members that come and go, for processes that start. Long ones first, so that the workers end together; whose own kind is used up helps
+with the rest.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+COMPUTES, APART, OTHERS = "computes", "apart", "others"
+
+# The beginning of a test's id, below tests/, and about how many seconds it takes on two quiet cores. The longest that fits counts.
+TAKES: Final[Mapping[str, Mapping[str, int]]] = {
+    COMPUTES: {
+        "rel/test_simulation.py": 250,
+        "rel/test_hostile_dispatch.py": 60,
+        "rel/test_hostile_input.py::test_a_decoder_raises": 60,
+        "rel/test_store_power_loss.py::test_ten_thousand_power_cuts": 45,
+        "rel/test_store_power_loss.py": 20,
+        "rel/test_store_scale.py::test_everything": 50,
+        "rel/test_store_scale.py": 15,
+        "rel/test_bit_flips.py": 30,
+        "rel/test_store_damage.py": 15,
+        "rel/test_fuzz.py": 13,
+        "rel/test_store_faults.py": 3,
+    },
+    APART: {
+        "rel/test_soak.py": 170,
+        "rel/test_orderly_holders.py": 141,
+        "rel/test_rebalance_storm.py": 97,
+        "rel/test_spark_kills.py": 90,
+        "rel/test_spark_listener_kills.py": 45,
+        "rel/test_pipeline_kills.py": 40,
+        "rel/test_catch_up.py": 60,
+        "rel/test_overload.py": 22,
+        "rel/test_network_faults.py": 24,
+        "rel/test_crowds.py": 10,
+        "integration/test_spark": 20,
+        "integration/test_pipelines.py": 15,
+        "never/test_resources.py": 10,
+    },
+    OTHERS: {
+        "interop/test_mixed_churn.py": 640,
+        "rel/test_broker_kill.py": 130,
+        "rel/test_consumer_kill.py": 74,
+        "rel/test_timer_kill.py": 54,
+        "rel/test_broker_scale.py": 50,
+        "rel/test_transaction_kill.py": 43,
+        "rel/test_poison.py": 43,
+        "rel/test_death_at_calls.py": 40,
+        "rel/test_spark_sink_kills.py": 35,
+        "rel/test_retention_kill.py": 34,
+        "interop/test_store_exchange": 30,
+        "interop/test_t": 30,
+        "rel/test_hostile_names.py": 20,
+        "rel/test_hostile_input.py::test_hostile_frames": 16,
+        "never/test_mutations.py::test_a_mutation_is_caught[18-connection": 100,  # it hangs
+        "never/test_mutations.py::test_a_mutation_is_caught[25-": 60,
+        "never/test_mutations.py": 20,
+        "never/test_hostile_servers.py": 1,
+        "": 5,
+    },
+}
+_BEGINNINGS: Final = sorted(((begins, lane) for lane, rows in TAKES.items() for begins in rows), key=lambda row: -len(row[0]))
+
+
+def lane_of(test: str) -> str:
+    return _found(test)[1]
+
+
+def seconds_of(test: str) -> int:
+    begins, lane = _found(test)
+    return TAKES[lane][begins]
+
+
+def _found(test: str) -> tuple[str, str]:
+    return next(row for row in _BEGINNINGS if test.removeprefix("tests/").startswith(row[0]))

@@ -1,0 +1,102 @@
+"""T30: a group comes back to a long backlog, most of it not in memory, while others send and consume what is new."""
+
+import asyncio
+import os
+import re
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+import ogive
+from bench.store_scale import in_a_process
+from ogive import aio
+from ogive.model import MessageExt
+from ogive.testing import Broker
+from tests.figures import figures
+
+pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(900)]
+
+BACKLOG, GROUP, HOT = "Topic0", "returning", "Hot"
+COUNT, LEAST_TURNS, MEMORY_MIB = 1_000_000, 50, 300
+
+
+def forget(folder: Path) -> None:
+    """The operating system keeps nothing of these files in memory."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def peak_mib(pid: int) -> int:
+    [kib] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(kib) // 1024
+
+
+class Reader:
+    """A member of the group that came back, and the others of its kind: which of the messages came."""
+
+    def __init__(self, count: int) -> None:
+        self.came = bytearray(count)
+        self.left = count
+        self.again = 0
+        self.gone_on, self.done = asyncio.Event(), asyncio.Event()
+
+    async def take(self, message: MessageExt) -> None:
+        number = int(message.keys[0].removeprefix("key-"))
+        self.again += self.came[number]
+        self.left -= not self.came[number]
+        self.came[number] = 1
+        self.gone_on.set()
+        if not self.left:
+            self.done.set()
+
+    def member(self, server: str) -> aio.PushConsumer:
+        return aio.PushConsumer(ogive.listener(BACKLOG, group=GROUP, start="earliest", threads=8)(self.take), name_server=server)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
+async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_nobody(tmp_path: Path) -> None:
+    """Beside four members that catch up a message is sent, and the next one when a consumer has it: who reads old messages must not make
+    that wait for the end of them. Every message of both kinds comes, and progress stands at the end."""
+    await asyncio.to_thread(in_a_process, "fill", tmp_path, COUNT, 1, 256)
+    forget(tmp_path)
+    reader, got, turns, during = Reader(COUNT), asyncio.Event(), 0, 0
+    hot: list[bytes] = []
+
+    async def take_hot(message: MessageExt) -> None:
+        hot.append(message.body)
+        got.set()
+
+    async with AsyncExitStack() as stack:
+        line = stack.enter_context(figures("T30 catch-up", nightly=True, attempts=COUNT))
+        broker = stack.enter_context(Broker(data=tmp_path))
+        admin = await stack.enter_async_context(aio.Admin(broker.name_server))
+        for topic in (BACKLOG, HOT):
+            await admin.create_topic(topic, queues=4)
+        async with reader.member(broker.name_server):  # it was here once
+            await reader.gone_on.wait()
+        producer = await stack.enter_async_context(aio.Producer(broker.name_server))
+        live = aio.PushConsumer(ogive.listener(HOT, group="live", start="earliest")(take_hot), name_server=broker.name_server)
+        await stack.enter_async_context(live)
+        await producer.send(HOT, b"first")
+        await got.wait()
+        for _ in range(4):
+            await stack.enter_async_context(reader.member(broker.name_server))
+        while not reader.done.is_set():
+            got.clear()
+            await producer.send(HOT, b"%d" % turns)  # raises what the broker refuses
+            await got.wait()
+            turns += 1
+            during += not reader.done.is_set()
+        line.update(hot=turns, received=sum(reader.came), acknowledged=COUNT, lost=reader.left, duplicates=reader.again)
+        line["broker_peak_mib"] = peak_mib(broker.pid)
+        async with asyncio.timeout(60.0):
+            while sum(row.lag for row in await admin.lag(GROUP, BACKLOG, members=False)):
+                await asyncio.sleep(0.2)
+    assert reader.came == b"\x01" * COUNT
+    assert set(hot) == {b"first", *(b"%d" % turn for turn in range(turns))}
+    assert during >= LEAST_TURNS
+    assert line["broker_peak_mib"] <= MEMORY_MIB
