@@ -2,6 +2,22 @@
 
 #include "native.h"
 
+int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item)
+{
+    if (end - *at < BATCH_ITEM_BYTES)
+        return 0;
+    uint32_t size = get32(*at), body_size = get32(*at + 16);
+    if (size < BATCH_ITEM_BYTES || size > (size_t)(end - *at) || size > INT32_MAX || body_size > size - BATCH_ITEM_BYTES)
+        return 0;
+    item->flag = (int32_t)get32(*at + 12);
+    item->body = *at + 20;
+    item->body_size = body_size;
+    item->properties = *at + BATCH_ITEM_BYTES + body_size;
+    item->properties_size = size - BATCH_ITEM_BYTES - body_size;
+    *at += size;
+    return get16(item->properties - 2) == item->properties_size;
+}
+
 /* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do not add up or there are more than *most*. */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -13,40 +29,30 @@ PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t
     int64_t most;
     if (!is_number(args[1], INT64_MIN, INT64_MAX, &most))
         Py_RETURN_NONE;
-    const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
-    PyTypeObject *type = (PyTypeObject *)args[2];
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
     PyObject *items = PyList_New(0);
     if (items == NULL)
         return NULL;
     while (at < end) {
-        if (PyList_GET_SIZE(items) >= most || end - at < BATCH_ITEM_BYTES)
-            goto unusual;
-        uint32_t size = get32((const uint8_t *)at), body_size = get32((const uint8_t *)at + 16);
-        if (size < BATCH_ITEM_BYTES || size > (size_t)(end - at) || size > INT32_MAX || body_size > size - BATCH_ITEM_BYTES)
-            goto unusual;
-        const char *properties = at + BATCH_ITEM_BYTES + body_size;
-        uint32_t properties_size = size - BATCH_ITEM_BYTES - body_size;
-        if (get16((const uint8_t *)properties - 2) != properties_size)
-            goto unusual;
+        BatchItem item;
+        if (PyList_GET_SIZE(items) >= most || !read_batch_item(&at, end, &item)) {
+            Py_DECREF(items);
+            Py_RETURN_NONE;
+        }
         PyObject *parts[] = {
-            PyLong_FromLong((int32_t)get32((const uint8_t *)at + 12)), /* flag */
-            PyBytes_FromStringAndSize(at + 20, body_size),
-            PyBytes_FromStringAndSize(properties, properties_size),
+            PyLong_FromLong(item.flag),
+            PyBytes_FromStringAndSize((const char *)item.body, item.body_size),
+            PyBytes_FromStringAndSize((const char *)item.properties, item.properties_size),
         };
-        PyObject *item = make_tuple(type, parts, 3);
-        int failed = item == NULL || PyList_Append(items, item) < 0;
-        Py_XDECREF(item);
+        PyObject *made = make_tuple((PyTypeObject *)args[2], parts, 3);
+        int failed = made == NULL || PyList_Append(items, made) < 0;
+        Py_XDECREF(made);
         if (failed) {
             Py_DECREF(items);
             return NULL;
         }
-        at += size;
     }
     return items;
-
-unusual:
-    Py_DECREF(items);
-    Py_RETURN_NONE;
 }
 
 /* The parts of an item that fits, and its size; 0 for another. */
@@ -106,6 +112,14 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+int are_starts(PyObject *starts)
+{
+    int right = PyTuple_Check(starts);
+    for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(starts); i++)
+        right = PyBytes_Check(PyTuple_GET_ITEM(starts, i));
+    return right;
+}
+
 /* Whether a property begins with one of *starts*, a tuple of bytes. */
 static int has_start(const uint8_t *at, const uint8_t *end, PyObject *starts)
 {
@@ -122,31 +136,35 @@ static int has_start(const uint8_t *at, const uint8_t *end, PyObject *starts)
     return 0;
 }
 
-/* batch_is_plain(items, starts, most): whether all are BatchItems with at most so many bytes of properties, of which none begins with one
-   of *starts*. */
-PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count)
+Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most)
+{
+    BatchItem item;
+    Py_ssize_t items = 0;
+    for (; at < end; items++) {
+        if (items >= most || !read_batch_item(&at, end, &item) || item.properties_size > MAX_PROPERTIES_BYTES
+            || has_start(item.properties, item.properties + item.properties_size, starts))
+            return 0;
+    }
+    return items;
+}
+
+/* plain_batch(body, starts, most): how many messages the body of a batch holds, at most so many, with properties that a record has room
+   for and of which none begins with one of *starts*; None where one of them does, or there is none. */
+PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    int right = count == 3 && PyList_Check(args[0]) && PyTuple_Check(args[1]) && PyLong_Check(args[2]);
-    for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(args[1]); i++)
-        right = PyBytes_Check(PyTuple_GET_ITEM(args[1], i));
-    if (!right) {
-        PyErr_SetString(PyExc_TypeError, "batch_is_plain(items: list[BatchItem], starts: tuple[bytes, ...], most: int)");
+    if (count != 3 || !PyBytes_Check(args[0]) || !are_starts(args[1]) || !PyLong_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "plain_batch(body: bytes, starts: tuple[bytes, ...], most: int)");
         return NULL;
     }
     int64_t most;
-    if (!is_number(args[2], INT64_MIN, INT64_MAX, &most))
-        Py_RETURN_FALSE;
-    PyObject *body, *properties;
-    int32_t flag;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); i++) {
-        if (!take_item(PyList_GET_ITEM(args[0], i), &flag, &body, &properties) || PyBytes_GET_SIZE(properties) > most)
-            Py_RETURN_FALSE;
-        const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties);
-        if (has_start(at, at + PyBytes_GET_SIZE(properties), args[1]))
-            Py_RETURN_FALSE;
-    }
-    Py_RETURN_TRUE;
+    const uint8_t *body = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    Py_ssize_t items = 0;
+    if (is_number(args[2], INT64_MIN, INT64_MAX, &most))
+        items = count_plain_items(body, body + PyBytes_GET_SIZE(args[0]), args[1], most);
+    if (items == 0)
+        Py_RETURN_NONE;
+    return PyLong_FromSsize_t(items);
 }
 
 /* message_ids(store_host, offsets): what the broker calls the messages at these places of the commit log, with commas between; None where

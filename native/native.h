@@ -74,6 +74,12 @@ enum { ENTRY_BYTES = 20 };
 /* A message in the body of a batch: size u32 | 0 u32 | 0 u32 | flag i32 | body size i32 | body | properties size u16 | properties */
 enum { BATCH_ITEM_BYTES = 22 }; /* without body and properties */
 
+typedef struct {
+    int32_t flag;
+    const uint8_t *body, *properties;
+    Py_ssize_t body_size, properties_size;
+} BatchItem;
+
 static inline uint16_t get16(const uint8_t *at)
 {
     return (uint16_t)(at[0] << 8 | at[1]);
@@ -222,6 +228,13 @@ int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header);
 /* The same as read_field() for it; *room* has so many bytes *left* for texts that are written with escapes */
 int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value, char **room, Py_ssize_t *left);
 
+/* batches.c: reads the message at *at* of a batch, and moves on; 0 where lengths do not add up */
+int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
+/* Whether it is a tuple of bytes */
+int are_starts(PyObject *starts);
+/* How many messages these bytes are, see plain_batch(); 0 where they are not plain */
+Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most);
+
 /* The functions of the module, for the table in module.c */
 /* header.c */
 PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);
@@ -237,13 +250,15 @@ PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t 
 PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_batch_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* halves.c */
 PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* batches.c */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_batch_is_plain(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* records.c */
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -18,11 +18,22 @@ typedef struct {
     int32_t flag;
     const uint8_t *body;
     Py_ssize_t body_size;
-    PyObject *given; /* the properties */
+    PyObject *given; /* the properties; NULL in a batch */
     const uint8_t *properties; /* of them, what is stored */
     Py_ssize_t properties_size;
     int separator; /* one is stored behind them, so that the checksum may follow */
 } Part;
+
+/* What of these properties is stored; 0 where the message is not usual */
+static int take_properties(const uint8_t *properties, Py_ssize_t size, int with_crc, Part *part)
+{
+    if (size >= CRC_BYTES && memcmp(properties + size - CRC_BYTES, CRC_NAME, CRC_NAME_BYTES) == 0)
+        size -= CRC_BYTES; /* it speaks of the record that this message came from */
+    part->properties = properties;
+    part->properties_size = size;
+    part->separator = with_crc && size && properties[size - 1] != 2;
+    return part->body_size <= MAX_RECORD_BYTES && size + part->separator <= MAX_CRC_PROPERTIES;
+}
 
 /* All of a part but its flag; 0 where the message is not usual */
 static int take_texts(PyObject *body, PyObject *properties, int with_crc, Part *part)
@@ -32,32 +43,27 @@ static int take_texts(PyObject *body, PyObject *properties, int with_crc, Part *
     part->body = (const uint8_t *)PyBytes_AS_STRING(body);
     part->body_size = PyBytes_GET_SIZE(body);
     part->given = properties;
-    part->properties = (const uint8_t *)PyBytes_AS_STRING(properties);
-    Py_ssize_t size = PyBytes_GET_SIZE(properties);
-    if (size >= CRC_BYTES && memcmp(part->properties + size - CRC_BYTES, CRC_NAME, CRC_NAME_BYTES) == 0)
-        size -= CRC_BYTES; /* it speaks of the record that this message came from */
-    part->properties_size = size;
-    part->separator = with_crc && size && part->properties[size - 1] != 2;
-    return part->body_size <= MAX_RECORD_BYTES && size + part->separator <= MAX_CRC_PROPERTIES;
+    return take_properties((const uint8_t *)PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), with_crc, part);
 }
 
-static int take_part(PyObject *flag, PyObject *body, PyObject *properties, int with_crc, Part *part)
+/* The next message of a batch, or the only one where *at* is NULL; 0 where it is not usual */
+static int take_part(PyObject *message, const uint8_t **at, const uint8_t *end, int with_crc, Part *part)
 {
-    int64_t number;
-    if (!is_number(flag, INT32_MIN, INT32_MAX, &number))
+    BatchItem item;
+    int64_t flag;
+    if (*at == NULL) {
+        if (!is_number(PyTuple_GET_ITEM(message, FLAG), INT32_MIN, INT32_MAX, &flag))
+            return 0;
+        part->flag = (int32_t)flag;
+        return take_texts(PyTuple_GET_ITEM(message, BODY), PyTuple_GET_ITEM(message, PROPERTIES), with_crc, part);
+    }
+    if (!read_batch_item(at, end, &item))
         return 0;
-    part->flag = (int32_t)number;
-    return take_texts(body, properties, with_crc, part);
-}
-
-static int take_part_at(PyObject *message, PyObject *items, Py_ssize_t at, int with_crc, Part *part)
-{
-    if (items == NULL)
-        return take_part(
-            PyTuple_GET_ITEM(message, FLAG), PyTuple_GET_ITEM(message, BODY), PyTuple_GET_ITEM(message, PROPERTIES), with_crc, part);
-    PyObject *item = PyTuple_GET_ITEM(items, at);
-    return PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 3
-        && take_part(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1), PyTuple_GET_ITEM(item, 2), with_crc, part);
+    part->flag = item.flag;
+    part->body = item.body;
+    part->body_size = item.body_size;
+    part->given = NULL;
+    return take_properties(item.properties, item.properties_size, with_crc, part);
 }
 
 /* What the heads of all records have in common, in *head*; its size, or 0 where it is not usual. */
@@ -152,7 +158,7 @@ static int hash_tag(const Part *part, int32_t *hash)
 
 static PyObject *stored_properties(const Part *part)
 {
-    if (!part->separator && part->properties_size == PyBytes_GET_SIZE(part->given))
+    if (part->given != NULL && !part->separator && part->properties_size == PyBytes_GET_SIZE(part->given))
         return Py_NewRef(part->given);
     PyObject *text = PyBytes_FromStringAndSize(NULL, part->properties_size + part->separator);
     if (text != NULL) {
@@ -191,51 +197,58 @@ static int note_record(
     return result != NULL && (keyed == NULL || key != NULL);
 }
 
-/* records(message, items, field, topic, offset, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of a
-   NewMessage, or of the BatchItems that share it, or None.
+/* records(message, batch, start, field, topic, offset, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of a
+   NewMessage, or of the messages in batch[start:] that share it, or None.
 
    Everything as the twin has it: the records one behind the other, their entries in the queue, what the index needs of each, and a
    *result* of each. None also where they do not fit *room* bytes. */
 PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 10 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != MESSAGE_FIELDS || !PyBytes_Check(args[2])
-        || !PyBytes_Check(args[3]) || !is_tuple_type(args[9])) {
+    if (count != 11 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != MESSAGE_FIELDS
+        || (args[1] != Py_None && !PyBytes_Check(args[1])) || !PyBytes_Check(args[3]) || !PyBytes_Check(args[4])
+        || !is_tuple_type(args[10])) {
         PyErr_SetString(
             PyExc_TypeError,
-            "records(message: NewMessage, items: list[BatchItem] | None, field: bytes, topic: bytes, offset: int, position: int, "
+            "records(message: NewMessage, batch: bytes | None, start: int, field: bytes, topic: bytes, offset: int, position: int, "
             "room: int, stored_ms: int, with_crc: bool, result: type[PutResult])");
         return NULL;
     }
-    PyObject *message = args[0], *field = args[2], *topic = args[3], *stored_ms = args[7];
-    PyTypeObject *type = (PyTypeObject *)args[9];
-    int with_crc = args[8] == Py_True, kind;
-    int64_t first, start, room, stored;
+    PyObject *message = args[0], *field = args[3], *topic = args[4], *stored_ms = args[8];
+    PyTypeObject *type = (PyTypeObject *)args[10];
+    int with_crc = args[9] == Py_True, kind;
+    int64_t batch_at, first, start, room, stored;
     uint8_t head[MAX_HEAD_BYTES];
-    if (!is_number(args[4], 0, INT64_MAX / 2, &first) || !is_number(args[5], 0, INT64_MAX / 2, &start)
-        || !is_number(args[6], 0, INT64_MAX / 2, &room) || !is_number(stored_ms, 0, INT64_MAX, &stored)
-        || PyBytes_GET_SIZE(field) > 0xFFFF)
+    if (!is_number(args[2], 0, INT64_MAX, &batch_at) || !is_number(args[5], 0, INT64_MAX / 2, &first)
+        || !is_number(args[6], 0, INT64_MAX / 2, &start) || !is_number(args[7], 0, INT64_MAX / 2, &room)
+        || !is_number(stored_ms, 0, INT64_MAX, &stored) || PyBytes_GET_SIZE(field) > 0xFFFF)
         Py_RETURN_NONE;
+    const uint8_t *batch = NULL, *end = NULL, *at;
+    if (args[1] != Py_None) {
+        if (batch_at >= PyBytes_GET_SIZE(args[1]))
+            Py_RETURN_NONE;
+        batch = (const uint8_t *)PyBytes_AS_STRING(args[1]);
+        end = batch + PyBytes_GET_SIZE(args[1]);
+        batch += batch_at;
+    }
     size_t head_size = fill_head(message, stored, (size_t)PyBytes_GET_SIZE(field), head, &kind);
-    if (head_size == 0 || (args[1] != Py_None && (!PyList_Check(args[1]) || kind != 0)))
+    if (head_size == 0 || (batch != NULL && kind != 0))
         Py_RETURN_NONE;
-    PyObject *items = NULL, *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;
-    if (args[1] != Py_None && (items = PyList_AsTuple(args[1])) == NULL) /* so that nothing changes it while objects are made */
-        return NULL;
+    PyObject *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;
     int is_visible = kind == 0 || kind == TRANSACTION_COMMIT, is_keyed = kind != TRANSACTION_ROLLBACK;
-    Py_ssize_t number = items == NULL ? 1 : PyTuple_GET_SIZE(items), total = 0;
+    Py_ssize_t number = 0, total = 0;
     Py_ssize_t fixed = (Py_ssize_t)head_size + PyBytes_GET_SIZE(field) + 2 + (with_crc ? CRC_BYTES : 0);
     Part part;
-    if (number == 0)
-        goto unusual;
-    for (Py_ssize_t i = 0; i < number; i++) {
-        if (!take_part_at(message, items, i, with_crc, &part))
-            goto unusual;
+    at = batch;
+    do {
+        if (!take_part(message, &at, end, with_crc, &part))
+            Py_RETURN_NONE;
         Py_ssize_t size = record_size(&part, fixed);
         if (size > MAX_RECORD_BYTES || size > room - total)
-            goto unusual;
+            Py_RETURN_NONE;
         total += size;
-    }
+        number++;
+    } while (at < end);
     records = PyBytes_FromStringAndSize(NULL, total);
     entries = PyBytes_FromStringAndSize(NULL, is_visible ? number * ENTRY_BYTES : 0);
     keyed = PyList_New(is_keyed ? number : 0);
@@ -244,15 +257,18 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
         goto done;
     uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records), *entry = (uint8_t *)PyBytes_AS_STRING(entries);
     int64_t position = start;
+    at = batch;
     for (Py_ssize_t i = 0; i < number; i++) {
         int64_t offset = is_visible ? first + i : 0;
-        take_part_at(message, items, i, with_crc, &part);
+        take_part(message, &at, end, with_crc, &part);
         Py_ssize_t size = record_size(&part, fixed);
         put_record(record, &part, head, head_size, field, (uint32_t)size, offset, position, with_crc);
         if (is_visible) {
             int32_t hash;
-            if (!hash_tag(&part, &hash))
-                goto unusual;
+            if (!hash_tag(&part, &hash)) {
+                made = Py_NewRef(Py_None);
+                goto done;
+            }
             put_entry(entry, position, size, hash);
             entry += ENTRY_BYTES;
         }
@@ -264,16 +280,11 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
     made = PyTuple_Pack(4, records, entries, keyed, results);
 
 done:
-    Py_XDECREF(items);
     Py_XDECREF(records);
     Py_XDECREF(entries);
     Py_XDECREF(keyed);
     Py_XDECREF(results);
     return made;
-
-unusual:
-    made = Py_NewRef(Py_None);
-    goto done;
 }
 
 /* One of several messages that are stored together, with what its record is made of */

@@ -1,4 +1,4 @@
-/* What a broker does for each single send. Python: broker/handlers/send.py, broker/handlers/send_answer.py. */
+/* What a broker does for each send, of one message or a batch. Python: broker/handlers/send.py, send_batch.py and send_answer.py. */
 
 #include "native.h"
 
@@ -7,13 +7,14 @@
 #define MAX_SEND_FIELDS 32
 #define MAX_ESCAPED_BYTES 8192 /* in a header */
 #define SEND_MESSAGE_V2 310
+#define SEND_BATCH_MESSAGE 320
 
 /* the fields of a send's header, as _Names has them */
 enum { TOPIC, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, PROPERTIES, TIMES, MAX_TIMES, DEFAULT_TOPIC, DEFAULT_QUEUES, UNIT_MODE, BATCH, NAMES };
 
 typedef struct {
     int64_t queue_id, sys_flag, born_ms, flag, times;
-    Text key;
+    Text key; /* NULL where a batch has none */
 } Send;
 
 int number_of(Text text, int64_t *number)
@@ -42,26 +43,33 @@ static int ends(const char *text, const char *end, const char *with, size_t size
 
 #define ENDS(text, end, with) ends(text, end, with, sizeof(with) - 1)
 
-/* Where the value of the unique key stands in a message's properties; NULL where there is none, or anything that says that the message is
-   not stored just so: a delay, a time, half a transaction, a broker that it has been through, a batch that is one record. */
-static const char *unique_key(const char *text, const char *end)
+/* The unique key among a message's properties, NULL where there is none; 0 where anything says that the message is not stored just so: a
+   delay, a time, half a transaction, a broker that it has been through, a batch that is one record. */
+static int find_key(Text properties, Text *key)
 {
-    const char *key = NULL, *at;
+    const char *text = properties.at, *end = text + properties.size, *at;
+    *key = (Text){NULL, 0};
+    if (properties.size == 0)
+        return 1;
     for (at = text; (at = memchr(at, 1, (size_t)(end - at))) != NULL; at++) {
-        if (key == NULL && ENDS(text, at, "UNIQ_KEY")) {
+        if (key->at == NULL && ENDS(text, at, "UNIQ_KEY")) {
             if (at - 8 != text && at[-9] != 2)
-                return NULL;
-            key = at + 1;
+                return 0;
+            key->at = at + 1;
         } else if (ENDS(text, at, "DELAY") || ENDS(text, at, "TRAN_MSG") || ENDS(text, at, "POP_CK") || ENDS(text, at, "CLUSTER")
                    || ENDS(text, at, "INNER_NUM")) {
-            return NULL;
+            return 0;
         }
     }
     for (at = text; (at = memchr(at, '_', (size_t)(end - at))) != NULL; at++) {
         if (ENDS(text, at, "TIMER"))
-            return NULL;
+            return 0;
     }
-    return key;
+    if (key->at != NULL) {
+        const char *stop = memchr(key->at, 2, (size_t)(end - key->at));
+        key->size = (stop == NULL ? end : stop) - key->at;
+    }
+    return 1;
 }
 
 static int is_text(Text text, const char *word)
@@ -69,23 +77,31 @@ static int is_text(Text text, const char *word)
     return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
 }
 
-/* Whether these fields are of a single send that is stored just as it came, with so many bytes of properties more */
-static int read_send(const Text *fields, Py_ssize_t own_size, Send *send)
+static int is_batch(const Text *fields)
 {
-    Text topic = fields[TOPIC], text = fields[PROPERTIES], batch = fields[BATCH];
-    if (topic.at == NULL || topic.size == 0 || topic.at[0] == '%' || text.at == NULL || text.size == 0
-        || (batch.at != NULL && (is_text(batch, "true") || is_text(batch, "1"))) || fields[QUEUE_ID].at == NULL
-        || !number_of(fields[QUEUE_ID], &send->queue_id) || !number_of(fields[SYS_FLAG], &send->sys_flag) || fields[BORN_MS].at == NULL
-        || !number_of(fields[BORN_MS], &send->born_ms) || !number_of(fields[FLAG], &send->flag) || !number_of(fields[TIMES], &send->times)
-        || send->sys_flag & ~(int64_t)CLIENT_FLAGS || send->born_ms < 0 || send->flag < -INT32_MAX || send->flag > INT32_MAX
-        || send->times < 0 || send->times > INT32_MAX)
+    Text batch = fields[BATCH];
+    return batch.at != NULL && (is_text(batch, "true") || is_text(batch, "1"));
+}
+
+/* Whether these fields are of a send that is stored just as it came */
+static int read_send(const Text *fields, Send *send)
+{
+    Text topic = fields[TOPIC];
+    return topic.at != NULL && topic.size != 0 && topic.at[0] != '%' && fields[QUEUE_ID].at != NULL
+        && number_of(fields[QUEUE_ID], &send->queue_id) && number_of(fields[SYS_FLAG], &send->sys_flag) && fields[BORN_MS].at != NULL
+        && number_of(fields[BORN_MS], &send->born_ms) && number_of(fields[FLAG], &send->flag) && number_of(fields[TIMES], &send->times)
+        && !(send->sys_flag & ~(int64_t)CLIENT_FLAGS) && send->born_ms >= 0 && send->flag >= -INT32_MAX && send->flag <= INT32_MAX
+        && send->times >= 0 && send->times <= INT32_MAX && fields[PROPERTIES].size <= MAX_PROPERTIES_BYTES
+        && find_key(fields[PROPERTIES], &send->key);
+}
+
+/* The same for a single message with a key, to which so many bytes of properties come */
+static int read_single_send(const Text *fields, Py_ssize_t own_size, Send *send)
+{
+    if (is_batch(fields) || !read_send(fields, send) || send->key.at == NULL)
         return 0;
-    const char *end = text.at + text.size, *key = unique_key(text.at, end);
-    if (key == NULL || text.size > MAX_PROPERTIES_BYTES || own_size > MAX_PROPERTIES_BYTES - (end[-1] != 2) - text.size)
-        return 0;
-    const char *key_end = memchr(key, 2, (size_t)(end - key));
-    send->key = (Text){key, (key_end == NULL ? end : key_end) - key};
-    return 1;
+    Text text = fields[PROPERTIES];
+    return own_size <= MAX_PROPERTIES_BYTES - (text.at[text.size - 1] != 2) - text.size;
 }
 
 /* The properties to store: those of the send, and the broker's own */
@@ -114,7 +130,7 @@ static PyObject *usual_of(PyObject *const *fields, PyObject *own_properties)
     Send send;
     Py_ssize_t own_size;
     const char *own = utf8_of(own_properties, &own_size);
-    if (own == NULL || !read_send(texts, own_size, &send))
+    if (own == NULL || !read_single_send(texts, own_size, &send))
         Py_RETURN_NONE;
     PyObject *properties = with_own(texts[PROPERTIES], own, own_size);
     if (properties == NULL)
@@ -171,16 +187,77 @@ static int is_plain_key(Text key)
     return plain;
 }
 
-/* How many bytes an answer has at most */
-static Py_ssize_t answer_room(Py_ssize_t template_size, Text key)
+/* What is filled in at one place of an answer's template: a number, the key in quotes, or the ids of stored messages */
+typedef struct {
+    enum { NUMBER, KEY, IDS } kind;
+    int64_t number;
+    Text key;
+    PyObject *host, *results; /* of the ids: the broker's, and where the messages are */
+} Slot;
+
+#define MAX_NUMBER_BYTES 20
+
+static Py_ssize_t ids_size(const Slot *slot)
 {
-    return 8 + template_size + 4 * 20 + key.size + 2; /* a number has 20 characters in place of 2, the key two more than its own */
+    return PyList_GET_SIZE(slot->results) * (2 * (PyBytes_GET_SIZE(slot->host) + 8) + 1) - 1; /* commas between them */
 }
 
-/* Puts the frame of an answer, see send_answer(): where it ends, or NULL where the template is of another form */
-static uint8_t *put_answer(uint8_t *start, const char *from, const char *end, Text key, const int64_t *numbers)
+/* How many bytes an answer has at most */
+static Py_ssize_t answer_room(Py_ssize_t template_size, const Slot *slots, int count)
 {
-    int next = 0; /* place to fill in; the key is the second */
+    Py_ssize_t room = 8 + template_size;
+    for (int i = 0; i < count; i++)
+        room += slots[i].kind == NUMBER ? MAX_NUMBER_BYTES : slots[i].kind == KEY ? slots[i].key.size + 2 : ids_size(&slots[i]);
+    return room;
+}
+
+static char *put_ids(char *to, const Slot *slot)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slot->results); i++) {
+        uint8_t bytes[8];
+        int64_t offset = 0;
+        is_number(PyTuple_GET_ITEM(PyList_GET_ITEM(slot->results, i), 1), 0, INT64_MAX, &offset);
+        put64(bytes, (uint64_t)offset);
+        if (i)
+            *to++ = ',';
+        to = (char *)put_hex((uint8_t *)to, (const uint8_t *)PyBytes_AS_STRING(slot->host), PyBytes_GET_SIZE(slot->host));
+        to = (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
+    }
+    return to;
+}
+
+/* Fills in one place, whose form begins behind the % at *from, which moves on; NULL where the form is another */
+static char *put_slot(char *to, const char **from, const char *end, const Slot *slot)
+{
+    const char *form = *from;
+    if (end - form < 1)
+        return NULL;
+    *from += 1;
+    if (slot->kind == NUMBER) {
+        uint8_t bytes[8];
+        if (form[0] == 'd')
+            return put_decimal(to, slot->number);
+        if (end - form < 4 || memcmp(form, "016X", 4) != 0 || slot->number < 0)
+            return NULL;
+        *from += 3;
+        put64(bytes, (uint64_t)slot->number);
+        return (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
+    }
+    if (slot->kind == IDS)
+        return form[0] == 'b' ? put_ids(to, slot) : NULL;
+    if (form[0] != 's')
+        return NULL;
+    *to++ = '"';
+    memcpy(to, slot->key.at, (size_t)slot->key.size);
+    to += slot->key.size;
+    *to++ = '"';
+    return to;
+}
+
+/* Puts the frame of an answer: where it ends, or NULL where the template is of another form */
+static uint8_t *put_answer(uint8_t *start, const char *from, const char *end, const Slot *slots, int count)
+{
+    int next = 0;
     char *to = (char *)start + 8;
     while (from < end) {
         const char *mark = memchr(from, '%', (size_t)(end - from));
@@ -194,38 +271,49 @@ static uint8_t *put_answer(uint8_t *start, const char *from, const char *end, Te
             *to++ = *from++;
             continue;
         }
-        if (next == 1) {
-            if (end - from < 1 || from[0] != 's')
-                return NULL;
-            from++;
-            *to++ = '"';
-            memcpy(to, key.at, (size_t)key.size);
-            to += key.size;
-            *to++ = '"';
-        } else {
-            uint8_t bytes[8];
-            if (next > 4)
-                return NULL;
-            int64_t number = numbers[next == 0 ? 0 : next - 1];
-            if (end - from >= 1 && from[0] == 'd') {
-                from++;
-                to = put_decimal(to, number);
-            } else if (end - from >= 4 && memcmp(from, "016X", 4) == 0 && number >= 0) {
-                from += 4;
-                put64(bytes, (uint64_t)number);
-                to = (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
-            } else {
-                return NULL;
-            }
-        }
-        next++;
+        if (next == count || (to = put_slot(to, &from, end, &slots[next++])) == NULL)
+            return NULL;
     }
-    if (next != 5)
+    if (next != count)
         return NULL;
     put32(start, (uint32_t)((uint8_t *)to - start - 4));
     put32(start + 4, (uint32_t)((uint8_t *)to - start - 8));
     return (uint8_t *)to;
 }
+
+/* The same as a bytes object; None for another template */
+static PyObject *answer_of(PyObject *template, const Slot *slots, int count)
+{
+    const char *text = PyBytes_AS_STRING(template);
+    Py_ssize_t size = PyBytes_GET_SIZE(template);
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, answer_room(size, slots, count));
+    if (frame == NULL)
+        return NULL;
+    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frame), *end = put_answer(start, text, text + size, slots, count);
+    if (end == NULL) {
+        Py_DECREF(frame);
+        Py_RETURN_NONE;
+    }
+    if (_PyBytes_Resize(&frame, end - start) < 0)
+        return NULL;
+    return frame;
+}
+
+static int read_number(PyObject *value, Slot *slot)
+{
+    slot->kind = NUMBER;
+    return is_number(value, INT64_MIN, INT64_MAX, &slot->number);
+}
+
+/* 0 for a key that is not JSON text as it is */
+static int read_key(PyObject *value, Slot *slot)
+{
+    slot->kind = KEY;
+    slot->key.at = utf8_of(value, &slot->key.size);
+    return slot->key.at != NULL && is_plain_key(slot->key);
+}
+
+enum { SEND_SLOTS = 5 };
 
 /* send_answer(template, queue_id, key, commitlog_offset, queue_offset, opaque): the frame of the answer with that header.
 
@@ -238,28 +326,43 @@ PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "send_answer(template: bytes, queue_id: int, key: str, commitlog_offset, queue_offset, opaque: int)");
         return NULL;
     }
-    Text key;
-    int64_t numbers[4];
-    key.at = utf8_of(args[2], &key.size);
-    Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
-    if (key.at == NULL || !is_plain_key(key) || size > MAX_TEMPLATE_BYTES || !is_number(args[1], INT64_MIN, INT64_MAX, &numbers[0]))
+    Slot slots[SEND_SLOTS];
+    if (PyBytes_GET_SIZE(args[0]) > MAX_TEMPLATE_BYTES || !read_number(args[1], &slots[0]) || !read_key(args[2], &slots[1])
+        || !read_number(args[3], &slots[2]) || !read_number(args[4], &slots[3]) || !read_number(args[5], &slots[4]))
         Py_RETURN_NONE;
-    for (int i = 1; i < 4; i++) {
-        if (!is_number(args[i + 2], INT64_MIN, INT64_MAX, &numbers[i]))
+    return answer_of(args[0], slots, SEND_SLOTS);
+}
+
+/* batch_answer(template, queue_id, key, store_host, results, opaque): the frame of a batch's answer with that header.
+
+   In the template stands %b for the ids of the messages, and %s only where there is a key. None for what send_answer() does not take, and
+   where a result is not usual. */
+PyObject *native_batch_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 6 || !PyBytes_Check(args[0]) || (args[2] != Py_None && !PyUnicode_Check(args[2])) || !PyBytes_Check(args[3])
+        || !PyList_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "batch_answer(template: bytes, queue_id: int, key: str | None, store_host: bytes, results: list, "
+                                         "opaque: int)");
+        return NULL;
+    }
+    PyObject *results = args[4];
+    int used = 0;
+    Slot slots[SEND_SLOTS];
+    if (PyBytes_GET_SIZE(args[0]) > MAX_TEMPLATE_BYTES || PyBytes_GET_SIZE(args[3]) > HOST_V6 || PyList_GET_SIZE(results) == 0
+        || PyList_GET_SIZE(results) > INT32_MAX || !read_number(args[1], &slots[used++])
+        || (args[2] != Py_None && !read_key(args[2], &slots[used++])))
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(results); i++) {
+        PyObject *result = PyList_GET_ITEM(results, i);
+        int64_t offset;
+        if (!PyTuple_Check(result) || PyTuple_GET_SIZE(result) < 2 || !is_number(PyTuple_GET_ITEM(result, 1), 0, INT64_MAX, &offset))
             Py_RETURN_NONE;
     }
-    PyObject *frame = PyBytes_FromStringAndSize(NULL, answer_room(size, key));
-    if (frame == NULL)
-        return NULL;
-    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frame);
-    uint8_t *end = put_answer(start, PyBytes_AS_STRING(args[0]), PyBytes_AS_STRING(args[0]) + size, key, numbers);
-    if (end == NULL) {
-        Py_DECREF(frame);
+    slots[used++] = (Slot){.kind = IDS, .host = args[3], .results = results};
+    if (!read_number(PyTuple_GET_ITEM(PyList_GET_ITEM(results, 0), 0), &slots[used++]) || !read_number(args[5], &slots[used++]))
         Py_RETURN_NONE;
-    }
-    if (_PyBytes_Resize(&frame, end - start) < 0)
-        return NULL;
-    return frame;
+    return answer_of(args[0], slots, used);
 }
 
 #define MAX_PLACES 64
@@ -317,15 +420,15 @@ static const Place *place_of(Places *places, Text name, int64_t queue_id, PyObje
     return found;
 }
 
-/* The header of a SEND_MESSAGE_V2 that is answered, and its fields by their letters, texts with escapes in *room*; 0 for anything else, and
-   where a field is cut off or no UTF-8, or there are many */
-static int read_short_send(const uint8_t *frame, Py_ssize_t size, Header *header, Text *fields, char *room)
+/* The header of a request with this code that is answered, and the fields of its send by their letters, texts with escapes in *room*; 0 for
+   anything else, and where a field is cut off or no UTF-8, or there are many */
+static int read_short_send(int code, const uint8_t *frame, Py_ssize_t size, Header *header, Text *fields, char *room)
 {
     static const char letters[NAMES] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'l', 'c', 'd', 'k', 'm'}; /* _SHORT in Python */
     Text name, value;
     int left = MAX_SEND_FIELDS, binary = read_header(frame, size, header);
     Py_ssize_t room_left = MAX_ESCAPED_BYTES;
-    if ((!binary && !read_json_header(frame, size, header)) || header->code != SEND_MESSAGE_V2 || header->flag != 0)
+    if ((!binary && !read_json_header(frame, size, header)) || header->code != code || header->flag != 0)
         return 0;
     memset(fields, 0, NAMES * sizeof *fields);
     for (Py_ssize_t at = header->fields_at; at < header->fields_end;) {
@@ -388,8 +491,8 @@ PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t
         if (!PyBytes_Check(frame))
             break;
         const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame);
-        if (!read_short_send(bytes, PyBytes_GET_SIZE(frame), &header, fields, room) || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes
-            || !read_send(fields, own_size, &send) || !is_plain_key(send.key)
+        if (!read_short_send(SEND_MESSAGE_V2, bytes, PyBytes_GET_SIZE(frame), &header, fields, room)
+            || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes || !read_single_send(fields, own_size, &send) || !is_plain_key(send.key)
             || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
             break;
         PyObject *values[] = {
@@ -422,16 +525,89 @@ done:
     return run;
 }
 
-/* What the answer to message number *at* of a run says: its numbers, in their order, and its key; 0 where one is not usual */
-static int read_stored(PyObject *const *lists, Py_ssize_t at, Text *key, int64_t *numbers)
+/* plain_batches(frames, at, most, most_bytes, queues_of, starts, most_items, born_host, store_host, message): of each plain batch from
+   frames[at] on, at most so many, with bodies of at most so many bytes: (message, start, items, key, opaque); None where there is none.
+
+   A plain batch is a SEND_BATCH_MESSAGE that is answered and stored just so, with a body that plain_batch() takes, which begins at *start*
+   of its frame and holds so many *items*. They share the *message*. The rest is as for plain_sends(), but a key is not needed. */
+PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *message = PyList_GET_ITEM(lists[0], at), *text = PyList_GET_ITEM(lists[1], at), *result = PyList_GET_ITEM(lists[2], at);
-    key->at = utf8_of(text, &key->size);
-    return key->at != NULL && is_plain_key(*key) && PyTuple_Check(message) && PyTuple_GET_SIZE(message) > 1 && PyTuple_Check(result)
-        && PyTuple_GET_SIZE(result) > 1 && is_number(PyTuple_GET_ITEM(message, 1), INT64_MIN, INT64_MAX, &numbers[0])
-        && is_number(PyTuple_GET_ITEM(result, 1), INT64_MIN, INT64_MAX, &numbers[1])
-        && is_number(PyTuple_GET_ITEM(result, 0), INT64_MIN, INT64_MAX, &numbers[2])
-        && is_number(PyList_GET_ITEM(lists[3], at), INT64_MIN, INT64_MAX, &numbers[3]);
+    (void)module;
+    if (count != 10 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2]) || !PyLong_Check(args[3])
+        || !are_starts(args[5]) || !PyLong_Check(args[6]) || !PyBytes_Check(args[7]) || !PyBytes_Check(args[8]) || !is_tuple_type(args[9])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "plain_batches(frames: list, at: int, most: int, most_bytes: int, queues_of, starts: tuple[bytes, ...], most_items: int, "
+            "born_host: bytes, store_host: bytes, message: type[NewMessage])");
+        return NULL;
+    }
+    int64_t at, most, most_bytes, most_items;
+    if (!is_number(args[1], 0, INT64_MAX, &at) || !is_number(args[2], INT64_MIN, INT64_MAX, &most)
+        || !is_number(args[3], INT64_MIN, INT64_MAX, &most_bytes) || !is_number(args[6], INT64_MIN, INT64_MAX, &most_items))
+        Py_RETURN_NONE;
+    PyObject *batches = PyList_New(0), *frame = NULL;
+    char room[MAX_ESCAPED_BYTES];
+    Places places = {.count = 0, .made = PyList_New(0)};
+    if (batches == NULL || places.made == NULL)
+        goto done;
+    for (; at < PyList_GET_SIZE(args[0]) && PyList_GET_SIZE(batches) < most; at++) {
+        Header header;
+        Text fields[NAMES];
+        Send send;
+        const Place *place;
+        Py_XSETREF(frame, Py_NewRef(PyList_GET_ITEM(args[0], at))); /* a callback might take it out of the list */
+        if (!PyBytes_Check(frame))
+            break;
+        const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame), *end = bytes + PyBytes_GET_SIZE(frame);
+        Py_ssize_t items = 0;
+        if (!read_short_send(SEND_BATCH_MESSAGE, bytes, end - bytes, &header, fields, room) || end - bytes - header.body_at > most_bytes
+            || !read_send(fields, &send) || (send.key.at != NULL && !is_plain_key(send.key))
+            || (items = count_plain_items(bytes + header.body_at, end, args[5], most_items)) == 0
+            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
+            break;
+        PyObject *values[] = {
+            Py_NewRef(place->topic),
+            Py_NewRef(place->queue_id),
+            PyBytes_FromStringAndSize(NULL, 0),
+            PyBytes_FromStringAndSize(NULL, 0),
+            PyLong_FromLongLong(send.sys_flag),
+            PyLong_FromLongLong(send.flag),
+            PyLong_FromLongLong(send.born_ms),
+            Py_NewRef(args[7]),
+            Py_NewRef(args[8]),
+            PyLong_FromLongLong(send.times),
+            PyLong_FromLong(0),
+        };
+        PyObject *message = make_tuple((PyTypeObject *)args[9], values, sizeof values / sizeof *values);
+        PyObject *key = send.key.at == NULL ? Py_NewRef(Py_None) : PyUnicode_FromStringAndSize(send.key.at, send.key.size);
+        if (message == NULL || key == NULL) {
+            Py_XDECREF(message);
+            Py_XDECREF(key);
+            break;
+        }
+        if (!append(batches, Py_BuildValue("(NnnNi)", message, header.body_at, items, key, (int)header.opaque)))
+            break;
+    }
+
+done:
+    Py_XDECREF(frame);
+    Py_XDECREF(places.made);
+    if (!PyErr_Occurred() && PyList_GET_SIZE(batches) != 0)
+        return batches;
+    Py_XDECREF(batches);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* What is filled in for message number *at* of a run; 0 where one is not usual */
+static int read_stored(PyObject *const *lists, Py_ssize_t at, Slot *slots)
+{
+    PyObject *message = PyList_GET_ITEM(lists[0], at), *result = PyList_GET_ITEM(lists[2], at);
+    return PyTuple_Check(message) && PyTuple_GET_SIZE(message) > 1 && PyTuple_Check(result) && PyTuple_GET_SIZE(result) > 1
+        && read_number(PyTuple_GET_ITEM(message, 1), &slots[0]) && read_key(PyList_GET_ITEM(lists[1], at), &slots[1])
+        && read_number(PyTuple_GET_ITEM(result, 1), &slots[2]) && read_number(PyTuple_GET_ITEM(result, 0), &slots[3])
+        && read_number(PyList_GET_ITEM(lists[3], at), &slots[4]);
 }
 
 /* send_answers(template, messages, keys, results, opaques): the frames of send_answer() for each, one behind the other; None where one of
@@ -445,15 +621,14 @@ PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_
         return NULL;
     }
     Py_ssize_t number = PyList_GET_SIZE(args[1]), template_size = PyBytes_GET_SIZE(args[0]), total = 0;
-    Text key;
-    int64_t numbers[4];
+    Slot slots[SEND_SLOTS];
     if (PyList_GET_SIZE(args[2]) != number || PyList_GET_SIZE(args[3]) != number || PyList_GET_SIZE(args[4]) != number
         || template_size > MAX_TEMPLATE_BYTES)
         Py_RETURN_NONE;
     for (Py_ssize_t at = 0; at < number; at++) {
-        if (!read_stored(args + 1, at, &key, numbers))
+        if (!read_stored(args + 1, at, slots))
             Py_RETURN_NONE;
-        total += answer_room(template_size, key);
+        total += answer_room(template_size, slots, SEND_SLOTS);
     }
     PyObject *frames = PyBytes_FromStringAndSize(NULL, total);
     if (frames == NULL)
@@ -461,8 +636,8 @@ PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_
     uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frames), *to = start;
     const char *template = PyBytes_AS_STRING(args[0]);
     for (Py_ssize_t at = 0; at < number && to != NULL; at++) {
-        read_stored(args + 1, at, &key, numbers);
-        to = put_answer(to, template, template + template_size, key, numbers);
+        read_stored(args + 1, at, slots);
+        to = put_answer(to, template, template + template_size, slots, SEND_SLOTS);
     }
     if (to == NULL) {
         Py_DECREF(frames);

@@ -175,11 +175,34 @@ class Native(Protocol):
     def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
         """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
 
-    def batch_is_plain(self, items: list[Named], starts: tuple[bytes, ...], most: int, /) -> bool:
-        """Whether these BatchItems have at most so many bytes of properties, none of which begins with one of *starts*.
+    def plain_batch(self, body: bytes, starts: tuple[bytes, ...], most: int, /) -> int | None:
+        """How many messages the body of a batch holds, with properties that fit a record and of which none begins with one of *starts*.
 
         Twin: _check_items() in ogive.broker.handlers.send_batch.
         """
+
+    def plain_batches(
+        self,
+        frames: list[bytes],
+        at: int,
+        most: int,
+        most_bytes: int,
+        queues_of: Callable[[str], int],
+        starts: tuple[bytes, ...],
+        most_items: int,
+        born_host: bytes,
+        store_host: bytes,
+        message: type[Named],
+        /,
+    ) -> list[tuple[Named, int, int, str | None, int]] | None:
+        """Of each plain batch from frames[at] on: the NewMessage that its messages share, where its body begins, how many they are, its
+        unique key and its opaque. Twins: handle() in ogive.broker.handlers.send, put_batch() in ogive.broker.handlers.send_batch.
+        """
+
+    def batch_answer(
+        self, template: bytes, queue_id: int, key: str | None, store_host: bytes, results: Sequence[tuple[Any, ...]], opaque: int, /
+    ) -> bytes | None:
+        """The frame of a batch's answer. Twin: framed() in ogive.broker.handlers.send_answer."""
 
     def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:
         """The broker's ids of messages, with commas between them. Twin: offset_message_ids() in ogive.wire.message."""
@@ -187,7 +210,8 @@ class Native(Protocol):
     def records(
         self,
         message: tuple[Any, ...],
-        items: Sequence[tuple[int, bytes, bytes]] | None,
+        batch: bytes | None,
+        start: int,
         field: bytes,
         topic: bytes,
         queue_offset: int,
@@ -198,8 +222,8 @@ class Native(Protocol):
         result: type[Named],
         /,
     ) -> tuple[bytes, bytes, list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """The records of a NewMessage, or of the BatchItems that share it; their consume-queue entries; what the index needs of each;
-        and a PutResult of each. None also where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
+        """The records of a NewMessage, or of the messages in batch[start:] that share it; their consume-queue entries; what the index needs
+        of each; and a PutResult of each. None also where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
         """
 
     def joined_records(

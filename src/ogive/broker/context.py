@@ -24,7 +24,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import OgiveError, StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import NewBatch, NewMessage, PutDone, PutResult, QueueKey
+from ogive.store.model import Messages, NewMessage, PutDone, PutResult, QueueKey
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
@@ -74,6 +74,8 @@ class Context:
     """The header of a send's answer, see handlers/send_answer.py."""
     batch_answer: bytes
     """The same for a batch."""
+    keyless_answer: bytes
+    """The same for a batch without a unique key of its own."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """Those for messages by key that may still begin."""
@@ -89,7 +91,7 @@ class Context:
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone, topic: str) -> None:
+    def put(self, messages: Messages, done: PutDone, topic: str) -> None:
         """Store messages that belong to *topic*, all or none; everything put in one loop turn goes to the writer together.
 
         *done* is called when they are safe, and *topic* with them, which may have been made a moment ago. Where it cannot be saved that is
@@ -104,7 +106,7 @@ class Context:
         self.topics.check_saved(topic)
         return partial(self._once_saved, topic, done)
 
-    def put_now(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
+    def put_now(self, messages: Messages, done: PutDone) -> None:
         """put() without a look at the topic: *done* is called in the order of the messages' offsets."""
         self.store.put(messages, done)
         self._submit_soon()

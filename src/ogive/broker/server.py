@@ -16,6 +16,7 @@ from ogive.broker.config import BrokerConfig, ip_of
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
 from ogive.broker.duplicates import Duplicates
+from ogive.broker.handlers.batch_run import take_batches
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.handlers.send import own_properties
 from ogive.broker.handlers.send_answer import answer_template, message_id_format
@@ -185,6 +186,7 @@ class Broker:
             own_properties=own_properties(config.region, config.cluster),
             send_answer=answer_template(config.region, message_id_format(store_host)),
             batch_answer=answer_template(config.region, "%b"),
+            keyless_answer=answer_template(config.region, "%b", keyed=False),
         )
 
     def _start_jobs(self, jobs: Iterable["_Job"]) -> None:
@@ -269,7 +271,12 @@ class Broker:
     def _take_run(self, connection: Connection, frames: list[bytes], at: int) -> int:
         if self._ctx is None or connection.closed:
             return 0
-        return take_sends(self._ctx, connection, frames, at) or take_transactions(self._ctx, connection, frames, at)
+        ctx = self._ctx
+        return (
+            take_sends(ctx, connection, frames, at)
+            or take_batches(ctx, connection, frames, at)
+            or take_transactions(ctx, connection, frames, at)
+        )
 
     def _opened(self, connection: ServerConnection) -> None:
         ctx = self._ctx

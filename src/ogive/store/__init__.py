@@ -1,11 +1,24 @@
 """The durable store of the broker: Apache's byte layout, acknowledged means durable."""
 
 from ogive.store.fs import Fs, OsFs
-from ogive.store.model import Entry, GetResult, GetStatus, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import (
+    EncodedBatch,
+    Entry,
+    GetResult,
+    GetStatus,
+    NewBatch,
+    NewMessage,
+    PutDone,
+    PutResult,
+    QueueKey,
+    StoreConfig,
+    StoreStats,
+)
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
 
 __all__ = [
+    "EncodedBatch",
     "Entry",
     "Fs",
     "GetResult",

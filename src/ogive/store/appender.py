@@ -12,7 +12,18 @@ from ogive.native import native
 from ogive.store.batchqueue import BatchQueue, messages_in, with_first_offset
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
-from ogive.store.model import MAX_RECORD_BYTES, SIZE_BEFORE, NewBatch, NewMessage, PutDone, PutResult, QueueKey, StoreConfig
+from ogive.store.model import (
+    MAX_RECORD_BYTES,
+    SIZE_BEFORE,
+    EncodedBatch,
+    Messages,
+    NewBatch,
+    NewMessage,
+    PutDone,
+    PutResult,
+    QueueKey,
+    StoreConfig,
+)
 from ogive.store.queuekinds import QueueKinds
 from ogive.store.record import (
     BLANK,
@@ -30,7 +41,7 @@ from ogive.store.record import (
 )
 from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES, BatchItem
+from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
 
 _put_result: Final = tuple.__new__  # a third of what the call of a named tuple costs
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
@@ -65,13 +76,16 @@ class Appender:
         self.waiting: deque[Group] = deque()  # with the writer, in order
         self.forming: Group | None = None
 
-    def append(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> int:
+    def append(self, messages: Messages, done: PutDone) -> int:
         """Place *messages*, all or none; bytes of the forming group now. Raises InvalidOption for a message that no record can hold."""
         self._look_at_clock()
+        if isinstance(messages, EncodedBatch):
+            taken = self._append_usual(messages.shared, done, messages.data, messages.start)
+            return taken or self._append_batch(messages.decoded(), done)
         if isinstance(messages, NewBatch):
-            return self._append_usual(messages.shared, messages.items, done) or self._append_batch(messages, done)
+            return self._append_batch(messages, done)
         if len(messages) == 1:
-            return self._append_usual(messages[0], None, done) or self._append_one(messages[0], done)
+            return self._append_usual(messages[0], done) or self._append_one(messages[0], done)
         return self._append_joined(messages, done) or self._append_each(messages, done)
 
     def append_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
@@ -110,15 +124,16 @@ class Appender:
         """Of the group that is being formed."""
         return 0 if self.forming is None else self.forming.end - self.forming.start
 
-    def _append_usual(self, message: NewMessage, items: Sequence[BatchItem] | None, done: PutDone) -> int:
-        """append() of *message*, or of *items* that share it, by the compiled part; 0, and nothing appended, where it is Python's."""
+    def _append_usual(self, message: NewMessage, done: PutDone, batch: bytes | None = None, start: int = 0) -> int:
+        """append() of *message*, or of those in batch[start:] that share it, by the compiled part; 0, and nothing appended, where it is
+        Python's."""
         if native is None:
             return 0
         queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
         if not queue.usual:
             return 0
         built = native.records(
-            message, items, queue.topic_field, queue.topic_bytes, queue.next_offset, self.end, self._segment_room,
+            message, batch, start, queue.topic_field, queue.topic_bytes, queue.next_offset, self.end, self._segment_room,
             self.store_timestamp_ms, self._with_crc, PutResult,
         )  # fmt: skip
         if built is None:

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from ogive.errors import InvalidOption, StoreError
 from ogive.model import DelayLevels
 from ogive.store.indexfile import Sizes
-from ogive.wire.message import BatchItem
+from ogive.wire.message import BatchItem, decode_batch
 
 
 class FileSizes(NamedTuple):
@@ -112,6 +112,26 @@ class NewBatch:
             NewMessage(topic, queue_id, body, properties, sys_flag, flag, born_ms, born_host, store_host, times, prepared)
             for flag, body, properties in self.items
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A NewBatch as it came: data[start:] is the body of a batch that the compiled part has looked at, and holds *count* messages."""
+
+    shared: NewMessage
+    data: bytes
+    start: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def decoded(self) -> NewBatch:
+        return NewBatch(self.shared, decode_batch(self.data[self.start :], self.count))
+
+
+Messages = Sequence[NewMessage] | NewBatch | EncodedBatch
+"""What is stored by one put(), all or none."""
 
 
 class PutResult(NamedTuple):

@@ -34,7 +34,7 @@ from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.lock import lock_directory, unusable
-from ogive.store.model import Entry, FileSizes, GetResult, NewBatch, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import Entry, FileSizes, GetResult, Messages, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
@@ -180,7 +180,7 @@ class MessageStore:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def put(self, messages: Sequence[NewMessage] | NewBatch, done: PutDone) -> None:
+    def put(self, messages: Messages, done: PutDone) -> None:
         """Place one message or a batch (all or none, in one segment). *done* is called once, on the owner thread.
 
         Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for

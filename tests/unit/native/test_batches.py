@@ -9,9 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.broker.handlers import send_batch
+from ogive.broker.handlers.send_answer import answer_template, framed, json_text
 from ogive.broker.replies import Rejected
 from ogive.errors import ProtocolError
 from ogive.native import Native
+from ogive.store.model import PutResult
 from ogive.wire import message
 from ogive.wire.message import BatchItem, decode_batch, encode_batch, offset_message_ids
 
@@ -89,7 +91,6 @@ def test_the_longest_properties_are_compiled(compiled: Native) -> None:
     body = compiled.batch_body([*items])
     assert body is not None
     assert compiled.batch_items(body, 2, BatchItem) == items
-    assert [compiled.batch_is_plain(items, (b"A",), most) for most in (65534, 65535)] == [False, True]
 
 
 def test_bodies_like_bytes_are_taken_all_the_same() -> None:
@@ -118,22 +119,29 @@ texts = st.lists(st.sampled_from(PROPERTIES), max_size=3).map(b"".join)
 
 
 @given(st.lists(texts, min_size=1, max_size=4))
-def test_no_item_that_python_refuses_is_plain(compiled: Native, given_texts: list[bytes]) -> None:
+def test_no_batch_that_python_refuses_is_plain(compiled: Native, given_texts: list[bytes]) -> None:
     items = [BatchItem(0, b"", text) for text in given_texts]
-    with patch.object(send_batch, "MAX_PROPERTIES_BYTES", 40):
-        plain = compiled.batch_is_plain(items, send_batch._SPECIAL, 40)
-        try:
-            send_batch._check_items(items)
-        except Rejected:
-            assert not plain
+    plain = compiled.plain_batch(encode_batch(items), send_batch.SPECIAL, 4)
+    try:
+        send_batch._check_items(items)
+    except Rejected:
+        assert plain is None
     named = [name for text in given_texts for name in text.split(b"\2")]
-    assert plain == (max(map(len, given_texts)) <= 40 and not any(name.startswith(send_batch._SPECIAL) for name in named))
+    assert plain == (None if any(name.startswith(send_batch.SPECIAL) for name in named) else len(items))
 
 
-@pytest.mark.parametrize("item", [(2**31, b"", b""), (0, "", b""), (0, b""), [0, b"", b""], None])
-def test_what_is_no_item_is_not_plain(compiled: Native, item: Any) -> None:
-    assert not compiled.batch_is_plain([BatchItem(0, b"", b""), item], (b"A",), 9)
-    assert not any(compiled.batch_is_plain([BatchItem(0, b"", b"")], (b"A",), most) for most in (-1, 2**70))
+@given(body=st.one_of(batches(), st.binary(max_size=80)), cut=st.integers(0, 3), most=st.integers(-1, 4))
+@example(b"", 0, 4)
+def test_only_what_python_cuts_is_plain(compiled: Native, body: bytes, cut: int, most: int) -> None:
+    body = body[: len(body) - cut]
+    items = decoded_by_python(body, most) if most > 0 else None
+    assert compiled.plain_batch(body, (b"no such name",), most) == (len(items) if items else None)
+    assert compiled.plain_batch(body, (b"no such name",), 2**70) is None
+
+
+def test_properties_that_no_record_has_room_for_are_not_plain(compiled: Native) -> None:
+    for size, plain in ((32767, 2), (32768, None)):
+        assert compiled.plain_batch(encode_batch([(0, b"", b""), (0, b"b", b"v" * size)]), (b"A",), 9) == plain
 
 
 @given(
@@ -152,11 +160,56 @@ def test_a_place_that_is_no_offset_is_left_to_python(compiled: Native, offset: A
     assert compiled.message_ids(bytes(8), [1, offset]) is None
 
 
+HOST = bytes([127, 0, 0, 1, 0, 0, 39, 16])
+offsets = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)
+
+
+@given(
+    st.sampled_from(["DefaultRegion", '"50 % %d\\ü']),
+    st.one_of(st.none(), st.text(max_size=8), st.from_regex(r"[A-Za-z0-9]{1,70}\Z")),
+    st.sampled_from([HOST, HOST[:4] * 5]),
+    offsets,
+    st.integers(-(2**63), 2**63 - 1),
+)
+def test_answers_to_batches_are_those_that_python_writes(
+    compiled: Native, region: str, key: str | None, host: bytes, places: list[int], number: int
+) -> None:
+    template = answer_template(region, "%b", keyed=key is not None)
+    found = compiled.batch_answer(template, number, key, host, [PutResult(number, place, 1, 2) for place in places], number)
+    if found is None:
+        assert key is not None
+        assert not (key.isascii() and key.isalnum())
+    else:
+        with patch.object(message, "native", None):
+            ids = offset_message_ids(host, places).encode()
+        keys = () if key is None else (json_text(key),)
+        assert found == framed(template % (number, *keys, ids, number, number))
+
+
+def test_answers_of_other_forms_are_left_to_python(compiled: Native) -> None:
+    answer: Any = compiled.batch_answer
+    usual: list[Any] = [b"%d%s%b%d%d", 1, "A", HOST, [(7, 8)], 3]
+    assert answer(*usual) == framed(b'1"A"7F000001000027100000000000000008' + b"73")
+    changes: list[tuple[int, Any]] = [
+        *[(0, template) for template in (b"", b"%d%s%b%d", b"%d%s%b%d%d%d", b"%d%b%s%d%d", b"%d%s%d%d%d", b"%d%s%", b"%d%d%b%d%d")],
+        (0, usual[0] + b"x" * 65536), (1, 2**63), (1, "1"), (2, ""), (2, "ü"), (2, None), (3, bytes(21)), (4, []), (4, [None]), (4, [(1,)]),
+        (4, [(7, -1)]), (4, [(7, 2**63)]), (4, [(7, "8")]), (4, [("7", 8)]), (4, [(2**63, 8)]), (4, [(7, 8), (7, None)]), (5, 2**63),
+        (5, "3"),
+    ]  # fmt: skip
+    for at, value in changes:
+        assert answer(*usual[:at], value, *usual[at + 1 :]) is None, (at, value)
+    for at, value in ((0, "%d"), (2, b"A"), (3, "host"), (4, ())):
+        with pytest.raises(TypeError, match="template: bytes"):
+            answer(*usual[:at], value, *usual[at + 1 :])
+    with pytest.raises(TypeError, match="template: bytes"):
+        answer(*usual[:-1])
+
+
 def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
-    plain: list[Any] = [((), (b"A",), 9), ([], [b"A"], 9), ([], ("A",), 9), ([], (b"A",), "9"), ([], (b"A",)), ([], (b"A",), 9, 9)]
+    plain: list[Any] = [([], (b"A",), 9), (b"", [b"A"], 9), (b"", ("A",), 9), (b"", (b"A",), "9"), (b"", (b"A",)), (b"", (b"A",), 9, 9)]
     for arguments in plain:
-        with pytest.raises(TypeError, match="items: list"):
-            compiled.batch_is_plain(*arguments)
+        with pytest.raises(TypeError, match="body: bytes"):
+            compiled.plain_batch(*arguments)
     items: list[Any] = [(b"", "1", BatchItem), (b"", 1), (b"", 1, BatchItem, 1)]
     for arguments in items:
         with pytest.raises(TypeError, match="body: bytes"):

@@ -1,6 +1,7 @@
 """native/records.c beside ogive.store.appender."""
 
 import itertools
+import struct
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -9,14 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, ProtocolError
 from ogive.native import Native
 from ogive.store import appender
 from ogive.store.appender import Appender
-from ogive.store.model import MAX_RECORD_BYTES, SIZE_BEFORE, NewBatch, NewMessage, PutResult, StoreConfig
+from ogive.store.model import MAX_RECORD_BYTES, SIZE_BEFORE, EncodedBatch, NewBatch, NewMessage, PutResult, StoreConfig
 from ogive.store.queuekinds import QueueKinds
 from ogive.store.record import MAX_CRC_PROPERTIES, crc_property, topic_field
-from ogive.wire.message import BatchItem, decode_stored
+from ogive.wire.message import BatchItem, decode_stored, encode_batch
 from tests.chaos.recorder import MemoryFs
 
 V4, V6 = bytes([127, 0, 0, 1, 0, 0, 42, 159]), bytes(range(20))
@@ -46,7 +47,11 @@ items = st.lists(st.builds(BatchItem, ints, st.binary(max_size=70), properties),
 
 
 def stored(
-    put: NewMessage | NewBatch | list[NewMessage], with_crc: bool = True, end: int = 4096, segment_bytes: int = 32768, known: bool = False
+    put: NewMessage | NewBatch | EncodedBatch | list[NewMessage],
+    with_crc: bool = True,
+    end: int = 4096,
+    segment_bytes: int = 32768,
+    known: bool = False,
 ) -> Any:
     """All that becomes of *put* behind other messages: what is written, kept and answered; or the error that refuses it. *known*: there
     are queues for several already."""
@@ -78,12 +83,21 @@ def stored(
 
 
 def check(put: NewMessage | NewBatch | list[NewMessage], with_crc: bool = True, end: int = 4096, **options: Any) -> None:
-    found = stored(put, with_crc, end, **options)
+    found = stored(encoded(put) if isinstance(put, NewBatch) else put, with_crc, end, **options)
     with patch.object(appender, "native", None):
         assert found == stored(put, with_crc, end, **options)
 
 
-def call(compiled: Native, message: NewMessage, items: list[BatchItem] | None = None, **changes: Any) -> Any:
+def encoded(batch: NewBatch) -> NewBatch | EncodedBatch:
+    """As it comes, behind a header; the same batch where no client could send it."""
+    try:
+        body = encode_batch(batch.items)
+    except (struct.error, OverflowError, ProtocolError):
+        return batch
+    return EncodedBatch(batch.shared, b"header" + body, 6, len(batch.items))
+
+
+def call(compiled: Native, message: NewMessage, batch: bytes | None = None, start: int = 0, **changes: Any) -> Any:
     arguments = {
         "field": b"\1T",
         "topic": b"T",
@@ -95,7 +109,7 @@ def call(compiled: Native, message: NewMessage, items: list[BatchItem] | None = 
         "result": PutResult,
     }
     more: Any = (arguments | changes).values()
-    return compiled.records(message, items, *more)
+    return compiled.records(message, batch, start, *more)
 
 
 MESSAGE: Any = NewMessage("T", 3, b"body", b"TAGS\1a\2", 0, 1, 2, V4, V4, 3, 4)
@@ -189,7 +203,7 @@ def test_the_usual_message_is_compiled(compiled: Native, message: NewMessage) ->
 
 
 def test_the_usual_batch_is_compiled(compiled: Native) -> None:
-    assert len(call(compiled, MESSAGE, [BatchItem(0, b"a", b""), BatchItem(0, b"b", b"K\1v" + crc_property(5))])[3]) == 2
+    assert len(call(compiled, MESSAGE, encode_batch([(0, b"a", b""), (0, b"b", b"K\1v" + crc_property(5))]))[3]) == 2
 
 
 @pytest.mark.parametrize(
@@ -217,13 +231,16 @@ def test_a_message_that_is_not_usual_is_left_to_python(compiled: Native, message
     assert call(compiled, message) is None
 
 
-@pytest.mark.parametrize("items", [[], [BatchItem(2**31, b"", b"")], [(0, b"")], [[0, b"", b""]], [(0, "", b"")], ((0, b"", b""),)])
-def test_items_that_are_not_usual_are_left_to_python(compiled: Native, items: Any) -> None:
-    assert call(compiled, MESSAGE, items) is None
+@pytest.mark.parametrize("start", [-1, 1, 24, 25, 10**6, 2**70])
+def test_a_batch_whose_lengths_do_not_add_up_is_left_to_python(compiled: Native, start: int) -> None:
+    batch = encode_batch([(0, b"a", b""), (0, b"", b"")])[:25]
+    assert call(compiled, MESSAGE, batch, start) is None
+    assert call(compiled, MESSAGE, batch[:23], 0) is not None
+    assert call(compiled, MESSAGE, batch[:23], 23) is None
 
 
 def test_a_batch_in_a_transaction_is_left_to_python(compiled: Native) -> None:
-    assert call(compiled, MESSAGE._replace(sys_flag=4), [BatchItem(0, b"", b"")]) is None
+    assert call(compiled, MESSAGE._replace(sys_flag=4), encode_batch([(0, b"", b"")])) is None
 
 
 def join(compiled: Native, messages: Any, queues: Any, **changes: Any) -> Any:

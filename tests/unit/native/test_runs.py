@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.broker.handlers.send import _SHORT
+from ogive.broker.handlers.send import _SHORT, _numbers
 from ogive.broker.handlers.send_answer import answer_template
+from ogive.broker.handlers.send_batch import SPECIAL, _check_items
+from ogive.broker.replies import Rejected
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.store import appender
@@ -17,8 +19,10 @@ from ogive.store.appender import Appender
 from ogive.store.model import NewMessage, PutResult, StoreConfig
 from ogive.store.queuekinds import QueueKinds
 from ogive.wire import command as command_module
+from ogive.wire import message as message_module
 from ogive.wire.codes import SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from ogive.wire.message import decode_batch, decode_properties, encode_batch
 from tests.chaos.recorder import MemoryFs
 from tests.unit.native.test_records import MESSAGE, messages
 from tests.unit.native.test_sends import OWN, USUAL, by_python, headers
@@ -280,6 +284,121 @@ def test_answers_with_one_that_is_not_usual_are_left_to_python(compiled: Native)
     for at in range(5):
         with pytest.raises(TypeError, match="template: bytes, messages: list"):
             compiled.send_answers(*changed(usual, at, None))
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+BODY = encode_batch([(1, b"a", b"K\1v\2"), (-1, b"", b""), (0, b"b" * 9, b"TAGS\1t")])
+
+
+def batch_run(compiled: Native, frames: list[bytes], at: int = 0, most: int = 99, most_bytes: int = 999, items: int = 9) -> Any:
+    return compiled.plain_batches(frames, at, most, most_bytes, lambda topic: 8, SPECIAL, items, *HOSTS, NewMessage)
+
+
+def batch_by_python(sent: bytes, most_items: int) -> Any:
+    """What is stored of a batch that nothing speaks against; None for any other request."""
+    with patch.object(command_module, "native", None), patch.object(message_module, "native", None):
+        try:
+            command = decode_command(sent)
+            if command.code != 320 or command.flag or not command.ext_fields.get("b", "%").removeprefix("%"):
+                return None
+            topic, queue_id, sys_flag, born_ms, flag, times, *_ = _numbers(command.ext_fields, _SHORT)
+            items = decode_batch(command.body, most_items)
+            _check_items(items)
+            own = decode_properties(command.ext_fields.get("i", "").encode())
+        except (ProtocolError, Rejected, UnicodeEncodeError, ValueError):
+            return None
+    if "DELAY" in own or "TRAN_MSG" in own or not items or topic[0] == "%":
+        return None
+    shared = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, *HOSTS, times)
+    return shared, len(sent) - len(command.body), len(items), own.get("UNIQ_KEY"), command.opaque
+
+
+def check_batch(compiled: Native, sent: bytes, most_items: int = 9) -> bool:
+    """Whether it is plain; then it is what Python makes of it."""
+    found = batch_run(compiled, [sent], items=most_items)
+    if found is None:
+        return False
+    assert found == [batch_by_python(sent, most_items)]
+    shared = found[0][0]
+    assert [type(value) for value in (shared, *shared)] == [NewMessage, *[NewMessage.__annotations__[name] for name in NewMessage._fields]]
+    assert 0 <= shared.queue_id < 8
+    assert found[0][3] is None or (found[0][3].isascii() and found[0][3].isalnum())
+    return True
+
+
+@given(headers().filter(is_encodable), st.sampled_from([BODY, BODY, BODY[:-1], b"", b"x" * 30]), st.sampled_from(SerializeType))
+@example(USUAL, BODY, SerializeType.JSON)
+@example(USUAL | {"i": "WAIT\x01true\x02"}, BODY, SerializeType.ROCKETMQ)
+@example(USUAL | {"h": ""}, BODY, SerializeType.JSON)
+def test_plain_batches_are_what_python_stores(compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType) -> None:
+    check_batch(compiled, frame(ext, body, code=320, codec=codec))
+
+
+@given(st.sampled_from(SerializeType), st.data())
+def test_any_byte_of_a_batch_another(compiled: Native, codec: SerializeType, data: st.DataObject) -> None:
+    sent = bytearray(frame(USUAL, BODY, code=320, codec=codec))
+    sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
+    check_batch(compiled, bytes(sent))
+    check_batch(compiled, bytes(sent[: data.draw(st.integers(0, len(sent)))]))
+
+
+@pytest.mark.parametrize(
+    ("ext", "plain"),
+    [
+        ({}, True), ({"m": "true"}, True), ({"m": "false"}, True), ({"i": "WAIT\x01true"}, True), ({"i": ""}, True), ({"f": "1"}, True),
+        ({"j": "3"}, True), ({"e": "7"}, True), ({"e": "8"}, False), ({"e": "-1"}, False), ({"b": "%RETRY%g"}, False), ({"b": ""}, False),
+        ({"g": "x"}, False), ({"f": "8"}, False), ({"f": "4"}, False), ({"j": "-1"}, False), ({"h": str(2**31)}, False),
+        ({"i": "UNIQ_KEY\x01A-B\x02"}, False), ({"i": "UNIQ_KEY\x01\x02"}, False), ({"i": "DELAY\x013\x02"}, False),
+        ({"i": "TRAN_MSG\x01true"}, False), ({"i": "TIMER_DELAY_MS\x013"}, False), ({"i": "INNER_NUM\x013"}, False),
+        ({"i": "A\x01" + "v" * 32766}, False),
+    ],
+)  # fmt: skip
+def test_which_batches_are_plain(compiled: Native, ext: dict[str, str], plain: bool) -> None:
+    for codec in SerializeType:
+        assert check_batch(compiled, frame(USUAL | ext, BODY, code=320, codec=codec)) is plain
+
+
+def test_a_run_of_batches_begins_and_ends_where_it_has_to(compiled: Native) -> None:
+    plain, single, cut = frame(USUAL, BODY, code=320), frame(USUAL), frame(USUAL, BODY[:-1], code=320)
+    frames = [plain, single, plain, plain, plain, cut, plain, frame(USUAL, BODY, code=320, flag=2)]
+    taken = [0 if (found := batch_run(compiled, frames, at)) is None else len(found) for at in range(10)]
+    assert taken == [1, 0, 3, 2, 1, 0, 1, 0, 0, 0]
+    assert len(batch_run(compiled, frames, 2, most=2)) == 2
+    assert len(batch_run(compiled, frames, 2, most_bytes=len(BODY), items=3)) == 3
+    for nothing in ({"at": -1}, {"most": 0}, {"most": -5}, {"most_bytes": len(BODY) - 1}, {"most_bytes": -1}, {"items": 2}, {"items": -1}):
+        assert batch_run(compiled, frames, **({"at": 2} | nothing)) is None
+    shared = [batch[0] for batch in batch_run(compiled, frames, 2)]
+    assert shared[0][0] is shared[1][0] is shared[2][0]
+    with_delay = encode_batch([(0, b"", b""), (0, b"", b"DELAY\x013\x02")])
+    assert batch_run(compiled, [frame(USUAL, with_delay, code=320)]) is None
+
+
+def test_a_run_of_batches_is_asked_for_with_the_right_types(compiled: Native) -> None:
+    right: list[Any] = [[frame(USUAL, BODY, code=320)], 0, 9, 999, lambda topic: 8, SPECIAL, 9, *HOSTS, NewMessage]
+    assert compiled.plain_batches(*right) is not None
+    wrong: list[tuple[int, Any]] = [
+        (0, ()),
+        (1, "0"),
+        (2, None),
+        (3, 0.0),
+        (5, [b"A"]),
+        (5, ("A",)),
+        (6, ""),
+        (7, ""),
+        (8, None),
+        (9, dict),
+    ]
+    for at, other in wrong:
+        with pytest.raises(TypeError, match=r"plain_batches\(frames"):
+            compiled.plain_batches(*changed(right, at, other))
+    with pytest.raises(TypeError, match=r"plain_batches\(frames"):
+        compiled.plain_batches(*right[:-1])
+    for at in (1, 2, 3, 6):
+        assert compiled.plain_batches(*changed(right, at, 2**64)) is None
+    assert compiled.plain_batches(*changed(right, 0, [5])) is None
+    with pytest.raises(ZeroDivisionError):
+        compiled.plain_batches(*changed(right, 4, lambda topic: 1 // 0))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Final
 from ogive.broker.context import Context
 from ogive.broker.replies import refuse, reply, success
 from ogive.errors import OgiveError
+from ogive.native import native
 from ogive.store.model import PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import VERSION
@@ -32,10 +33,12 @@ def message_id_format(store_host: bytes) -> str:
     return f"{store_host.hex().upper()}%016X"
 
 
-def answer_template(region: str, message_id: str) -> bytes:
+def answer_template(region: str, message_id: str, *, keyed: bool = True) -> bytes:
     """The header of a send's answer; to fill in: queue id, unique key (JSON text), what *message_id* asks for, queue offset, opaque."""
     text = (
-        '{"code":0,"extFields":{"queueId":"%d","transactionId":%s,"msgId":"'
+        '{"code":0,"extFields":{"queueId":"%d",'
+        + ('"transactionId":%s,' if keyed else "")
+        + '"msgId":"'
         + message_id
         + '","TRACE_ON":"true","MSG_REGION":'
         + json.dumps(region).replace("%", "%%")
@@ -57,6 +60,17 @@ def reply_head(connection: Connection, head: bytes) -> None:
     connection.reply(framed(head))
 
 
+def reply_to_batch(ctx: Context, connection: Connection, queue_id: int, key: str | None, stored: list[PutResult], opaque: int) -> None:
+    """The answer of a batch that became as many records, with its own unique key where it has one."""
+    template = ctx.keyless_answer if key is None else ctx.batch_answer
+    frame = None if native is None else native.batch_answer(template, queue_id, key, ctx.store_host, stored, opaque)
+    if frame is None:
+        ids = offset_message_ids(ctx.store_host, [one.commitlog_offset for one in stored]).encode()
+        keys = () if key is None else (json_text(key),)
+        frame = framed(template % (queue_id, *keys, ids, stored[0].queue_offset, opaque))
+    connection.reply(frame)
+
+
 def reply_in_full(
     ctx: Context,
     connection: Connection,
@@ -67,7 +81,7 @@ def reply_in_full(
     recall: str | None = None,
     batch_key: str | None = None,
 ) -> None:
-    """The answer of a batch, with its key if it is one record, or of one message with a handle to take it back."""
+    """The answer of a batch that is one record, with its key, or of one message with a handle to take it back."""
     header = SendMessageResponse(
         msg_id=offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result]),
         queue_id=queue_id,

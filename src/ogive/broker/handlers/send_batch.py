@@ -9,14 +9,14 @@ from typing import Final
 
 from ogive.broker.attributes import keeps_batches
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_full, settled
+from ogive.broker.handlers.send_answer import reply_in_full, reply_to_batch, settled
 from ogive.broker.handlers.send_rules import encoded, inner_batch
 from ogive.broker.replies import ONEWAY, Rejected
 from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import RETRY_PREFIX, PropertyName
 from ogive.native import native
-from ogive.store.model import NewBatch, NewMessage, PutResult
+from ogive.store.model import EncodedBatch, NewBatch, NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
@@ -29,13 +29,12 @@ from ogive.wire.message import (
     decode_batch,
     decode_properties,
     encode_properties,
-    offset_message_ids,
     raw_property,
 )
 
 _OURS: Final = frozenset((PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER, "INNER_NUM", "INNER_BASE"))
 """What a broker sets."""
-_SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
+SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
 """How properties begin that no message in a batch may have."""
 
 
@@ -46,21 +45,30 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {draft.topic}")
     key = own.get(PropertyName.UNIQ_KEY)
     whole = bool(key) and (topic := ctx.topics.get(draft.topic)) is not None and keeps_batches(topic.attributes)
-    items = decode_batch(command.body, MAX_INNER_MESSAGES if whole else MAX_BATCH_MESSAGES)
-    if not items:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-    if native is None or not native.batch_is_plain(items, _SPECIAL, MAX_PROPERTIES_BYTES):
-        _check_items(items)
+    batch = _checked(draft, command.body, MAX_INNER_MESSAGES if whole else MAX_BATCH_MESSAGES)
     if PropertyName.DELAY in own or PropertyName.TRANSACTION_PREPARED in own:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-    batch, started = NewBatch(draft, items), ctx.loop.time()
+    started = ctx.loop.time()
     if whole:
-        _put_whole(ctx, connection, command, draft, own, len(items))
+        _put_whole(ctx, connection, command, draft, own, len(batch))
     elif ctx.duplicates is not None:
-        ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
+        each = (batch if isinstance(batch, NewBatch) else batch.decoded()).each()
+        ctx.put_once(each, partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
     else:
         ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started), draft.topic)
     ctx.sends_waiting += 1
+
+
+def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch | EncodedBatch:
+    """Raises ProtocolError and Rejected."""
+    count = None if native is None else native.plain_batch(body, SPECIAL, most)
+    if count is not None:
+        return EncodedBatch(draft, body, 0, count)
+    items = decode_batch(body, most)
+    if not items:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+    _check_items(items)
+    return NewBatch(draft, items)
 
 
 def _put_whole(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, own: dict[str, str], count: int) -> None:
@@ -99,7 +107,7 @@ def _check_items(items: list[BatchItem]) -> None:
     if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
     texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
-    if any(start in texts for start in _SPECIAL):
+    if any(start in texts for start in SPECIAL):
         for item in items:
             _refuse_special_item(item.properties)
 
@@ -122,8 +130,5 @@ def _stored_batch(
     if stored is None:
         return
     ctx.traffic.stored(draft.topic, len(stored), sum([one.size for one in stored]), ctx.loop.time() - started)
-    if key is None:
-        reply_in_full(ctx, connection, command, draft.queue_id, key, stored)
-    elif not command.flag & ONEWAY:
-        ids = offset_message_ids(ctx.store_host, [one.commitlog_offset for one in stored])
-        reply_head(connection, ctx.batch_answer % (draft.queue_id, json_text(key), ids.encode(), stored[0].queue_offset, command.opaque))
+    if not command.flag & ONEWAY:
+        reply_to_batch(ctx, connection, draft.queue_id, key, stored, command.opaque)

@@ -1,0 +1,171 @@
+"""Batches that come with one read: as a run they are answered, stored and counted as one by one."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ogive.access.table import AccessTable
+from ogive.broker.handlers import batch_run
+from ogive.errors import ResponseCode, StoreFailed, StoreFull
+from ogive.store.model import EncodedBatch, PutDone
+from ogive.wire.bodies import TopicConfig
+from ogive.wire.codes import Flag, RequestCode, SysFlag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import encode_batch
+from tests.unit.broker.conftest import StartBroker
+from tests.unit.broker.handlers.test_send_run import Reads, compiled_only, outcome, prepare, send
+
+
+def batch(topic: str = "T", queue: int = 0, bodies: tuple[bytes, ...] = (b"1", b"2"), flag: int = 0, **changed: Any) -> RemotingCommand:
+    """*changed*: items, the properties of its messages; properties of its own, or fields of the header by their letters."""
+    items = changed.pop("items", "UNIQ_KEY\x01A\x02WAIT\x01true\x02").encode()
+    body = encode_batch([(number, body, items) for number, body in enumerate(bodies)])
+    return send(topic, queue, body, code=RequestCode.SEND_BATCH_MESSAGE, flag=flag, **{"m": "true"} | changed)
+
+
+def cut(command: RemotingCommand) -> RemotingCommand:
+    command.body = command.body[:-1]
+    return command
+
+
+LIMIT = 2000
+LONG = tuple(b"%d" % number * 100 for number in range(6))
+READS: dict[str, tuple[list[RemotingCommand], list[int]]] = {
+    "all plain": ([batch(bodies=(b"%d" % n, b"", b"x" * n)) for n in range(5)], [5]),
+    "topics and queues": ([batch("T", 1), batch("Another", 2), batch("T", 3, LONG), batch("T", 1, (b"",)), batch("Another")], [5]),
+    "without a key of its own": ([batch(UNIQ_KEY=""), batch(), batch(UNIQ_KEY="", WAIT="true")], [3]),
+    "tags, keys and flags": ([batch(items="TAGS\1a\2KEYS\1b c\2"), batch(f=int(SysFlag.COMPRESSED)), batch(j=2, items="TAGS\1b")], [3]),
+    "single sends between": ([batch(), send(), send(), batch(), batch(), send()], [1, 2, 2]),
+    "no such queue in the middle": ([batch(), batch(queue=4), batch(), batch()], [1, 0, 2]),
+    "too large in the middle": ([batch(), batch(bodies=LONG * 4), batch(), batch()], [1, 0, 2]),
+    "cut off in the middle": ([batch(), cut(batch()), batch(), batch()], [1, 0, 2]),
+    "empty": ([batch(), batch(bodies=()), batch(), batch()], [1, 0, 2]),
+    "one of its messages delayed": ([batch(), batch(items="DELAY\x013\2"), batch(), batch()], [1, 0, 2]),
+    "one of its messages with a time": ([batch(), batch(items="TIMER_DELAY_SEC\x013\2"), batch(), batch()], [1, 0, 2]),
+    "delayed itself": ([batch(), batch(DELAY="3"), batch(), batch()], [1, 0, 2]),
+    "half a transaction": ([batch(), batch(TRAN_MSG="true", f=4), batch(), batch()], [1, 0, 2]),
+    "a topic of batches": ([batch(), batch("Whole"), batch(), batch()], [1, 0, 2]),
+    "for a retry topic": ([batch(), batch("%RETRY%T"), batch(), batch()], [1, 0, 2]),
+    "a new topic": ([batch(), batch("New", c="TBW102"), *[batch()] * 4], [1, 0, 4]),
+    "one-way": ([batch(), batch(flag=2), batch(), batch()], [1, 0, 2]),
+    "a batch by the code of a single one": ([batch(), send(body=batch().body, m="true"), batch(), batch()], [1, 0, 2]),
+    "a key that is no plain text": ([batch(), batch(UNIQ_KEY='a"b'), batch(), batch()], [1, 0, 2]),
+    "a tag that is not ASCII": ([batch(items="TAGS\1ü"), batch()], [2]),
+}  # fmt: skip
+
+
+@compiled_only
+@pytest.mark.parametrize("name", READS)
+async def test_a_read_ends_as_its_batches_would_one_by_one(start_broker: StartBroker, tmp_path: Path, name: str) -> None:
+    commands, taken = READS[name]
+    found = []
+    for runs in (True, False):
+        broker = await prepare(await start_broker(data=tmp_path / str(runs), max_message_bytes=LIMIT))
+        broker.context.topics.create_or_update(TopicConfig(name="Whole", attributes={"queue.type": "BatchCQ"}))
+        await broker.context.topics.saved()
+        reads = Reads(broker, runs=runs)
+        found.append(await outcome(broker, reads, commands))
+        assert reads.taken == (taken if runs else [])
+    assert found[0] == found[1]
+
+
+@compiled_only
+async def test_batches_go_on_in_the_next_segment_each_in_one(start_broker: StartBroker, tmp_path: Path) -> None:
+    found = []
+    for runs in (True, False):
+        broker = await prepare(await start_broker(data=tmp_path / str(runs), segment_bytes=8192))
+        reads = Reads(broker, runs=runs)
+        found.append(await outcome(broker, reads, [batch(queue=n % 3, bodies=(b"%d" % n * 300,) * 3) for n in range(20)]))
+        assert not runs or sum(reads.taken) == 20
+    assert found[0] == found[1]
+    assert len(found[0]["records"]) == 60
+
+
+@compiled_only
+async def test_a_batch_that_no_segment_holds_is_refused_and_the_others_are_stored(start_broker: StartBroker) -> None:
+    broker = await prepare(await start_broker(segment_bytes=4096))
+    reads = Reads(broker)
+    answers = await reads.answers([batch(), batch(bodies=(bytes(3000),) * 2), batch()])
+    assert {answer.opaque: answer.code for answer in answers} == {0: 0, 1: ResponseCode.INVALID_PARAMETER, 2: 0}
+    assert (reads.taken, broker.context.sends_waiting, reads.connection._requests_in_flight) == ([3], 0, 0)
+    assert broker.context.store.max_offset("T", 0) == 4
+
+
+@compiled_only
+async def test_over_the_limit_of_waiting_sends_further_batches_are_busy(start_broker: StartBroker) -> None:
+    broker = await prepare(await start_broker(max_sends_waiting=3))
+    reads = Reads(broker)
+    codes = {answer.opaque: answer.code for answer in await reads.answers([batch() for _ in range(6)])}
+    assert codes == dict.fromkeys(range(3), ResponseCode.SUCCESS) | dict.fromkeys(range(3, 6), ResponseCode.SYSTEM_BUSY)
+    assert (reads.taken[0], broker.context.sends_waiting) == (3, 0)
+
+
+@compiled_only
+async def test_a_store_that_takes_nothing_refuses_each_batch(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await prepare(await start_broker())
+
+    def refuse(*_: object) -> None:
+        raise StoreFull("no room")
+
+    reads = Reads(broker)
+    monkeypatch.setattr(broker.context.store, "_check_accepts", refuse)
+    answers = await reads.answers([batch() for _ in range(3)])
+    assert [(answer.opaque, answer.code) for answer in answers] == [(n, ResponseCode.SERVICE_NOT_AVAILABLE) for n in range(3)]
+    assert (reads.taken, broker.context.sends_waiting, reads.connection._requests_in_flight) == ([3], 0, 0)
+    monkeypatch.undo()
+    assert [answer.code for answer in await reads.answers([batch(), batch()])] == [0, 0]
+
+
+@compiled_only
+async def test_where_nothing_could_be_written_each_batch_is_told(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await prepare(await start_broker())
+    waiting: list[PutDone] = []
+    append = broker.context.store._appender.append
+
+    def keep(batch: EncodedBatch, done: PutDone) -> int:
+        waiting.append(done)
+        return append(batch, lambda _: None)
+
+    monkeypatch.setattr(broker.context.store._appender, "append", keep)
+    reads = Reads(broker)
+    async with asyncio.TaskGroup() as tasks:
+        failing = tasks.create_task(reads.answers([batch() for _ in range(3)]))
+        while len(waiting) < 3:
+            await asyncio.sleep(0)
+        assert broker.context.sends_waiting == 3
+        for done in waiting:
+            done(StoreFailed("the disk is gone"))
+    assert [(answer.opaque, answer.code) for answer in failing.result()] == [(n, ResponseCode.SERVICE_NOT_AVAILABLE) for n in range(3)]
+    assert (broker.context.sends_waiting, broker.context.traffic.failed, reads.connection._requests_in_flight) == (0, 3, 0)
+
+
+async def test_answers_tell_the_ids_and_the_key(start_broker: StartBroker) -> None:
+    broker = await prepare(await start_broker())
+    keyed, keyless = await Reads(broker).answers([batch(), batch(UNIQ_KEY="")])
+    assert keyed.ext_fields["transactionId"] == "7F00000100002A139A55AB9C3C3C0000"
+    assert "transactionId" not in keyless.ext_fields
+    assert [answer.ext_fields["queueOffset"] for answer in (keyed, keyless)] == ["0", "2"]
+    ids = [identity for answer in (keyed, keyless) for identity in answer.ext_fields["msgId"].split(",")]
+    places = [int(identity[-16:], 16) for identity in ids]
+    assert [broker.context.store.record_at(place) is not None for place in places] == [True] * 4
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("options", [{"access": AccessTable(None)}, {"duplicate_window_s": 60.0}])
+async def test_no_run_of_batches_passes_rules_by(start_broker: StartBroker, options: dict[str, Any]) -> None:
+    broker = await prepare(await start_broker(**options))
+    reads = Reads(broker)
+    answers = await reads.answers([batch(), batch()])
+    refused = {ResponseCode.NO_PERMISSION} if "access" in options else {0}
+    assert {answer.code for answer in answers} == refused
+    assert not any(reads.taken)
+
+
+async def test_without_the_compiled_part_there_are_no_runs_of_batches(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "native", None)
+    reads = Reads(await prepare(await start_broker()))
+    answers = await reads.answers([batch(), batch(flag=Flag.ONEWAY), batch()])
+    assert [answer.code for answer in answers] == [0, 0]
+    assert not any(reads.taken)
