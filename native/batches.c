@@ -14,11 +14,14 @@ int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item)
     item->body_size = body_size;
     item->properties = *at + BATCH_ITEM_BYTES + body_size;
     item->properties_size = size - BATCH_ITEM_BYTES - body_size;
+    if (get16(item->properties - 2) != item->properties_size)
+        return 0;
     *at += size;
-    return get16(item->properties - 2) == item->properties_size;
+    return 1;
 }
 
-/* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do not add up or there are more than *most*. */
+/* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do not add up or there are more than
+   *most*. */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -112,14 +115,6 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-int are_starts(PyObject *starts)
-{
-    int right = PyTuple_Check(starts);
-    for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(starts); i++)
-        right = PyBytes_Check(PyTuple_GET_ITEM(starts, i));
-    return right;
-}
-
 /* Whether a property begins with one of *starts*, a tuple of bytes. */
 static int has_start(const uint8_t *at, const uint8_t *end, PyObject *starts)
 {
@@ -149,11 +144,11 @@ Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *st
 }
 
 /* plain_batch(body, starts, most): how many messages the body of a batch holds, at most so many, with properties that a record has room
-   for and of which none begins with one of *starts*; None where one of them does, or there is none. */
+   for and of which none begins with one of *starts*. None where one of them does, where lengths do not add up, or there is none or more. */
 PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyBytes_Check(args[0]) || !are_starts(args[1]) || !PyLong_Check(args[2])) {
+    if (count != 3 || !PyBytes_Check(args[0]) || !is_bytes_tuple(args[1]) || !PyLong_Check(args[2])) {
         PyErr_SetString(PyExc_TypeError, "plain_batch(body: bytes, starts: tuple[bytes, ...], most: int)");
         return NULL;
     }
@@ -177,7 +172,7 @@ PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     Py_ssize_t host_size = PyBytes_GET_SIZE(args[0]), number = PyList_GET_SIZE(args[1]);
-    if (host_size > 20 || number == 0 || number > INT32_MAX)
+    if (host_size > HOST_V6 || number == 0 || number > INT32_MAX)
         Py_RETURN_NONE;
     PyObject *ids = PyUnicode_New(number * (2 * host_size + 17) - 1, 127);
     if (ids == NULL)
@@ -185,16 +180,13 @@ PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t
     Py_UCS1 *at = PyUnicode_1BYTE_DATA(ids);
     for (Py_ssize_t i = 0; i < number; i++) {
         int64_t offset;
-        uint8_t bytes[8];
         if (!is_number(PyList_GET_ITEM(args[1], i), 0, INT64_MAX, &offset)) {
             Py_DECREF(ids);
             Py_RETURN_NONE;
         }
         if (i)
             *at++ = ',';
-        put64(bytes, (uint64_t)offset);
-        at = put_hex(at, (const uint8_t *)PyBytes_AS_STRING(args[0]), host_size);
-        at = put_hex(at, bytes, 8);
+        at = put_message_id(at, (const uint8_t *)PyBytes_AS_STRING(args[0]), host_size, offset);
     }
     return ids;
 }

@@ -7,7 +7,8 @@ enum { ID_DIGITS = 2 * (HOST_V4 + 8), NOT_PLAIN = COMPRESSED | HOSTS_V6 | NEED_U
 /* A column's buffers are, of numbers: no validity, the numbers. Of texts: validity or none where no row is null, where each ends, all of
    them. Of the map: where each row's entries end, where each name ends, all names, the same two of values. */
 enum form { INT32, INT64, MICROSECONDS, BODY, OFFSET_ID, PROPERTY, KEY_OR_OFFSET_ID, PROPERTIES };
-enum { VALIDITY = 0, NUMBERS = 1, ENDS = 1, TEXTS = 2, ROW_ENDS = 0, NAME_ENDS = 1, NAMES = 2, VALUE_ENDS = 3, VALUES = 4, MOST_BUFFERS = 5 };
+enum { VALIDITY = 0, NUMBERS = 1, ENDS = 1, TEXTS = 2 };
+enum { ROW_ENDS = 0, NAME_ENDS = 1, NAMES = 2, VALUE_ENDS = 3, VALUES = 4, MOST_BUFFERS = 5 };
 
 static const struct kind {
     const char *name;

@@ -2,18 +2,13 @@
 
 #include "native.h"
 
-enum { MAX_HALF_NAMES = 32, MAX_FIELDS = 32, END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, ONEWAY = 2 };
+enum { MAX_HALF_NAMES = 32, MAX_FIELDS = 32, ONEWAY = 2 };
 
 #define TEXT(literal) {literal, sizeof(literal) - 1}
 
 static int is_same(Text one, Text other)
 {
     return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
-}
-
-static int is_word(Text text, const char *word)
-{
-    return is_same(text, (Text){word, (Py_ssize_t)strlen(word)});
 }
 
 /* Whether a property of this name makes the message another one than a half message that is stored for the first time, just so */
@@ -220,8 +215,8 @@ static PyObject *end_step(const uint8_t *frame, const Header *header)
 }
 
 /* transaction_steps(frames, at, most, most_bytes, half_topic, own_properties, born_host, store_host, message): what each frame from
-   frames[at] on asks for, at most so many, with bodies of at most so many bytes in all, up to the first that is neither half message nor end
-   in the usual form with a binary header; None where there is none. */
+   frames[at] on asks for, at most so many, with bodies of at most so many bytes in all, up to the first that is neither half message nor
+   end in the usual form with a binary header; None where there is none. */
 PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

@@ -1,7 +1,7 @@
 /* Headers in JSON, as Java's clients write them. Python: wire/command.py.
 
-   Only what they write is read: an object without spaces, of whole numbers, of texts without escapes, and of extFields; there texts may have
-   escapes, but only for what is ASCII. */
+   Only what they write is read: an object without spaces, of whole numbers, of texts without escapes, and of extFields; there texts may
+   have escapes, but only for what is ASCII. */
 
 #include "native.h"
 
@@ -53,12 +53,8 @@ static int read_int32(const uint8_t **at, const uint8_t *end, int32_t *number)
     return value >= INT32_MIN && value <= INT32_MAX;
 }
 
-static int is_word(Text text, const char *word)
-{
-    return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
-}
-
-/* Moves on behind the object of extFields at *at*, whose members are from *begin* to *stop*; their escapes are looked at when they are read. */
+/* Moves on behind the object of extFields at *at*, whose members are from *begin* to *stop*; their escapes are looked at when they are
+   read. */
 static int skip_fields(const uint8_t **at, const uint8_t *end, const uint8_t **begin, const uint8_t **stop)
 {
     Text text;

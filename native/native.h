@@ -59,6 +59,9 @@ enum {
     INNER_BATCH = 0x80,
 };
 
+/* Request codes, as in wire/codes.py */
+enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
+
 #define CLIENT_FLAGS 0x733 /* those that clients send, as in broker/handlers/send_rules.py */
 
 /* The last property of a record, the checksum over all before it: this name, ten digits, the lowest first, and a separator */
@@ -143,6 +146,15 @@ static inline int is_tuple_type(PyObject *type)
         && PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_BASETYPE);
 }
 
+/* Whether it is a tuple of bytes objects */
+static inline int is_bytes_tuple(PyObject *value)
+{
+    int right = PyTuple_Check(value);
+    for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(value); i++)
+        right = PyBytes_Check(PyTuple_GET_ITEM(value, i));
+    return right;
+}
+
 /* *type* of *values*; takes them over, NULL among them is an error that was set. */
 static inline PyObject *make_tuple(PyTypeObject *type, PyObject **values, Py_ssize_t count)
 {
@@ -173,6 +185,14 @@ static inline uint8_t *put_hex(uint8_t *to, const uint8_t *bytes, Py_ssize_t siz
         *to++ = (uint8_t)digits[bytes[i] & 15];
     }
     return to;
+}
+
+/* A message's id: the broker's host and the place in the commit log, in hexadecimal */
+static inline uint8_t *put_message_id(uint8_t *to, const uint8_t *host, Py_ssize_t host_size, int64_t offset)
+{
+    uint8_t bytes[8];
+    put64(bytes, (uint64_t)offset);
+    return put_hex(put_hex(to, host, host_size), bytes, sizeof bytes);
 }
 
 /* Java's String.hashCode of what *hash* is of, with *text* behind it; *others* gets the bits that no ASCII has */
@@ -211,6 +231,11 @@ typedef struct {
     Py_ssize_t size;
 } Text;
 
+static inline int is_word(Text text, const char *word)
+{
+    return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
+}
+
 /* The header of a frame without its length word; it has no remark */
 typedef struct {
     int code, language, version;
@@ -228,10 +253,8 @@ int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header);
 /* The same as read_field() for it; *room* has so many bytes *left* for texts that are written with escapes */
 int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value, char **room, Py_ssize_t *left);
 
-/* batches.c: reads the message at *at* of a batch, and moves on; 0 where lengths do not add up */
+/* batches.c: reads the message at *at* of a batch, and moves on behind it; 0, and it stays, where lengths do not add up */
 int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
-/* Whether it is a tuple of bytes */
-int are_starts(PyObject *starts);
 /* How many messages these bytes are, see plain_batch(); 0 where they are not plain */
 Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most);
 

@@ -230,7 +230,8 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
             int64_t room = one.size - FIXED_V4 - field_size - 2; /* for the body and the properties */
             int64_t body_size = (int32_t)get32(record + BODY_SIZE_AT);
             if (get32(record) == one.size && get32(record + MAGIC_AT) == MAGIC_V1 && (int32_t)get32(record + QUEUE_ID_AT) == queue_id
-                && (int64_t)get64(record + QUEUE_OFFSET_AT) == one.queue_offset && (int64_t)get64(record + COMMITLOG_OFFSET_AT) == one.offset
+                && (int64_t)get64(record + QUEUE_OFFSET_AT) == one.queue_offset
+                && (int64_t)get64(record + COMMITLOG_OFFSET_AT) == one.offset
                 && !(get32(record + SYS_FLAG_AT) & HOSTS_V6) && body_size >= 0 && body_size <= room - CRC_BYTES) {
                 const uint8_t *topic = record + FIXED_V4 + body_size;
                 if (memcmp(topic, field, (size_t)field_size) == 0
@@ -291,7 +292,8 @@ PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize
             PyLong_FromLongLong(at + size - properties_size),
             Py_NewRef(Py_False), /* plain */
         };
-        PyObject *one = Py_BuildValue("(LNOL)", (long long)position, make_tuple((PyTypeObject *)args[5], fields, 8), args[0], (long long)at);
+        PyObject *one = Py_BuildValue(
+            "(LNOL)", (long long)position, make_tuple((PyTypeObject *)args[5], fields, 8), args[0], (long long)at);
         int failed = one == NULL || PyList_Append(found, one) < 0;
         Py_XDECREF(one);
         if (failed)

@@ -32,7 +32,7 @@ static int take_properties(const uint8_t *properties, Py_ssize_t size, int with_
     part->properties = properties;
     part->properties_size = size;
     part->separator = with_crc && size && properties[size - 1] != 2;
-    return part->body_size <= MAX_RECORD_BYTES && size + part->separator <= MAX_CRC_PROPERTIES;
+    return size + part->separator <= MAX_CRC_PROPERTIES;
 }
 
 /* All of a part but its flag; 0 where the message is not usual */
@@ -43,7 +43,8 @@ static int take_texts(PyObject *body, PyObject *properties, int with_crc, Part *
     part->body = (const uint8_t *)PyBytes_AS_STRING(body);
     part->body_size = PyBytes_GET_SIZE(body);
     part->given = properties;
-    return take_properties((const uint8_t *)PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), with_crc, part);
+    return part->body_size <= MAX_RECORD_BYTES
+        && take_properties((const uint8_t *)PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), with_crc, part);
 }
 
 /* The next message of a batch, or the only one where *at* is NULL; 0 where it is not usual */
@@ -197,8 +198,8 @@ static int note_record(
     return result != NULL && (keyed == NULL || key != NULL);
 }
 
-/* records(message, batch, start, field, topic, offset, position, room, stored_ms, with_crc, result): (records, entries, keyed, results) of a
-   NewMessage, or of the messages in batch[start:] that share it, or None.
+/* records(message, batch, start, field, topic, offset, position, room, stored_ms, with_crc, result): (records, entries, keyed, results)
+   of a NewMessage, or of the messages in batch[start:] that share it, or None.
 
    Everything as the twin has it: the records one behind the other, their entries in the queue, what the index needs of each, and a
    *result* of each. None also where they do not fit *room* bytes. */
@@ -217,19 +218,19 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
     PyObject *message = args[0], *field = args[3], *topic = args[4], *stored_ms = args[8];
     PyTypeObject *type = (PyTypeObject *)args[10];
     int with_crc = args[9] == Py_True, kind;
-    int64_t batch_at, first, start, room, stored;
+    int64_t start, first, position, room, stored;
     uint8_t head[MAX_HEAD_BYTES];
-    if (!is_number(args[2], 0, INT64_MAX, &batch_at) || !is_number(args[5], 0, INT64_MAX / 2, &first)
-        || !is_number(args[6], 0, INT64_MAX / 2, &start) || !is_number(args[7], 0, INT64_MAX / 2, &room)
+    if (!is_number(args[2], 0, INT64_MAX, &start) || !is_number(args[5], 0, INT64_MAX / 2, &first)
+        || !is_number(args[6], 0, INT64_MAX / 2, &position) || !is_number(args[7], 0, INT64_MAX / 2, &room)
         || !is_number(stored_ms, 0, INT64_MAX, &stored) || PyBytes_GET_SIZE(field) > 0xFFFF)
         Py_RETURN_NONE;
     const uint8_t *batch = NULL, *end = NULL, *at;
     if (args[1] != Py_None) {
-        if (batch_at >= PyBytes_GET_SIZE(args[1]))
+        if (start >= PyBytes_GET_SIZE(args[1]))
             Py_RETURN_NONE;
         batch = (const uint8_t *)PyBytes_AS_STRING(args[1]);
         end = batch + PyBytes_GET_SIZE(args[1]);
-        batch += batch_at;
+        batch += start;
     }
     size_t head_size = fill_head(message, stored, (size_t)PyBytes_GET_SIZE(field), head, &kind);
     if (head_size == 0 || (batch != NULL && kind != 0))
@@ -256,11 +257,10 @@ PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
         goto done;
     uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records), *entry = (uint8_t *)PyBytes_AS_STRING(entries);
-    int64_t position = start;
     at = batch;
     for (Py_ssize_t i = 0; i < number; i++) {
         int64_t offset = is_visible ? first + i : 0;
-        take_part(message, &at, end, with_crc, &part);
+        take_part(message, &at, end, with_crc, &part); /* as above: it is usual */
         Py_ssize_t size = record_size(&part, fixed);
         put_record(record, &part, head, head_size, field, (uint32_t)size, offset, position, with_crc);
         if (is_visible) {
@@ -455,7 +455,8 @@ PyObject *native_run_records(PyObject *module, PyObject *const *args, Py_ssize_t
     if (count != 7 || !PyList_Check(args[0]) || !PyTuple_Check(args[1]) || !is_tuple_type(args[6])) {
         PyErr_SetString(
             PyExc_TypeError,
-            "run_records(messages: list, places: tuple, position: int, room: int, stored_ms: int, with_crc: bool, result: type[PutResult])");
+            "run_records(messages: list, places: tuple, position: int, room: int, stored_ms: int, with_crc: bool, "
+            "result: type[PutResult])");
         return NULL;
     }
     PyObject *stored_ms = args[4], *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;

@@ -6,15 +6,13 @@
 #define MAX_DIGITS 18 /* fit 64 bits, however they go on */
 #define MAX_SEND_FIELDS 32
 #define MAX_ESCAPED_BYTES 8192 /* in a header */
-#define SEND_MESSAGE_V2 310
-#define SEND_BATCH_MESSAGE 320
 
 /* the fields of a send's header, as _Names has them */
 enum { TOPIC, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, PROPERTIES, TIMES, MAX_TIMES, DEFAULT_TOPIC, DEFAULT_QUEUES, UNIT_MODE, BATCH, NAMES };
 
 typedef struct {
     int64_t queue_id, sys_flag, born_ms, flag, times;
-    Text key; /* NULL where a batch has none */
+    Text key; /* at is NULL: a batch without one */
 } Send;
 
 int number_of(Text text, int64_t *number)
@@ -43,17 +41,17 @@ static int ends(const char *text, const char *end, const char *with, size_t size
 
 #define ENDS(text, end, with) ends(text, end, with, sizeof(with) - 1)
 
-/* The unique key among a message's properties, NULL where there is none; 0 where anything says that the message is not stored just so: a
-   delay, a time, half a transaction, a broker that it has been through, a batch that is one record. */
+/* Whether a message with these properties is stored just so: none says a delay, a time, half a transaction, a broker that it has been
+   through, or a batch that is one record, and there are no two keys. Then *key* is its unique key, NULL at *at* where it has none. */
 static int find_key(Text properties, Text *key)
 {
     const char *text = properties.at, *end = text + properties.size, *at;
     *key = (Text){NULL, 0};
-    if (properties.size == 0)
+    if (properties.size == 0) /* *at* may be NULL */
         return 1;
     for (at = text; (at = memchr(at, 1, (size_t)(end - at))) != NULL; at++) {
-        if (key->at == NULL && ENDS(text, at, "UNIQ_KEY")) {
-            if (at - 8 != text && at[-9] != 2)
+        if (ENDS(text, at, "UNIQ_KEY")) {
+            if (key->at != NULL || (at - 8 != text && at[-9] != 2))
                 return 0;
             key->at = at + 1;
         } else if (ENDS(text, at, "DELAY") || ENDS(text, at, "TRAN_MSG") || ENDS(text, at, "POP_CK") || ENDS(text, at, "CLUSTER")
@@ -72,15 +70,10 @@ static int find_key(Text properties, Text *key)
     return 1;
 }
 
-static int is_text(Text text, const char *word)
-{
-    return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
-}
-
 static int is_batch(const Text *fields)
 {
     Text batch = fields[BATCH];
-    return batch.at != NULL && (is_text(batch, "true") || is_text(batch, "1"));
+    return batch.at != NULL && (is_word(batch, "true") || is_word(batch, "1"));
 }
 
 /* Whether these fields are of a send that is stored just as it came */
@@ -146,7 +139,8 @@ static PyObject *usual_of(PyObject *const *fields, PyObject *own_properties)
 PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyDict_Check(args[0]) || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != NAMES || !PyUnicode_Check(args[2])) {
+    if (count != 3 || !PyDict_Check(args[0]) || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != NAMES
+        || !PyUnicode_Check(args[2])) {
         PyErr_SetString(PyExc_TypeError, "usual_send(fields: dict, names: tuple of 12, own_properties: str)");
         return NULL;
     }
@@ -214,14 +208,11 @@ static Py_ssize_t answer_room(Py_ssize_t template_size, const Slot *slots, int c
 static char *put_ids(char *to, const Slot *slot)
 {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slot->results); i++) {
-        uint8_t bytes[8];
         int64_t offset = 0;
         is_number(PyTuple_GET_ITEM(PyList_GET_ITEM(slot->results, i), 1), 0, INT64_MAX, &offset);
-        put64(bytes, (uint64_t)offset);
         if (i)
             *to++ = ',';
-        to = (char *)put_hex((uint8_t *)to, (const uint8_t *)PyBytes_AS_STRING(slot->host), PyBytes_GET_SIZE(slot->host));
-        to = (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
+        to = (char *)put_message_id((uint8_t *)to, (const uint8_t *)PyBytes_AS_STRING(slot->host), PyBytes_GET_SIZE(slot->host), offset);
     }
     return to;
 }
@@ -323,7 +314,8 @@ PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t
 {
     (void)module;
     if (count != 6 || !PyBytes_Check(args[0]) || !PyUnicode_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "send_answer(template: bytes, queue_id: int, key: str, commitlog_offset, queue_offset, opaque: int)");
+        PyErr_SetString(
+            PyExc_TypeError, "send_answer(template: bytes, queue_id: int, key: str, commitlog_offset, queue_offset, opaque: int)");
         return NULL;
     }
     Slot slots[SEND_SLOTS];
@@ -447,6 +439,27 @@ static int read_short_send(int code, const uint8_t *frame, Py_ssize_t size, Head
     return 1;
 }
 
+/* The NewMessage of a send; takes *body* and *properties* over */
+static PyObject *message_of(
+    PyTypeObject *type, const Place *place, const Send *send, PyObject *body, PyObject *properties, PyObject *born_host,
+    PyObject *store_host)
+{
+    PyObject *values[] = {
+        Py_NewRef(place->topic),
+        Py_NewRef(place->queue_id),
+        body,
+        properties,
+        PyLong_FromLongLong(send->sys_flag),
+        PyLong_FromLongLong(send->flag),
+        PyLong_FromLongLong(send->born_ms),
+        Py_NewRef(born_host),
+        Py_NewRef(store_host),
+        PyLong_FromLongLong(send->times),
+        PyLong_FromLong(0),
+    };
+    return make_tuple(type, values, sizeof values / sizeof *values);
+}
+
 static int append(PyObject *list, PyObject *item)
 {
     int added = item != NULL && PyList_Append(list, item) == 0;
@@ -454,12 +467,12 @@ static int append(PyObject *list, PyObject *item)
     return added;
 }
 
-/* plain_sends(frames, at, most, most_bytes, queues_of, own_properties, born_host, store_host, message): (messages, keys, opaques, places) of
-   the plain sends from frames[at] on, at most so many, with bodies of at most so many bytes; None where there is none.
+/* plain_sends(frames, at, most, most_bytes, queues_of, own_properties, born_host, store_host, message): (messages, keys, opaques, places)
+   of the plain sends from frames[at] on, at most so many, with bodies of at most so many bytes; None where there is none.
 
-   A plain send is a SEND_MESSAGE_V2 that is answered, whose header is as Java's clients write it, and that usual_send() takes; its key consists of letters and
-   digits, and *queues_of* says of its topic that it has its queue. Messages of one topic and queue have these two objects in common, and
-   with one of *places*. */
+   A plain send is a SEND_MESSAGE_V2 that is answered, whose header is as Java's clients write it, and that usual_send() takes; its key
+   consists of letters and digits, and *queues_of* says of its topic that it has its queue. Messages of one topic and queue have these two
+   objects in common, and with one of *places*. */
 PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -492,23 +505,12 @@ PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t
             break;
         const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame);
         if (!read_short_send(SEND_MESSAGE_V2, bytes, PyBytes_GET_SIZE(frame), &header, fields, room)
-            || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes || !read_single_send(fields, own_size, &send) || !is_plain_key(send.key)
-            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
+            || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes || !read_single_send(fields, own_size, &send)
+            || !is_plain_key(send.key) || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
             break;
-        PyObject *values[] = {
-            Py_NewRef(place->topic),
-            Py_NewRef(place->queue_id),
-            PyBytes_FromStringAndSize((const char *)bytes + header.body_at, PyBytes_GET_SIZE(frame) - header.body_at),
-            with_own(fields[PROPERTIES], own, own_size),
-            PyLong_FromLongLong(send.sys_flag),
-            PyLong_FromLongLong(send.flag),
-            PyLong_FromLongLong(send.born_ms),
-            Py_NewRef(args[6]),
-            Py_NewRef(args[7]),
-            PyLong_FromLongLong(send.times),
-            PyLong_FromLong(0),
-        };
-        if (!append(messages, make_tuple((PyTypeObject *)args[8], values, sizeof values / sizeof *values))
+        PyObject *body = PyBytes_FromStringAndSize((const char *)bytes + header.body_at, PyBytes_GET_SIZE(frame) - header.body_at);
+        PyObject *properties = with_own(fields[PROPERTIES], own, own_size);
+        if (!append(messages, message_of((PyTypeObject *)args[8], place, &send, body, properties, args[6], args[7]))
             || !append(keys, PyUnicode_FromStringAndSize(send.key.at, send.key.size))
             || !append(opaques, PyLong_FromLong(header.opaque)))
             goto done;
@@ -534,7 +536,8 @@ PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize
 {
     (void)module;
     if (count != 10 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2]) || !PyLong_Check(args[3])
-        || !are_starts(args[5]) || !PyLong_Check(args[6]) || !PyBytes_Check(args[7]) || !PyBytes_Check(args[8]) || !is_tuple_type(args[9])) {
+        || !is_bytes_tuple(args[5]) || !PyLong_Check(args[6]) || !PyBytes_Check(args[7]) || !PyBytes_Check(args[8])
+        || !is_tuple_type(args[9])) {
         PyErr_SetString(
             PyExc_TypeError,
             "plain_batches(frames: list, at: int, most: int, most_bytes: int, queues_of, starts: tuple[bytes, ...], most_items: int, "
@@ -562,42 +565,24 @@ PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize
         Py_ssize_t items = 0;
         if (!read_short_send(SEND_BATCH_MESSAGE, bytes, end - bytes, &header, fields, room) || end - bytes - header.body_at > most_bytes
             || !read_send(fields, &send) || (send.key.at != NULL && !is_plain_key(send.key))
-            || (items = count_plain_items(bytes + header.body_at, end, args[5], most_items)) == 0
-            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
+            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL
+            || (items = count_plain_items(bytes + header.body_at, end, args[5], most_items)) == 0)
             break;
-        PyObject *values[] = {
-            Py_NewRef(place->topic),
-            Py_NewRef(place->queue_id),
-            PyBytes_FromStringAndSize(NULL, 0),
-            PyBytes_FromStringAndSize(NULL, 0),
-            PyLong_FromLongLong(send.sys_flag),
-            PyLong_FromLongLong(send.flag),
-            PyLong_FromLongLong(send.born_ms),
-            Py_NewRef(args[7]),
-            Py_NewRef(args[8]),
-            PyLong_FromLongLong(send.times),
-            PyLong_FromLong(0),
-        };
-        PyObject *message = make_tuple((PyTypeObject *)args[9], values, sizeof values / sizeof *values);
+        PyObject *body = PyBytes_FromStringAndSize(NULL, 0), *properties = PyBytes_FromStringAndSize(NULL, 0);
+        PyObject *message = message_of((PyTypeObject *)args[9], place, &send, body, properties, args[7], args[8]);
         PyObject *key = send.key.at == NULL ? Py_NewRef(Py_None) : PyUnicode_FromStringAndSize(send.key.at, send.key.size);
-        if (message == NULL || key == NULL) {
-            Py_XDECREF(message);
-            Py_XDECREF(key);
-            break;
-        }
         if (!append(batches, Py_BuildValue("(NnnNi)", message, header.body_at, items, key, (int)header.opaque)))
-            break;
+            goto done;
     }
 
 done:
     Py_XDECREF(frame);
     Py_XDECREF(places.made);
-    if (!PyErr_Occurred() && PyList_GET_SIZE(batches) != 0)
-        return batches;
-    Py_XDECREF(batches);
     if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+        Py_CLEAR(batches);
+    else if (PyList_GET_SIZE(batches) == 0)
+        Py_SETREF(batches, Py_NewRef(Py_None));
+    return batches;
 }
 
 /* What is filled in for message number *at* of a run; 0 where one is not usual */

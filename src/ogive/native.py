@@ -176,9 +176,10 @@ class Native(Protocol):
         """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
 
     def plain_batch(self, body: bytes, starts: tuple[bytes, ...], most: int, /) -> int | None:
-        """How many messages the body of a batch holds, with properties that fit a record and of which none begins with one of *starts*.
+        """How many messages the body of a batch holds.
 
-        Twin: _check_items() in ogive.broker.handlers.send_batch.
+        None where it holds none or more than *most*, where lengths do not add up, and where properties fit no record or one begins with
+        one of *starts*. Twin: _checked() in ogive.broker.handlers.send_batch.
         """
 
     def plain_batches(
@@ -196,13 +197,17 @@ class Native(Protocol):
         /,
     ) -> list[tuple[Named, int, int, str | None, int]] | None:
         """Of each plain batch from frames[at] on: the NewMessage that its messages share, where its body begins, how many they are, its
-        unique key and its opaque. Twins: handle() in ogive.broker.handlers.send, put_batch() in ogive.broker.handlers.send_batch.
+        unique key and its opaque. See plain_sends() for *queues_of*, plain_batch() for *starts*.
+
+        Twins: handle() in ogive.broker.handlers.send, put_batch() in ogive.broker.handlers.send_batch.
         """
 
     def batch_answer(
         self, template: bytes, queue_id: int, key: str | None, store_host: bytes, results: Sequence[tuple[Any, ...]], opaque: int, /
     ) -> bytes | None:
-        """The frame of a batch's answer. Twin: framed() in ogive.broker.handlers.send_answer."""
+        """The frame of a batch's answer, by the PutResults of its messages. Where there is no key, the template has no place for it. Twin:
+        reply_to_batch() in ogive.broker.handlers.send_answer.
+        """
 
     def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:
         """The broker's ids of messages, with commas between them. Twin: offset_message_ids() in ogive.wire.message."""

@@ -74,7 +74,7 @@ class Context:
     """The header of a send's answer, see handlers/send_answer.py."""
     batch_answer: bytes
     """The same for a batch."""
-    keyless_answer: bytes
+    keyless_batch_answer: bytes
     """The same for a batch without a unique key of its own."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))

@@ -186,7 +186,7 @@ class Broker:
             own_properties=own_properties(config.region, config.cluster),
             send_answer=answer_template(config.region, message_id_format(store_host)),
             batch_answer=answer_template(config.region, "%b"),
-            keyless_answer=answer_template(config.region, "%b", keyed=False),
+            keyless_batch_answer=answer_template(config.region, "%b", keyed=False),
         )
 
     def _start_jobs(self, jobs: Iterable["_Job"]) -> None:
@@ -269,9 +269,9 @@ class Broker:
             dispatch(self._ctx, connection, command)
 
     def _take_run(self, connection: Connection, frames: list[bytes], at: int) -> int:
-        if self._ctx is None or connection.closed:
-            return 0
         ctx = self._ctx
+        if ctx is None or connection.closed:
+            return 0
         return (
             take_sends(ctx, connection, frames, at)
             or take_batches(ctx, connection, frames, at)

@@ -80,8 +80,7 @@ class Appender:
         """Place *messages*, all or none; bytes of the forming group now. Raises InvalidOption for a message that no record can hold."""
         self._look_at_clock()
         if isinstance(messages, EncodedBatch):
-            taken = self._append_usual(messages.shared, done, messages.data, messages.start)
-            return taken or self._append_batch(messages.decoded(), done)
+            return self._append_usual(messages.shared, done, messages.data, messages.start) or self._append_batch(messages.decoded(), done)
         if isinstance(messages, NewBatch):
             return self._append_batch(messages, done)
         if len(messages) == 1:

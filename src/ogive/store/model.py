@@ -129,6 +129,10 @@ class EncodedBatch:
     def decoded(self) -> NewBatch:
         return NewBatch(self.shared, decode_batch(self.data[self.start :], self.count))
 
+    def each(self) -> list[NewMessage]:
+        """Every message by itself."""
+        return self.decoded().each()
+
 
 Messages = Sequence[NewMessage] | NewBatch | EncodedBatch
 """What is stored by one put(), all or none."""

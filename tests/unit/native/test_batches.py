@@ -121,13 +121,13 @@ texts = st.lists(st.sampled_from(PROPERTIES), max_size=3).map(b"".join)
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_no_batch_that_python_refuses_is_plain(compiled: Native, given_texts: list[bytes]) -> None:
     items = [BatchItem(0, b"", text) for text in given_texts]
-    plain = compiled.plain_batch(encode_batch(items), send_batch.SPECIAL, 4)
+    plain = compiled.plain_batch(encode_batch(items), send_batch.BARRED_STARTS, 4)
     try:
         send_batch._check_items(items)
     except Rejected:
         assert plain is None
     named = [name for text in given_texts for name in text.split(b"\2")]
-    assert plain == (None if any(name.startswith(send_batch.SPECIAL) for name in named) else len(items))
+    assert plain == (None if any(name.startswith(send_batch.BARRED_STARTS) for name in named) else len(items))
 
 
 @given(body=st.one_of(batches(), st.binary(max_size=80)), cut=st.integers(0, 3), most=st.integers(-1, 4))

@@ -1,7 +1,6 @@
 """native/records.c beside ogive.store.appender."""
 
 import itertools
-import struct
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.errors import InvalidOption, ProtocolError
+from ogive.errors import InvalidOption
 from ogive.native import Native
 from ogive.store import appender
 from ogive.store.appender import Appender
@@ -88,13 +87,9 @@ def check(put: NewMessage | NewBatch | list[NewMessage], with_crc: bool = True, 
         assert found == stored(put, with_crc, end, **options)
 
 
-def encoded(batch: NewBatch) -> NewBatch | EncodedBatch:
-    """As it comes, behind a header; the same batch where no client could send it."""
-    try:
-        body = encode_batch(batch.items)
-    except (struct.error, OverflowError, ProtocolError):
-        return batch
-    return EncodedBatch(batch.shared, b"header" + body, 6, len(batch.items))
+def encoded(batch: NewBatch) -> EncodedBatch:
+    """As it comes, behind a header."""
+    return EncodedBatch(batch.shared, b"header" + encode_batch(batch.items), 6, len(batch.items))
 
 
 def call(compiled: Native, message: NewMessage, batch: bytes | None = None, start: int = 0, **changes: Any) -> Any:

@@ -1,5 +1,6 @@
 """Runs of sends: native/sends.c and native/records.c beside ogive.broker.handlers.send and ogive.store.appender."""
 
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from ogive.broker.handlers.send import _SHORT, _numbers
 from ogive.broker.handlers.send_answer import answer_template
-from ogive.broker.handlers.send_batch import SPECIAL, _check_items
+from ogive.broker.handlers.send_batch import BARRED_STARTS, _check_items
+from ogive.broker.handlers.send_rules import CLIENT_FLAGS
 from ogive.broker.replies import Rejected
 from ogive.errors import ProtocolError
 from ogive.native import Native
@@ -292,7 +294,7 @@ BODY = encode_batch([(1, b"a", b"K\1v\2"), (-1, b"", b""), (0, b"b" * 9, b"TAGS\
 
 
 def batch_run(compiled: Native, frames: list[bytes], at: int = 0, most: int = 99, most_bytes: int = 999, items: int = 9) -> Any:
-    return compiled.plain_batches(frames, at, most, most_bytes, lambda topic: 8, SPECIAL, items, *HOSTS, NewMessage)
+    return compiled.plain_batches(frames, at, most, most_bytes, lambda topic: 8, BARRED_STARTS, items, *HOSTS, NewMessage)
 
 
 def batch_by_python(sent: bytes, most_items: int) -> Any:
@@ -300,7 +302,7 @@ def batch_by_python(sent: bytes, most_items: int) -> Any:
     with patch.object(command_module, "native", None), patch.object(message_module, "native", None):
         try:
             command = decode_command(sent)
-            if command.code != 320 or command.flag or not command.ext_fields.get("b", "%").removeprefix("%"):
+            if command.code != 320 or command.flag or command.ext_fields.get("b", "")[:1] in ("", "%"):
                 return None
             topic, queue_id, sys_flag, born_ms, flag, times, *_ = _numbers(command.ext_fields, _SHORT)
             items = decode_batch(command.body, most_items)
@@ -308,18 +310,39 @@ def batch_by_python(sent: bytes, most_items: int) -> Any:
             own = decode_properties(command.ext_fields.get("i", "").encode())
         except (ProtocolError, Rejected, UnicodeEncodeError, ValueError):
             return None
-    if "DELAY" in own or "TRAN_MSG" in own or not items or topic[0] == "%":
+    if "DELAY" in own or "TRAN_MSG" in own or not items:
         return None
     shared = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, *HOSTS, times)
     return shared, len(sent) - len(command.body), len(items), own.get("UNIQ_KEY"), command.opaque
 
 
+PLAIN_KEY = re.compile("(^|\x02)UNIQ_KEY\x01[A-Za-z0-9]+(\x02|$)")
+
+
+def is_as_clients_write(sent: bytes) -> bool:
+    """Whether its header is binary, with plain numbers and properties that say nothing special."""
+    with patch.object(command_module, "native", None):
+        command = decode_command(sent)
+    ext, text = command.ext_fields, command.ext_fields.get("i", "")
+    names = ("DELAY", "TRAN_MSG", "TIMER", "POP_CK", "CLUSTER", "INNER_NUM")
+    return (
+        command.serialize_type == SerializeType.ROCKETMQ
+        and command.remark is None
+        and all(re.fullmatch("-?[0-9]{1,18}", ext[name]) for name in "efghj" if name in ext)
+        and int(ext.get("f", "0")) & ~CLIENT_FLAGS == 0
+        and not any(name in text for name in names)
+        and len(text.encode()) <= 32767
+        and ("UNIQ_KEY" not in text or (text.count("UNIQ_KEY") == 1 and PLAIN_KEY.search(text) is not None))
+    )
+
+
 def check_batch(compiled: Native, sent: bytes, most_items: int = 9) -> bool:
-    """Whether it is plain; then it is what Python makes of it."""
-    found = batch_run(compiled, [sent], items=most_items)
+    """Whether it is plain; then it is what Python makes of it, and else Python refuses it, or its header is not as clients write it."""
+    found, twin = batch_run(compiled, [sent], items=most_items), batch_by_python(sent, most_items)
     if found is None:
+        assert twin is None or not 0 <= twin[0].queue_id < 8 or not is_as_clients_write(sent)
         return False
-    assert found == [batch_by_python(sent, most_items)]
+    assert found == [twin]
     shared = found[0][0]
     assert [type(value) for value in (shared, *shared)] == [NewMessage, *[NewMessage.__annotations__[name] for name in NewMessage._fields]]
     assert 0 <= shared.queue_id < 8
@@ -330,13 +353,14 @@ def check_batch(compiled: Native, sent: bytes, most_items: int = 9) -> bool:
 @given(headers().filter(is_encodable), st.sampled_from([BODY, BODY, BODY[:-1], b"", b"x" * 30]), st.sampled_from(SerializeType))
 @example(USUAL, BODY, SerializeType.JSON)
 @example(USUAL | {"i": "WAIT\x01true\x02"}, BODY, SerializeType.ROCKETMQ)
+@example(USUAL | {"i": "UNIQ_KEY\x01A\x02UNIQ_KEY\x01B\x02"}, BODY, SerializeType.ROCKETMQ)
 @example(USUAL | {"h": ""}, BODY, SerializeType.JSON)
 def test_plain_batches_are_what_python_stores(compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType) -> None:
     check_batch(compiled, frame(ext, body, code=320, codec=codec))
 
 
 @given(st.sampled_from(SerializeType), st.data())
-def test_any_byte_of_a_batch_another(compiled: Native, codec: SerializeType, data: st.DataObject) -> None:
+def test_a_batch_with_another_byte_or_cut_off_is_what_python_stores(compiled: Native, codec: SerializeType, data: st.DataObject) -> None:
     sent = bytearray(frame(USUAL, BODY, code=320, codec=codec))
     sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
     check_batch(compiled, bytes(sent))
@@ -349,6 +373,7 @@ def test_any_byte_of_a_batch_another(compiled: Native, codec: SerializeType, dat
         ({}, True), ({"m": "true"}, True), ({"m": "false"}, True), ({"i": "WAIT\x01true"}, True), ({"i": ""}, True), ({"f": "1"}, True),
         ({"j": "3"}, True), ({"e": "7"}, True), ({"e": "8"}, False), ({"e": "-1"}, False), ({"b": "%RETRY%g"}, False), ({"b": ""}, False),
         ({"g": "x"}, False), ({"f": "8"}, False), ({"f": "4"}, False), ({"j": "-1"}, False), ({"h": str(2**31)}, False),
+        ({"i": "UNIQ_KEY\x01A\x02UNIQ_KEY\x01B"}, False),
         ({"i": "UNIQ_KEY\x01A-B\x02"}, False), ({"i": "UNIQ_KEY\x01\x02"}, False), ({"i": "DELAY\x013\x02"}, False),
         ({"i": "TRAN_MSG\x01true"}, False), ({"i": "TIMER_DELAY_MS\x013"}, False), ({"i": "INNER_NUM\x013"}, False),
         ({"i": "A\x01" + "v" * 32766}, False),
@@ -375,7 +400,7 @@ def test_a_run_of_batches_begins_and_ends_where_it_has_to(compiled: Native) -> N
 
 
 def test_a_run_of_batches_is_asked_for_with_the_right_types(compiled: Native) -> None:
-    right: list[Any] = [[frame(USUAL, BODY, code=320)], 0, 9, 999, lambda topic: 8, SPECIAL, 9, *HOSTS, NewMessage]
+    right: list[Any] = [[frame(USUAL, BODY, code=320)], 0, 9, 999, lambda topic: 8, BARRED_STARTS, 9, *HOSTS, NewMessage]
     assert compiled.plain_batches(*right) is not None
     wrong: list[tuple[int, Any]] = [
         (0, ()),

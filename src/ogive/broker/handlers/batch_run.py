@@ -11,13 +11,12 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import reply_to_batch
-from ogive.broker.handlers.send_batch import SPECIAL
+from ogive.broker.handlers.send_batch import BARRED_STARTS, stored_batch
 from ogive.broker.handlers.send_run import open_queues
 from ogive.broker.replies import refuse
 from ogive.errors import OgiveError
 from ogive.native import native
-from ogive.store.model import EncodedBatch, NewMessage, PutResult
+from ogive.store.model import EncodedBatch, NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -32,36 +31,21 @@ def take_batches(ctx: Context, connection: Connection, frames: list[bytes], at: 
         return 0
     config = ctx.config
     run = native.plain_batches(
-        frames, at, config.max_sends_waiting - ctx.sends_waiting, config.max_message_bytes, partial(open_queues, ctx), SPECIAL,
+        frames, at, config.max_sends_waiting - ctx.sends_waiting, config.max_message_bytes, partial(open_queues, ctx), BARRED_STARTS,
         MAX_BATCH_MESSAGES, ctx.born_hosts[connection], ctx.store_host, NewMessage,
     )  # fmt: skip
     if run is None:
         return 0
     started = ctx.loop.time()
     connection.take_requests(len(run))
-    for frame, (shared, start, count, key, opaque) in zip(frames[at:], run, strict=False):
+    for frame, (shared, start, count, key, opaque) in zip(frames[at : at + len(run)], run, strict=True):
+        command = RemotingCommand(_SEND_BATCH_MESSAGE, opaque=opaque)
         try:
-            ctx.put_now(EncodedBatch(shared, frame, start, count), partial(_stored, ctx, connection, shared, key, opaque, started))
+            ctx.put_now(EncodedBatch(shared, frame, start, count), partial(stored_batch, ctx, connection, command, shared, key, started))
         except OgiveError as exc:
-            _refuse(connection, opaque, exc)
+            refuse(connection, command, exc)
+            if connection.closed:  # by what waits for it to read: the others would go unanswered
+                break
         else:
             ctx.sends_waiting += 1
     return len(run)
-
-
-def _stored(
-    ctx: Context, connection: Connection, shared: NewMessage, key: str | None, opaque: int, started: float,
-    result: list[PutResult] | OgiveError,
-) -> None:  # fmt: skip
-    ctx.sends_waiting -= 1
-    if isinstance(result, OgiveError):
-        ctx.traffic.failed += 1
-        _refuse(connection, opaque, result)
-        return
-    first, last = result[0], result[-1]  # one behind the other in the log
-    ctx.traffic.stored(shared.topic, len(result), last.commitlog_offset + last.size - first.commitlog_offset, ctx.loop.time() - started)
-    reply_to_batch(ctx, connection, shared.queue_id, key, result, opaque)
-
-
-def _refuse(connection: Connection, opaque: int, error: OgiveError) -> None:
-    refuse(connection, RemotingCommand(_SEND_BATCH_MESSAGE, opaque=opaque), error)

@@ -34,7 +34,10 @@ def message_id_format(store_host: bytes) -> str:
 
 
 def answer_template(region: str, message_id: str, *, keyed: bool = True) -> bytes:
-    """The header of a send's answer; to fill in: queue id, unique key (JSON text), what *message_id* asks for, queue offset, opaque."""
+    """The header of a send's answer.
+
+    To fill in: queue id, unique key (JSON text) if *keyed*, what *message_id* asks for, queue offset, opaque.
+    """
     text = (
         '{"code":0,"extFields":{"queueId":"%d",'
         + ('"transactionId":%s,' if keyed else "")
@@ -62,7 +65,7 @@ def reply_head(connection: Connection, head: bytes) -> None:
 
 def reply_to_batch(ctx: Context, connection: Connection, queue_id: int, key: str | None, stored: list[PutResult], opaque: int) -> None:
     """The answer of a batch that became as many records, with its own unique key where it has one."""
-    template = ctx.keyless_answer if key is None else ctx.batch_answer
+    template = ctx.keyless_batch_answer if key is None else ctx.batch_answer
     frame = None if native is None else native.batch_answer(template, queue_id, key, ctx.store_host, stored, opaque)
     if frame is None:
         ids = offset_message_ids(ctx.store_host, [one.commitlog_offset for one in stored]).encode()

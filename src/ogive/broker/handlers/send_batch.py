@@ -34,7 +34,7 @@ from ogive.wire.message import (
 
 _OURS: Final = frozenset((PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER, "INNER_NUM", "INNER_BASE"))
 """What a broker sets."""
-SPECIAL: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
+BARRED_STARTS: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
 """How properties begin that no message in a batch may have."""
 
 
@@ -52,16 +52,15 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
     if whole:
         _put_whole(ctx, connection, command, draft, own, len(batch))
     elif ctx.duplicates is not None:
-        each = (batch if isinstance(batch, NewBatch) else batch.decoded()).each()
-        ctx.put_once(each, partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
+        ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
     else:
-        ctx.put(batch, partial(_stored_batch, ctx, connection, command, draft, key, started), draft.topic)
+        ctx.put(batch, partial(stored_batch, ctx, connection, command, draft, key, started), draft.topic)
     ctx.sends_waiting += 1
 
 
 def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch | EncodedBatch:
     """Raises ProtocolError and Rejected."""
-    count = None if native is None else native.plain_batch(body, SPECIAL, most)
+    count = None if native is None else native.plain_batch(body, BARRED_STARTS, most)
     if count is not None:
         return EncodedBatch(draft, body, 0, count)
     items = decode_batch(body, most)
@@ -99,15 +98,15 @@ def _placed_batch(
     ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
     result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
-    """_stored_batch() for messages some of which may have been stored before."""
-    _stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
+    """stored_batch() for messages some of which may have been stored before."""
+    stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
 
 
 def _check_items(items: list[BatchItem]) -> None:
     if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
     texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
-    if any(start in texts for start in SPECIAL):
+    if any(start in texts for start in BARRED_STARTS):
         for item in items:
             _refuse_special_item(item.properties)
 
@@ -122,10 +121,11 @@ def _refuse_special_item(properties: bytes) -> None:
         raise inner_batch()
 
 
-def _stored_batch(
+def stored_batch(
     ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float,
     result: list[PutResult] | OgiveError,
 ) -> None:  # fmt: skip
+    """A batch that becomes as many records as it has messages is counted and answered, or refused."""
     stored = settled(ctx, connection, command, result)
     if stored is None:
         return

@@ -10,9 +10,10 @@ from ogive.access.table import AccessTable
 from ogive.broker.handlers import batch_run
 from ogive.errors import ResponseCode, StoreFailed, StoreFull
 from ogive.store.model import EncodedBatch, PutDone
+from ogive.transport.server import ServerConnection
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.codes import Flag, RequestCode, SysFlag
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.message import encode_batch
 from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.handlers.test_send_run import Reads, compiled_only, outcome, prepare, send
@@ -119,14 +120,30 @@ async def test_a_store_that_takes_nothing_refuses_each_batch(start_broker: Start
 
 
 @compiled_only
+async def test_a_run_ends_with_its_connection(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await prepare(await start_broker())
+    asked: list[None] = []
+
+    def refuse(*_: object) -> None:
+        asked.append(None)
+        raise StoreFull("no room")
+
+    reads = Reads(broker)
+    monkeypatch.setattr(broker.context.store, "_check_accepts", refuse)
+    monkeypatch.setattr(ServerConnection, "write", lambda connection, _: connection.abort("it does not read"))
+    reads.connection.data_received(b"".join(map(encode_command, [batch(), batch(), batch()])))
+    assert (len(asked), reads.connection.closed, broker.context.sends_waiting) == (1, True, 0)
+
+
+@compiled_only
 async def test_where_nothing_could_be_written_each_batch_is_told(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = await prepare(await start_broker())
     waiting: list[PutDone] = []
     append = broker.context.store._appender.append
 
-    def keep(batch: EncodedBatch, done: PutDone) -> int:
+    def keep(messages: EncodedBatch, done: PutDone) -> int:
         waiting.append(done)
-        return append(batch, lambda _: None)
+        return append(messages, lambda _: None)
 
     monkeypatch.setattr(broker.context.store._appender, "append", keep)
     reads = Reads(broker)
@@ -139,18 +156,6 @@ async def test_where_nothing_could_be_written_each_batch_is_told(start_broker: S
             done(StoreFailed("the disk is gone"))
     assert [(answer.opaque, answer.code) for answer in failing.result()] == [(n, ResponseCode.SERVICE_NOT_AVAILABLE) for n in range(3)]
     assert (broker.context.sends_waiting, broker.context.traffic.failed, reads.connection._requests_in_flight) == (0, 3, 0)
-
-
-async def test_answers_tell_the_ids_and_the_key(start_broker: StartBroker) -> None:
-    broker = await prepare(await start_broker())
-    keyed, keyless = await Reads(broker).answers([batch(), batch(UNIQ_KEY="")])
-    assert keyed.ext_fields["transactionId"] == "7F00000100002A139A55AB9C3C3C0000"
-    assert "transactionId" not in keyless.ext_fields
-    assert [answer.ext_fields["queueOffset"] for answer in (keyed, keyless)] == ["0", "2"]
-    ids = [identity for answer in (keyed, keyless) for identity in answer.ext_fields["msgId"].split(",")]
-    places = [int(identity[-16:], 16) for identity in ids]
-    assert [broker.context.store.record_at(place) is not None for place in places] == [True] * 4
-    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("options", [{"access": AccessTable(None)}, {"duplicate_window_s": 60.0}])

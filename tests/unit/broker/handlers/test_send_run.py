@@ -46,6 +46,8 @@ class Socket(Wire):
         assert self.connection is not None
         asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
 
+    abort = close
+
 
 class Reads:
     """A connection of the broker's, to which the test brings what a read would."""
