@@ -7,6 +7,8 @@ python = .venv/bin/python
 ARGS ?=
 # two tests at a time: many wait for times or peers (ARGS="-n 0": one after the other, as a debugger needs it)
 pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
+# three where Apache's brokers are waited for: two leave a third of two cores idle
+pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
 # the tests of make test; .ci/run leaves out those that make check has just run
@@ -50,7 +52,7 @@ interop: interop-peers interop-suite interop-older
 
 interop-peers:
 	@tools/setup interop
-	$(pytest) tests/interop $(ARGS)
+	$(pytest_peers) tests/interop $(ARGS)
 
 interop-suite:
 	@tools/setup interop
