@@ -147,6 +147,7 @@ class Server:
         self._on_open = on_open
         self._guarded = guarded
         self._listener: asyncio.Server | Acceptor | None = None
+        self._stopped = False
         self._sweeper: asyncio.Task[None] | None = None
         self._connections: set[ServerConnection] = set()
         self._per_host: Counter[str] = Counter()
@@ -166,6 +167,7 @@ class Server:
     async def start(self) -> None:
         """Listen; port 0 becomes the port that was given. Raises ConnectError for a taken address, InvalidOption for bad certificates."""
         loop = asyncio.get_running_loop()
+        self._stopped = False
         try:
             if self._tls is not None:
                 acceptor = Acceptor(
@@ -224,7 +226,7 @@ class Server:
         """Take no new connections, give requests in flight *grace_s* to be answered and the answers as long to be read, then close."""
         if self._listener is None:
             return
-        listener, self._listener = self._listener, None
+        listener, self._listener, self._stopped = self._listener, None, True
         if isinstance(listener, Acceptor):
             await listener.close()
         else:
@@ -262,7 +264,9 @@ class Server:
         host = connection.peer_host
         self._connections.add(connection)
         self._per_host[host] += 1
-        if len(self._connections) > self.limits.max_connections or self._per_host[host] > self.limits.max_connections_per_address:
+        if self._stopped:  # it was accepted, and nobody knew of it yet
+            connection.abort("")
+        elif len(self._connections) > self.limits.max_connections or self._per_host[host] > self.limits.max_connections_per_address:
             self._refused += 1
             connection.abort(f"{connection.remote_address} is refused: too many connections ({self._refused} so far)")
         elif self._on_open is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import Final, cast
 
@@ -223,6 +224,24 @@ async def test_a_request_that_nobody_handles_is_refused_at_once() -> None:
         await asyncio.sleep(0)
     (peer,) = server.connections
     assert (await peer.call(RemotingCommand(40), 5.0)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    connection.close()
+    await server.stop()
+
+
+async def test_a_connection_that_was_accepted_when_the_server_stopped_is_closed_and_one_after_a_new_start_serves() -> None:
+    server = Server(echo)
+    await server.start()
+    await server.stop()
+    theirs, ours = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: ServerConnection(server), theirs)
+    ours.settimeout(10)
+    assert await asyncio.to_thread(ours.recv, 1) == b""
+    ours.close()
+    while server.connections:
+        await asyncio.sleep(0)
+    await server.start()
+    connection = await connect("127.0.0.1", server.port)
+    assert (await connection.call(RemotingCommand(1), 5.0)).code == ResponseCode.SUCCESS
     connection.close()
     await server.stop()
 
