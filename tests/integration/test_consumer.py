@@ -27,7 +27,7 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import HeartbeatData
 from tests.peers import RunningBroker
 
-WAIT_S = 60.0
+WAIT_S = 150.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 
