@@ -273,7 +273,10 @@ class Apache:
         return b"boot success" in (self.directory / f"{name}.out").read_bytes()
 
     def _is_ready(self) -> bool:
-        return self._says_it_started("broker") and has_route(self.name_server, "TBW102", self.address) and self._has_figures()
+        try:
+            return self._says_it_started("broker") and has_route(self.name_server, "TBW102", self.address) and self._has_figures()
+        except OSError:  # one of them does not answer within seconds: it is asked again until its time is over
+            return False
 
     def _has_figures(self) -> bool:
         """In its first second their broker has sampled no rates, and requests for its figures (28) fail. Source: StoreStatsService.java."""
