@@ -19,7 +19,7 @@ from tests.peers import our_broker
 TOPIC = "Ledger"
 PRODUCERS = 4
 PAUSE_S = 0.002
-MAX_BATCH = 8  # of the long size
+MAX_BATCH = 8  # of the long size, and with whole batches
 
 
 @dataclass(slots=True)
@@ -35,6 +35,7 @@ class Ledger:
     disordered: list[tuple[str, int, int]] = field(default_factory=list)
     highest: dict[tuple[str, str], int] = field(default_factory=dict)
     duplicates: int = 0
+    whole: int = 0  # acknowledged batches that are one record
 
     def receive(self, group: str, message: ogive.MessageExt) -> None:
         body = message.body
@@ -73,7 +74,8 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
             if len(bodies) == 1:
                 await producer.send(TOPIC, bodies[0], sharding_key=key, timeout_s=1.0)
             else:
-                await producer.send_batch(TOPIC, bodies, sharding_key=key, timeout_s=1.0)
+                results = await producer.send_batch(TOPIC, bodies, sharding_key=key, timeout_s=1.0)
+                ledger.whole += len({result.offset_id for result in results}) == 1
             ledger.acknowledged.update(bodies)
         except OgiveError:
             await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
@@ -122,7 +124,7 @@ async def killed_again_and_again(
             await admin.create_topic(TOPIC, queues=4, whole_batches=whole_batches)
         server = broker.name_server
         async with (
-            aio.Producer(server) as producer,
+            aio.Producer(server, config=ogive.ProducerConfig(whole_batches=whole_batches)) as producer,
             aio.PushConsumer(*listeners, name_server=server),
             aio.PushConsumer(*listeners, name_server=server),
         ):
@@ -142,6 +144,7 @@ async def killed_again_and_again(
     for group in ("concurrent", "orderly"):
         assert not ledger.acknowledged - ledger.received[group], f"lost by {group}"
         assert not ledger.received[group] - ledger.attempted, f"phantom in {group}"
+    assert bool(ledger.whole) == whole_batches
     assert not ledger.damaged
     assert not ledger.reused
     assert not ledger.disordered
