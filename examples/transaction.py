@@ -6,7 +6,7 @@ Run it with a broker at hand: ``ogive up &``, then ``python examples/transaction
 import argparse
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TOPIC = "PaidOrders"
 
 
 @contextmanager
-def database(folder: str) -> Iterator[sqlite3.Connection]:
+def database(folder: str) -> Generator[sqlite3.Connection, None, None]:
     """What happens in the block is committed at its end, and rolled back where the block fails."""
     with closing(sqlite3.connect(Path(folder, "orders.db"))) as connection, connection:
         yield connection
