@@ -24,7 +24,9 @@ OWN_PEERS = (
     "test_timers.py",
     "test_transactions.py",
 )  # each test starts and stops what it talks to
-LONGEST = "test_topics_of_batches.py"  # of the files that one worker runs as a whole: begun last, it would be all that is left
+LONGEST = (
+    "tests/interop/test_topics_of_batches.py"  # of the files that one worker runs as a whole: begun last, it would be all that is left
+)
 NIGHTLY_TIMEOUT_S = 1200  # a long size that only computes takes as long as the machine is busy with other things
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
 
@@ -64,7 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def rank(item: pytest.Item) -> tuple[bool, ...]:
         marked = (item.get_closest_marker(name) is not None for name in ("alone", "spark", "slow", "rel"))
-        return item.path.name != LONGEST, item.path.name not in OWN_PEERS, *(not found for found in marked), "tests/unit/" in item.nodeid
+        return (
+            not item.nodeid.startswith(LONGEST),
+            item.path.name not in OWN_PEERS,
+            *(not found for found in marked),
+            "tests/unit/" in item.nodeid,
+        )
 
     if not hasattr(config, "workerinput"):
         items.sort(key=cost)

@@ -25,8 +25,9 @@ from tests.interop import apache
 from tests.interop.test_store_exchange import new_apache
 from tests.peers import RunningBroker, our_broker
 from tests.raw_client import RawClient
+from tests.topics import wait_until_shown
 
-WAIT_S = 60.0
+WAIT_S = 150.0  # Apache's broker dispatches when it has time
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 INSIDE = (1, 9, 13, 35, 55)
 """Offsets inside records and at their edges."""
@@ -239,6 +240,7 @@ def key_of_batch(server: str, offset: int) -> dict[str, int]:
 def check(server: str, bodies: list[str], keys: dict[str, int]) -> None:
     """Every message is at its place, and the records are found by their keys; the index follows the log by a moment."""
     ends_at = time.monotonic() + WAIT_S
+    wait_until_shown(server, "Batches", len(bodies))
     with ogive.Admin(server) as admin:
         assert places(admin.messages("Batches", limit=1000)) == list(enumerate(bodies))
         while True:

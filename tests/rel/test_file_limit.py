@@ -17,7 +17,11 @@ from tests.figures import figures
 from tests.raw_client import RawClient, messages
 from tests.stores import read_queue
 
-pytestmark = [pytest.mark.rel, pytest.mark.quick]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.quick,
+    pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux sets the limits of another process"),
+]
 
 SEGMENT_BYTES = 1024 * 1024
 

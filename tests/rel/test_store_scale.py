@@ -69,7 +69,7 @@ def digests(root: Path) -> dict[Path, str]:
 def test_a_gibibyte_of_log_makes_its_files_again(tmp_path: Path) -> None:
     """Every queue, index and checkpoint is gone: a start makes each byte of them again."""
     count = 260_000
-    with figures("T7, 1 GiB", nightly=True, attempts=count, acknowledged=count) as line:
+    with figures("T7 gibibyte", nightly=True, attempts=count, acknowledged=count) as line:
         in_a_process("fill", tmp_path, count, 10, 4096)
         assert sum(path.stat().st_size for path in (tmp_path / "commitlog").iterdir()) >= 1 << 30
         before = digests(tmp_path)

@@ -544,6 +544,9 @@ class ReadableWire(Wire):
     def resume_reading(self) -> None:
         self.is_read = True
 
+    def close(self) -> None:
+        pass
+
 
 async def test_who_brings_no_runs_is_asked_less_and_less_until_a_read_begins_with_one() -> None:
     read = Read()
@@ -626,3 +629,7 @@ async def test_a_fault_behind_a_run_ends_the_connection_once_the_run_is_answered
     read.connection.data_received(frames + bytes(4))
     assert read.connection._last_words is not None
     assert not read.connection.closed
+    read.connection.reply(b"three", 3)
+    await asyncio.sleep(0)
+    assert read.connection.closed
+    assert b"".join(read.wire.written) == b"three"

@@ -68,7 +68,7 @@ class Reads:
         commands = [replace(command, opaque=opaque) for opaque, command in enumerate(commands)]
         expected, found = sum(not command.flag & Flag.ONEWAY for command in commands), list[RemotingCommand]()
         self.connection.data_received(b"".join(map(encode_command, commands)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(found) < expected:
                 await asyncio.sleep(0)
                 written, self._wire.written[:] = b"".join(self._wire.written), []
