@@ -57,14 +57,16 @@ def create(broker: RunningBroker, topic: str) -> None:
     assert "success" in said, said
 
 
-def fill(server: str, topic: str) -> list[str]:
+def fill(server: str, topic: str, offset: int = 0, last: int = 20) -> list[str]:
+    """Java's batches, one of ours with a single message behind it, and *last* more of Java's in one batch; the first is at *offset*."""
     apache.send(server, topic, 30, mode="batch", batch=10, tags="a,b")
     with ogive.Producer(server, config=ogive.ProducerConfig(whole_batches=True)) as producer:
         sent = producer.send_batch(topic, [b"ours %d" % n for n in range(5)], tag="a")
         sent.append(producer.send(topic, b"alone", tag="a"))
-        assert [result.queue_offset for result in sent] == list(range(30, 36))
-    apache.send(server, topic, 20, first=30, mode="batch", batch=20, tags="a,b")
-    javas = [f"message {n}" for n in range(50)]
+        assert [result.queue_offset for result in sent] == list(range(offset + 30, offset + 36))
+    if last:
+        apache.send(server, topic, last, first=30, mode="batch", batch=last, tags="a,b")
+    javas = [f"message {n}" for n in range(30 + last)]
     return [*javas[:30], *(f"ours {n}" for n in range(5)), "alone", *javas[30:]]
 
 
@@ -78,16 +80,6 @@ def broker(request: pytest.FixtureRequest) -> RunningBroker:
 def filled(broker: RunningBroker) -> Filled:
     create(broker, "Batches")
     return Filled(broker.name_server, broker.address, "Batches", fill(broker.name_server, "Batches"))
-
-
-def fill_from(server: str, topic: str, offset: int) -> list[str]:
-    """fill() behind what is there."""
-    apache.send(server, topic, 30, mode="batch", batch=10, tags="a,b")
-    with ogive.Producer(server, config=ogive.ProducerConfig(whole_batches=True)) as producer:
-        sent = producer.send_batch(topic, [b"ours %d" % n for n in range(5)])
-        sent.append(producer.send(topic, b"alone"))
-        assert [result.queue_offset for result in sent] == list(range(offset + 30, offset + 36))
-    return [*(f"message {n}" for n in range(30)), *(f"ours {n}" for n in range(5)), "alone"]
 
 
 def places(messages: list[MessageExt]) -> list[tuple[int, str]]:
@@ -266,7 +258,7 @@ def test_a_store_goes_from_one_broker_to_the_other_and_back(tmp_path: Path, firs
                 check(server, bodies, keys)
                 lines = apache.consume(server, "Batches", f"java{number}", len(bodies))
                 assert sorted((line["queueOffset"], line["body"]) for line in lines) == list(enumerate(bodies))
-            bodies += fill_from(server, "Batches", len(bodies))
+            bodies += fill(server, "Batches", len(bodies), last=0)
             keys |= key_of_batch(server, len(bodies) - 1 - 5)
             check(server, bodies, keys)
             apache.send(server, "Plain", 4, first=4 * number)
@@ -303,7 +295,7 @@ def test_what_a_deleted_topic_of_batches_left_is_passed_over(tmp_path: Path) -> 
 def test_an_apache_of_4_9_forgets_such_a_topic_and_serves_the_others(tmp_path: Path) -> None:
     with our_broker(tmp_path) as ours:
         create(ours, "Batches")
-        fill_from(ours.name_server, "Batches", 0)
+        fill(ours.name_server, "Batches", last=0)
         apache.send(ours.name_server, "Plain", 4)
         ours.stop()
     with new_apache(tmp_path, "4.9.7") as old:

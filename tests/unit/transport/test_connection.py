@@ -16,7 +16,7 @@ from ogive.transport.pool import ConnectionPool
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from tests.unit.transport.wire import Wire
+from tests.unit.transport.wire import ReadableWire
 
 HELD: list[tuple[Connection, int]] = []
 
@@ -533,19 +533,6 @@ class Read:
 
     def bring(self, *codes: int) -> None:
         self.connection.data_received(b"".join([encode_command(RemotingCommand(code, opaque=n)) for n, code in enumerate(codes)]))
-
-
-class ReadableWire(Wire):
-    is_read = True
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def close(self) -> None:
-        pass
 
 
 async def test_who_brings_no_runs_is_asked_less_and_less_until_a_read_begins_with_one() -> None:

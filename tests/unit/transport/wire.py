@@ -18,3 +18,18 @@ class Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+
+class ReadableWire(Wire):
+    """Knows whether it is read."""
+
+    is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def close(self) -> None:
+        pass

@@ -16,7 +16,7 @@ from ogive.wire.codes import Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.message import encode_batch
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.handlers.test_send_run import Reads, compiled_only, outcome, prepare, send
+from tests.unit.broker.handlers.reads import Reads, compiled_only, outcome, prepare, send
 
 
 def batch(topic: str = "T", queue: int = 0, bodies: tuple[bytes, ...] = (b"1", b"2"), flag: int = 0, **changed: Any) -> RemotingCommand:

@@ -1,144 +1,19 @@
 """Sends that come with one read: as a run they are answered, stored and counted as one by one."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ogive.access.table import AccessTable
-from ogive.broker import Broker
 from ogive.broker.handlers import send_run
 from ogive.errors import OgiveError, ResponseCode, StoreBusy, StoreFailed, StoreFull
-from ogive.model import PropertyName
-from ogive.native import native
 from ogive.store.model import PutDone
-from ogive.transport.server import ServerConnection
-from ogive.wire.bodies import TopicConfig
-from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType, SysFlag
-from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.frame import FrameDecoder
-from ogive.wire.message import StoredMessage, decode_stored, encode_properties, raw_property
-from tests.raw_client import RawClient
+from ogive.wire.codes import RequestCode, SerializeType, SysFlag
+from ogive.wire.command import RemotingCommand, encode_command
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.transport.wire import Wire
-
-compiled_only = pytest.mark.skipif(native is None, reason="without the compiled part there are no runs")
-
-
-class Socket(Wire):
-    """Notes what is written, and whether it is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.connection: ServerConnection | None = None
-        self.is_read = True
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def close(self) -> None:
-        assert self.connection is not None
-        asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
-
-    abort = close
-
-
-class Reads:
-    """A connection of the broker's, to which the test brings what a read would."""
-
-    def __init__(self, broker: Broker, *, runs: bool = True) -> None:
-        self._broker, self._wire, self._decoder = broker, Socket(), FrameDecoder()
-        self.taken: list[int] = []
-        broker._server.take_run = self._take_run if runs else None
-        self.connection = self._wire.connection = ServerConnection(broker._server)
-        self.connection.connection_made(self._wire)
-
-    def _take_run(self, connection: Any, frames: list[bytes], at: int) -> int:
-        self.taken.append(self._broker._take_run(connection, frames, at))
-        return self.taken[-1]
-
-    async def answers(self, commands: list[RemotingCommand]) -> list[RemotingCommand]:
-        """To requests of one read, in the order in which they come."""
-        commands = [replace(command, opaque=opaque) for opaque, command in enumerate(commands)]
-        expected, found = sum(not command.flag & Flag.ONEWAY for command in commands), list[RemotingCommand]()
-        self.connection.data_received(b"".join(map(encode_command, commands)))
-        async with asyncio.timeout(60):
-            while len(found) < expected:
-                await asyncio.sleep(0)
-                written, self._wire.written[:] = b"".join(self._wire.written), []
-                found += map(decode_command, self._decoder.feed(written)[0])
-        return found
-
-
-def send(topic: str = "T", queue: int = 0, body: bytes = b"body", code: int = 310, flag: int = 0, **changed: Any) -> RemotingCommand:
-    """*changed*: properties, or fields of the header by their letters."""
-    own = {"UNIQ_KEY": "7F00000100002A139A55AB9C3C3C0000"} | {name: value for name, value in changed.items() if len(name) > 1}
-    fields = RawClient.send_fields(topic, queue, encode_properties({name: value for name, value in own.items() if value}).decode())
-    fields |= {"k": "false", "m": "false"} | {name: value for name, value in changed.items() if len(name) == 1}
-    return RemotingCommand(
-        code,
-        {name: str(value) for name, value in fields.items()},
-        body,
-        flag=flag,
-        language=LanguageCode.JAVA,
-        serialize_type=SerializeType.ROCKETMQ,
-    )
-
-
-async def prepare(broker: Broker) -> Broker:
-    """It has topics, and they are saved."""
-    for config in (TopicConfig(name="T"), TopicConfig(name="Another"), TopicConfig(name="Typed", attributes={"message.type": "NORMAL"})):
-        broker.context.topics.create_or_update(config)
-    await broker.context.topics.saved()
-    for topic in list(broker.context.topics.pending):
-        assert broker.context.topics.is_saved(topic)
-    return broker
-
-
-def records(broker: Broker) -> Iterator[StoredMessage]:
-    """All that the log holds, without what depends on the time and on the broker's port."""
-    store, at = broker.context.store, 0
-    while at < store.stats().commitlog_end:
-        record = store.record_at(at)
-        if record is None:  # the end of a segment
-            at += store.segment_bytes - at % store.segment_bytes
-            continue
-        stored = decode_stored(record)
-        crc = raw_property(stored.properties, PropertyName.RECORD_CRC.encode())
-        assert crc is not None
-        timeless = stored.properties.replace(crc, b"") if "_" not in stored.topic else b""
-        yield replace(stored, properties=timeless, store_timestamp_ms=0, store_host=b"")
-        at += len(record)
-
-
-def shown(answer: RemotingCommand) -> Any:
-    fields = dict(answer.ext_fields)
-    if "msgId" in fields:
-        fields["msgId"] = fields["msgId"][-16:]  # before it is the broker's port
-    fields.pop("recallHandle", None)  # it tells the time
-    return answer.opaque, answer.code, answer.flag, answer.remark, fields
-
-
-async def outcome(broker: Broker, reads: Reads, commands: list[RemotingCommand]) -> Any:
-    answers = await reads.answers(commands)
-    ctx = broker.context
-    await ctx.synced()
-    traffic = ctx.traffic
-    return {
-        "answers": sorted([shown(answer) for answer in answers], key=lambda answer: answer[0]),  # one of a new topic waits for its file
-        "records": list(records(broker)),
-        "queues": {key: ctx.store.max_offset(*key) for key in sorted(ctx.store.queues)},
-        "puts": {topic: {second: tally.counts() for second, tally in table.items()} for topic, table in traffic.puts._tables.items()},
-        "sizes": (traffic._sizes, traffic._sent_bytes, traffic.failed, sum(traffic.put_times.table().values())),
-        "waiting": (ctx.sends_waiting, reads.connection._requests_in_flight, reads.connection.received_frames),
-    }
-
+from tests.unit.broker.handlers.reads import Reads, compiled_only, outcome, prepare, send
 
 LIMIT = 2000
 READS: dict[str, tuple[list[RemotingCommand], list[int]]] = {

@@ -17,7 +17,7 @@ from ogive.store.model import PutDone
 from ogive.wire.codes import Decision, Flag, LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.handlers.test_send_run import Reads, compiled_only, outcome, prepare, send
+from tests.unit.broker.handlers.reads import Reads, compiled_only, outcome, prepare, send
 
 LIMIT = 2000
 COMMIT, ROLLBACK, ONEWAY = int(Decision.COMMIT), int(Decision.ROLLBACK), int(Flag.ONEWAY)
