@@ -44,6 +44,10 @@ MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "
 
 _EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_000
+QUEUE_TYPE: Final = "queue.type"
+BATCHES: Final = "BatchCQ"
+"""As queue.type of a topic: a batch stays whole, as one record. Source: QueueTypeUtils.java, 5.5."""
+
 NAME_CHARACTER: Final = "[%|a-zA-Z0-9_-]"
 """As a regular expression: what names of topics and groups are made of."""
 _NAME: Final = re.compile(f"{NAME_CHARACTER}+")
@@ -227,7 +231,9 @@ class Message:
                 raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"key {key!r} holds a space: keys are stored separated by spaces")
         for name, value in self.properties.items():
             if name in RESERVED_PROPERTIES:
-                raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} is reserved; use the argument for it")
+                raise MessageIllegal(
+                    ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} is reserved: ogive sets it, from an argument where there is one"
+                )
             _check_text("property", name)
             _check_text(f"property {name!r}", value)
 

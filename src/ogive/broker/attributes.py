@@ -16,14 +16,11 @@ from typing import Final, get_args
 
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidOption, ResponseCode
-from ogive.model import MessageType
+from ogive.model import BATCHES, QUEUE_TYPE, MessageType
 from ogive.wire.message import decode_properties
 
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = get_args(MessageType)
-QUEUE_TYPE: Final = "queue.type"
-BATCHES: Final = "BatchCQ"
-"""as queue.type: a batch stays whole, as one record"""
 _KNOWN: Final = {
     MESSAGE_TYPE: MESSAGE_TYPES,
     QUEUE_TYPE: ("SimpleCQ", BATCHES),

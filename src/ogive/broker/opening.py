@@ -22,6 +22,7 @@ from ogive.broker.transactions import Transactions
 from ogive.errors import StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import Fs, OsFs, reason
+from ogive.store.lost_topics import topic_table, topics_again
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
@@ -79,13 +80,14 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         config = remote_settings.config
         apache_conf.write(fs, config, store)
         topics = TopicTable(
-            JsonTable(fs, folder / "topics.json"),
+            topic_table(fs, config.data),
             cluster=config.cluster,
             broker_name=config.name,
             auto_create=config.auto_create_topics,
             now_ms=now_ms,
             default_queues=config.default_topic_queues,
             max_topics=config.max_topics,
+            again=lambda: topics_again(store.queues, store.has_batches),
         )
         topics.has_batches = store.has_batches
         topics.on_made = lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes))

@@ -8,18 +8,19 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from ogive.broker.attributes import BATCHES, QUEUE_TYPE
 from ogive.broker.config_table import ConfigTable, read_configs
 from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import (
     AUTO_CREATE_TOPIC,
+    BATCHES,
     CHECKED_TOO_OFTEN_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    QUEUE_TYPE,
     SCHEDULE_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
@@ -63,8 +64,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         now_ms: Callable[[], int],
         default_queues: int = 8,
         max_topics: int = 20_000,
+        again: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
+        """Loads the file, ours or one of Apache's (blocking); where there is none, it holds *again*. Raises StoreError, ProtocolError."""
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
         self.on_made: Callable[[TopicConfig], None] | None = None
         """Hears of each new topic before anything can be sent to it."""
@@ -83,7 +85,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         built_in[replies] = _topic(replies, 1)
         if auto_create:
             built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
-        stored = table.load() or {}
+        stored = table.load() or again()
         loaded = read_configs(stored.get("topicConfigTable"), TopicConfig, validate_topic, "topics")
         if not auto_create:
             loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that are not created
@@ -164,9 +166,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self.unsaved:
             self.pending.clear()
         if known is None and QUEUE_TYPE not in config.attributes and self.has_batches(config.name):
-            config = replace(
-                config, attributes={**config.attributes, QUEUE_TYPE: BATCHES}
-            )  # the table was lost: as another one it lost these
+            # The table was lost, and with it what the topic was: made as an ordinary one, it would lose the batches in the store.
+            config = replace(config, attributes={**config.attributes, QUEUE_TYPE: BATCHES})
         put = super()._put(config)
         if known is None and self.on_made is not None:
             self.on_made(put)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.client import api
-from ogive.client.admin.records import BATCHES, QUEUE_TYPE, TopicKind, topic_kind
+from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topics import MESSAGE_TYPE, permission
 from ogive.console.asking import reason, settle
 from ogive.console.cluster import Cluster
 from ogive.errors import NotSupported
-from ogive.model import MessageQueue
+from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue
 from ogive.wire.bodies import TopicOffset
 
 MAX_QUEUES: Final = 512  # of one topic on its page

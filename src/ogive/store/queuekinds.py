@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ogive.errors import ProtocolError
+from ogive.model import BATCHES, QUEUE_TYPE
 from ogive.store.batchqueue import BatchQueue
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import Fs
@@ -99,12 +100,12 @@ def topics_of_batches(fs: Fs, root: Path) -> set[str]:
     """See the module. Raises OSError."""
     tables = [read_file(fs, root / "config" / name) or b"" for name in ("topics.json", "topics.json.bak")]
     there = set(fs.list(root / "batchconsumequeue"))
-    if not there and not any(b"BatchCQ" in raw for raw in tables):
+    if not there and not any(BATCHES.encode() in raw for raw in tables):
         return set()  # nearly always; of ten thousand topics the broker reads the table once, later
     for raw in tables:
         types = _queue_types(raw)
         if types is not None:
-            batched = {topic for topic, kind in types.items() if kind == "BatchCQ"}
+            batched = {topic for topic, kind in types.items() if kind == BATCHES}
             return batched if raw is tables[0] else batched | (there - types.keys())
     return there
 
@@ -121,4 +122,4 @@ def _queue_types(raw: bytes) -> dict[str, object] | None:
 
 def _queue_type(config: Any) -> object:
     attributes = config.get("attributes") if isinstance(config, dict) else None
-    return attributes.get("queue.type") if isinstance(attributes, dict) else None
+    return attributes.get(QUEUE_TYPE) if isinstance(attributes, dict) else None

@@ -257,9 +257,12 @@ class _Recovery:
 
     def _rebuild(self, scan: LogScan, checkpoint: Checkpoint, lost: list[QueueState], result: LogEnd) -> None:
         """Make the queues in *lost*, and missing keys, again from the log before the checkpoint."""
-        if lost:
-            log.warning("%d consume queues are missing or damaged, for example %s: made again from the commit log", len(lost), lost[0].key)
-        if self._index_from < checkpoint.position:
+        if lost and not self._rebuild_all:
+            topic, queue_id = lost[0].key
+            log.warning(
+                "%d consume queues are missing or damaged, for example %d of %s: made again from the commit log", len(lost), queue_id, topic
+            )
+        if self._index_from < checkpoint.position and not self._rebuild_all:
             log.warning("the index of keys is made again from the commit log, from offset %d on", self._index_from)
         if not self._rebuild_all:  # else those that the list does not know, too
             self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}

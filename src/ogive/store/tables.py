@@ -77,8 +77,9 @@ class JsonTable:
             if value is not None:
                 self._current = raw
                 return value
-            self._set_aside()
         backup = read_file(self._fs, self._backup)
+        if raw is not None:
+            self._set_aside("it has no backup" if backup is None else f"reading {self._backup.name} instead")
         return self._parse(backup) if backup is not None else None
 
     def save(self, value: dict[str, Any]) -> None:
@@ -96,11 +97,11 @@ class JsonTable:
         replace_file(self._fs, self._path, raw)
         self._current = raw
 
-    def _set_aside(self) -> None:
+    def _set_aside(self, instead: str) -> None:
         aside = self._path.with_name(f"{self._path.name}.corrupt-{self._now():.0f}")
         self._fs.rename(self._path, aside)
         self._fs.fsync_dir(self._path.parent)
-        log.warning("%s is damaged: kept as %s, reading %s instead", self._path, aside.name, self._backup.name)
+        log.warning("%s is damaged: kept as %s, %s", self._path, aside.name, instead)
 
     def _parse(self, raw: bytes) -> dict[str, Any] | None:
         """None for everything that says nothing a table could hold: an empty file, ``null``, half an object."""

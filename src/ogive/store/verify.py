@@ -27,6 +27,7 @@ from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
+from ogive.store.lost_topics import TABLE, is_of_users, is_topic_table, topic_table, topics_again
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuekinds import QueueKind, QueueKinds
 from ogive.store.record import Record, tag_hash
@@ -96,23 +97,30 @@ def repair(root: Path) -> tuple[Report, Report]:
     fs = OsFs()
     try:
         lock = fs.lock(root / "lock")
+        try:
+            _mend(fs, root)
+        finally:
+            fs.close(lock)
     except BlockingIOError:
         raise _in_use(root) from None
-    try:
-        for path in sorted((root / "config").glob("*.json")):
-            if _table_problem(fs, path) is not None:
-                table = JsonTable(fs, path)
-                value = table.load()  # sets the bad file aside
-                if value is not None:
-                    table.save(value)
-        recover(fs, StoreConfig(root=root), rebuild=True)
-        if "abort" in fs.list(root):
-            checkpoints.mark_stopped(fs, root)
     except OSError as exc:
         raise StoreUnusable(f"the store in {root} cannot be repaired: {reason(exc)}") from exc
-    finally:
-        fs.close(lock)
     return before, verify(root)
+
+
+def _mend(fs: Fs, root: Path) -> None:
+    for path in list(_tables(fs, root)):
+        if _table_problem(fs, path) is not None:
+            table = JsonTable(fs, path)
+            value = table.load()  # sets the bad file aside
+            if value is not None:
+                table.save(value)
+    recovered = recover(fs, StoreConfig(root=root), rebuild=True)
+    topics = topic_table(fs, root)
+    if topics.load() is None and (again := topics_again(recovered.queues, recovered.kinds.batched.__contains__)):
+        topics.save(again)
+    if "abort" in fs.list(root):
+        checkpoints.mark_stopped(fs, root)
 
 
 def _in_use(root: Path) -> StoreLocked:
@@ -247,7 +255,15 @@ class _Verification:
                 if report.clean:
                     report.wrong_queues += 1
                     report.tell(f"queue {queue_id} of {topic} has no entries from offset {queue.missing} on")
-        report.topics = len({topic for topic, _ in self._queues})
+        topics = {topic.decode("utf-8", "replace") for topic, _ in self._queues}
+        report.topics = len(topics)
+        lost = sorted(filter(is_of_users, topics)) if known is None else ()
+        if lost:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            report.tell(
+                f"the table of topics, config/{TABLE}, is lost, and its backup: nobody is served the messages of {lost[0]}{more}; "
+                "a repair or a start makes the topics again, with as many queues as their messages use"
+            )
 
     def _compare(self, topic: str, queue_id: int, queue: _Expected | ExpectedUnits) -> None:
         if isinstance(queue, ExpectedUnits):
@@ -289,13 +305,16 @@ class _Verification:
         return raw[: len(raw) - len(raw) % ENTRY_BYTES]  # a file may end in the middle of one
 
     def _known_topics(self) -> set[str] | None:
-        raw = read_file(self._fs, self._root / "config" / "topics.json")
-        try:
-            table = java_json.loads(raw) if raw is not None else None
-        except ProtocolError:
-            return None
-        known = table.get("topicConfigTable") if isinstance(table, dict) else None
-        return set(known) | {SCHEDULE_TOPIC} if isinstance(known, dict) else None
+        """What config/topics.json knows, else its backup; None where that says nothing."""
+        for path in (folder := self._root / "config") / TABLE, folder / f"{TABLE}.bak":
+            raw = read_file(self._fs, path)
+            try:
+                table = java_json.loads(raw) if raw is not None else None
+            except ProtocolError:
+                continue
+            if isinstance(table, dict) and is_topic_table(table):
+                return {*table["topicConfigTable"], SCHEDULE_TOPIC}
+        return None
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

@@ -210,16 +210,17 @@ async def test_it_is_there_after_a_restart(start_broker: StartBroker, tmp_path: 
 
 
 @pytest.mark.parametrize("made_by", ["a send", "a command"])
-async def test_without_its_table_it_is_made_again_as_what_it_was(start_broker: StartBroker, tmp_path: Path, made_by: str) -> None:
+async def test_that_its_table_lost_is_made_again_as_what_it_was(start_broker: StartBroker, tmp_path: Path, made_by: str) -> None:
     """As an ordinary topic it would begin empty."""
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
         await create(client)
         await client.send_batch(B, [b"0", b"1"], UNIQ_KEY="A")
     await server.stop()
-    for name in ("topics.json", "topics.json.bak"):
-        (tmp_path / "store" / "config" / name).unlink(missing_ok=True)
+    (tmp_path / "store" / "config" / "topics.json").unlink()
+    (tmp_path / "store" / "config" / "topics.json.bak").write_text('{"topicConfigTable":{}}')
     server = await start_broker()
+    assert B not in server.context.topics
     async with await RawClient.open(server.address) as client:
         if made_by == "a command":
             await create(client, attributes="")
@@ -227,3 +228,24 @@ async def test_without_its_table_it_is_made_again_as_what_it_was(start_broker: S
         assert len(await records(client)) == 2
         assert await contents(client) == [(n, b"%d" % n) for n in range(4)]
     await server.stop()
+
+
+async def test_topics_are_made_again_where_no_table_is_left(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await create(client)
+        await client.send_batch(B, [b"0", b"1"], UNIQ_KEY="A")
+        await client.send("Plain", b"x", queue=2)
+    await server.stop()
+    for path in (tmp_path / "store" / "config").glob("topics.json*"):
+        path.unlink()
+    server = await start_broker()
+    assert "the table of topics is lost, and its backup: 2 topics are made again from the log, for example" in caplog.text
+    topics = server.context.topics.all()
+    assert [(topics[name].write_queues, topics[name].attributes) for name in (B, "Plain")] == [(1, {"queue.type": "BatchCQ"}), (3, {})]
+    async with await RawClient.open(server.address) as client:
+        assert await contents(client) == [(0, b"0"), (1, b"1")]
+    await server.stop()
+    assert verify(tmp_path / "store").problems == []

@@ -18,6 +18,13 @@ def test_saved_value_is_loaded_and_the_one_before_is_the_backup(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "config").iterdir()) == ["topics.json", "topics.json.bak"]
 
 
+def test_a_damaged_file_without_a_backup_is_kept_aside_and_nobody_is_told_of_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table(tmp_path).save({"topics": [1]})
+    (tmp_path / "config" / "topics.json").write_text("{")
+    assert table(tmp_path).load() is None
+    assert [message.rpartition("topics.json.corrupt-1234, ")[2] for message in caplog.messages] == ["it has no backup"]
+
+
 def test_empty_object_is_a_value(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     JsonTable(OsFs(), path).save({})
@@ -39,6 +46,7 @@ def test_damaged_file_is_kept_aside_and_the_backup_counts(tmp_path: Path, damage
     again = table(tmp_path)
     assert again.load() == {"topics": [1]}
     assert len(caplog.records) == 1
+    assert caplog.messages[0].endswith("reading topics.json.bak instead")
     assert live.with_name("topics.json.corrupt-1234").read_bytes() == damage
     again.save({"topics": [3]})
     assert table(tmp_path).load() == {"topics": [3]}

@@ -1,11 +1,14 @@
 """What a look at a directory finds, and what a repair mends."""
 
+import errno
 import json
 import logging
 import os
 import random
 import re
+import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,9 @@ from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import GetStatus, JsonTable, OsFs
 from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
+from ogive.store.lost_topics import topics_again
 from ogive.store.verify import repair, verify
+from ogive.wire.bodies import MAX_QUEUES
 from tests.raw_client import RawClient
 from tests.stores import Driver, crash, message, small
 
@@ -91,13 +96,23 @@ def test_queues_with_addresses_instead_of_tags_are_those_of_apache_s_extension(r
     assert verify(root).is_sound
 
 
-SPOILED = {
+def spoil_tables(root: Path) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).write_text('{"half":')
+
+
+SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "log": (lambda root: flip(a_file(root, "commitlog"), 3000), "1 damaged place,"),
     "queue": (lambda root: flip(a_file(root, "consumequeue/T0"), 7), "does not say what the log says, from offset 0 on"),
     "queue file gone": (lambda root: a_file(root, "consumequeue/T0").unlink(), "has no entries from offset 0 on"),
     "queue file cut": (lambda root: os.truncate(a_file(root, "consumequeue/T0"), 35), "has no entries from offset 1 on"),
     "index": (lambda root: flip(a_file(root, "index"), 200), "index file .* is missing or damaged"),
     "list of queues": (lambda root: flip(root / "queues.json", 60), "queues.json, the list of queues, is damaged"),
+    "table and backup gone": (
+        lambda root: shutil.rmtree(root / "config"),
+        "the table of topics, config/topics.json, is lost, and its backup",
+    ),
+    "table and backup damaged": (spoil_tables, "nobody is served the messages of T0 and 1 more"),
     "table": (lambda root: (root / "config" / "topics.json").write_text('{"half":'), "topics.json is no table"),
 }
 
@@ -107,7 +122,7 @@ def test_damage_is_found_told_and_mended(root: Path, what: str) -> None:
     """All but a lost record can be made again; what checks is all there afterwards."""
     good = bodies(root)
     spoil, told = SPOILED[what]
-    spoil(root)  # type: ignore[no-untyped-call]
+    spoil(root)
     before = snapshot(root)
     report = verify(root)
     assert not report.is_sound
@@ -153,6 +168,7 @@ def test_after_a_kill_delayed_messages_are_due_by_the_levels_of_the_last_start(t
 
 
 def test_store_of_a_killed_broker_is_behind_not_wrong(tmp_path: Path) -> None:
+    JsonTable(OsFs(), tmp_path / "config" / "topics.json").save({"topicConfigTable": {"T": {}}})
     driver = Driver(small(tmp_path, flush_bytes=100_000))
     for n in range(30):
         driver.put(message(b"%d" % n))
@@ -205,6 +221,36 @@ def test_running_store_is_refused(root: Path) -> None:
             with pytest.raises(StoreLocked, match=f"a broker runs on the store in {root}: stop it first"):
                 look(root)
     assert verify(root).is_sound
+
+
+def test_a_repair_where_nothing_may_be_written_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fs: OsFs, path: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(OsFs, "lock", refuse)
+    with pytest.raises(StoreUnusable, match=f"the store in {root} cannot be repaired: this user has no permission for"):
+        repair(root)
+
+
+def test_a_repair_calls_nothing_missing_that_it_makes_again_itself(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert repair(root)[1].is_sound
+    assert caplog.messages == []
+
+
+def test_topics_are_made_again_as_their_messages_use_them(root: Path) -> None:
+    """Those of the users; the broker has its own anyway."""
+    shutil.rmtree(root / "config")
+    repair(root)
+    table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert {topic: (row["readQueueNums"], row["writeQueueNums"], row["perm"]) for topic, row in table.items()} == {
+        "T0": (3, 3, 6), "T1": (3, 3, 6),
+    }  # fmt: skip
+
+
+def test_a_forged_record_makes_no_topic_that_a_table_refuses() -> None:
+    forged = [("T", 0), ("T", 2), ("a b", 0), ("Wide", MAX_QUEUES), ("rmq_sys_x", 1)]
+    assert topics_again(forged, lambda _: False)["topicConfigTable"].keys() == {"T"}
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ from datetime import datetime
 from typing import Literal
 
 from ogive.errors import InvalidOption
-from ogive.model import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue
+from ogive.model import BATCHES, DLQ_PREFIX, QUEUE_TYPE, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue
 
 Permission = Literal["rw", "r", "w"]
 TopicKind = Literal["application", "retry", "dead-letter", "system"]
 SettingValue = int | bool | str
 ResetTarget = Literal["earliest", "latest"] | datetime | Mapping[MessageQueue, int]
-
-QUEUE_TYPE, BATCHES = "queue.type", "BatchCQ"
 
 _SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
 _SYSTEM_PREFIXES = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", "CID_RMQ_SYS_")

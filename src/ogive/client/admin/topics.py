@@ -8,8 +8,6 @@ from typing import Any, get_args
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, each, master_addresses
 from ogive.client.admin.records import (
-    BATCHES,
-    QUEUE_TYPE,
     BrokerStatus,
     BrokerTopic,
     Permission,
@@ -23,7 +21,7 @@ from ogive.client.admin.records import (
     topic_kind,
 )
 from ogive.errors import BrokerError, InvalidOption, NoRoute, NotSupported, ResponseCode, TopicNotExist, TransportError
-from ogive.model import DelayLevels, MessageQueue, MessageType, validate_topic
+from ogive.model import BATCHES, QUEUE_TYPE, DelayLevels, MessageQueue, MessageType, validate_topic
 from ogive.wire.bodies import PERM_READ, PERM_WRITE, QueueData, TopicConfig, TopicOffset, TopicRouteData
 from ogive.wire.codes import OWN_VERSION_FIGURE
 
