@@ -24,9 +24,8 @@ OWN_PEERS = (
     "test_timers.py",
     "test_transactions.py",
 )  # each test starts and stops what it talks to
-LONGEST = (
-    "tests/interop/test_topics_of_batches.py"  # of the files that one worker runs as a whole: begun last, it would be all that is left
-)
+LONGEST = "tests/interop/test_topics_of_batches.py"
+"""Of the files that one worker runs as a whole: begun last, it would be all that is left."""
 NIGHTLY_TIMEOUT_S = 1200  # a long size that only computes takes as long as the machine is busy with other things
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
 

@@ -343,7 +343,7 @@ class StoreLocked(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The path cannot hold a store: it is no directory, cannot be written to, or its disk is full. Or only Apache's broker can serve it."""
+    """The path cannot hold a store: it is no directory, cannot be written to, or its disk is full."""
 
 
 class StoreCorrupt(StoreError):

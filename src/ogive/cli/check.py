@@ -6,7 +6,7 @@ from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.lag import refuse_unknown
+from ogive.cli.lag import nothing_consumed, refuse_unknown
 from ogive.errors import InvalidOption
 
 EXIT_OVER: Final = 3
@@ -19,9 +19,9 @@ async def lag(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic, members=False)
         if not rows:
-            await refuse_unknown(admin, options.group)
+            await refuse_unknown(admin, options.group, options.topic)
     if not rows:
-        print(f"ogive: group {options.group} has no position in any queue: nothing consumed yet", file=sys.stderr)
+        print(nothing_consumed(options), file=sys.stderr)
         return 1
     total = sum(row.lag for row in rows)
     over = total > options.max

@@ -21,7 +21,7 @@ async def run(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic)
         if not rows:
-            await refuse_unknown(admin, options.group)
+            await refuse_unknown(admin, options.group, options.topic)
         if options.watch:
             await _watch(admin, rows, options)
     _show(rows, options)
@@ -47,20 +47,26 @@ async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[Que
             await asyncio.sleep(WATCH_S)
 
 
-async def refuse_unknown(admin: aio.Admin, group: str) -> None:
-    """Raises GroupNotExist with the names that are similar. Where brokers do not tell, the group counts as known."""
+async def refuse_unknown(admin: aio.Admin, group: str, topic: str | None = None) -> None:
+    """Raises GroupNotExist and TopicNotExist. Where brokers do not tell of groups, each counts as known."""
     try:
         await admin.group(group)
     except GroupNotExist:
         raise
     except (BrokerError, ProtocolError):
-        return
+        pass
+    if topic is not None:
+        await admin.topic(topic)
+
+
+def nothing_consumed(options: argparse.Namespace) -> str:
+    of = f" of {options.topic}" if options.topic else ""
+    return f"ogive: group {options.group} has no position in any queue{of}: nothing consumed yet"
 
 
 def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
     if not rows:
-        of = f" of {options.topic}" if options.topic else ""
-        print(f"ogive: group {options.group} has no position in any queue{of}: nothing consumed yet", file=sys.stderr)
+        print(nothing_consumed(options), file=sys.stderr)
     elif options.json:
         for row in rows:
             queue = row.queue

@@ -20,6 +20,12 @@ _UNITS = ((3_600_000, "h"), (60_000, "min"))
 
 async def send(options: argparse.Namespace) -> int:
     """Send standard input, or --body; print where each message was stored."""
+    if options.delay is not None and options.delay < 0:
+        raise InvalidOption(f"--delay {options.delay:g}: 0 or more seconds are possible")
+    if "||" in (options.tag or ""):
+        raise InvalidOption(
+            f"--tag {options.tag}: a message has one tag, and consumers select several with ||, so that nobody could select it"
+        )
     properties = dict(_property(text) for text in options.properties)
     delay_ms = await _delay_ms(options) if options.delay_level else None
     async with aio.Producer(client=client_config(options)) as producer:

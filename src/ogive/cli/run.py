@@ -25,6 +25,8 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     only = [f"--{name.replace('_', '-')}" for name, default in ON_SPARK.items() if getattr(options, name) != default]
     if only and options.engine != "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine spark")
+    if options.wait < 0:
+        raise InvalidOption(f"--wait {options.wait:g}: 0 or more seconds are possible")
     if options.reload:
         if options.engine == "spark":
             raise InvalidOption("--reload: only with --engine local; a Spark job is started again with its checkpoint")

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import errno
 import gc
+import itertools
 import logging
 import os
 import resource
@@ -28,6 +29,7 @@ from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig
 from ogive.transport.connection import is_loopback
+from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.http import Make, Page, PageServer
 from ogive.transport.loop import new_event_loop
 from ogive.transport.tls import TlsConfig
@@ -162,8 +164,24 @@ def _check_open_host(options: argparse.Namespace) -> None:
         )
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Raises InvalidOption in the words of the command line."""
+    if not 0 <= options.busy_poll <= MAX_BUSY_POLL_S * 1e6:
+        raise InvalidOption(f"--busy-poll {options.busy_poll:g}: 0 to {MAX_BUSY_POLL_S * 1e6:g} microseconds are possible")
+    places = {
+        "--name-server-port": (options.host, None if options.no_name_server else options.name_server_port),
+        "--broker-port": (options.host, None if options.no_broker else options.broker_port),
+        "--metrics-port": (options.metrics_host, options.metrics_port),
+        "--console-port": (options.console_host, options.console_port),
+    }
+    for (one, place), (other, same) in itertools.combinations(places.items(), 2):
+        if place[1] and place == same:
+            raise InvalidOption(f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free one)")
+
+
 async def serve(options: argparse.Namespace) -> int:
     """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
+    _check(options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

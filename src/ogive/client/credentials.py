@@ -58,19 +58,22 @@ def trusting(cafile: str | None, certfile: str | None = None, keyfile: str | Non
     if certfile is None:
         if keyfile is not None:
             raise InvalidOption(
-                f"key file {keyfile}: the key alone is shown to nobody, the file with its certificate is missing (--certfile)"
+                f"key file {keyfile}: the key alone is shown to nobody, the file with its certificate is missing (--certfile; on Spark "
+                "tls.certificate)"
             )
         return context
     for path in filter(None, (certfile, keyfile)):
         try:
             Path(path).open("rb").close()
         except OSError as exc:
-            raise InvalidOption(f"certificate file {path}: {exc.strerror}") from None
+            raise InvalidOption(f"{'certificate' if path == certfile else 'key'} file {path}: {exc.strerror}") from None
     try:
         context.load_cert_chain(certfile, keyfile, password=refuse_password)
     except (ssl.SSLError, ValueError) as exc:
         if keyfile is None and b"PRIVATE KEY-----" not in Path(certfile).read_bytes():
-            raise InvalidOption(f"certificate file {certfile}: its key is not in it; name the key's file, too (--keyfile)") from None
+            raise InvalidOption(
+                f"certificate file {certfile}: its key is not in it; name the key's file, too (--keyfile; on Spark tls.key)"
+            ) from None
         files = f"{certfile} and {keyfile} are" if keyfile else f"certificate file {certfile}: it is"
         raise InvalidOption(f"{files} no certificate and its key: {getattr(exc, 'reason', None) or exc}") from None
     return context

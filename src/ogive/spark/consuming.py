@@ -75,7 +75,7 @@ class Done:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts the listener's calls. Workers call it on their threads; each append is one step."""
+    """Counts the listener's calls. Workers call it on their threads, expired() comes from the loop; each change is one step."""
 
     ends: list[tuple[MessageQueue, int]] = field(default_factory=list)  # queue, messages that failed
     late: set[tuple[MessageQueue, int]] = field(default_factory=set)  # queue, offset of what ran into the consume timeout
@@ -89,7 +89,7 @@ class Tally:
             self.ends.append((messages[0].queue, len(messages) - done))
 
     def expired(self, messages: Sequence[MessageExt]) -> None:
-        self.late.update((message.queue, message.queue_offset) for message in messages)
+        self.late |= {(message.queue, message.queue_offset) for message in messages}
         self.ends.append((messages[0].queue, len(messages)))
 
     def of(self, queue: MessageQueue) -> tuple[int, int]:

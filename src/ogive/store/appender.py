@@ -90,7 +90,7 @@ class Appender:
     def append_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
         """append() of the first of *messages*, each by itself, as many as the compiled part takes at once; how many they are.
 
-        Each goes to one of *places*, and has the same two objects.
+        The topic and queue id of each are the very objects of one of *places*.
         """
         if native is None:
             return 0

@@ -139,8 +139,8 @@ class ConsumeQueue:
     def end_in_file(first: int, raw: bytes) -> int:
         """One past the last offset of a file *raw* whose first entry has the index *first*."""
         used = 0
-        for offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
-            if size <= 0 or offset < 0:
+        for commitlog_offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+            if size <= 0 or commitlog_offset < 0:
                 break
             used += 1
         return first + used

@@ -169,7 +169,7 @@ class GetStatus(enum.Enum):
 class GetResult:
     """*parts*, joined, are *count* records back to back, as stored: views of the store's memory, valid as long as they are held.
 
-    In topics of batches they hold *more* messages than they are records.
+    *more*: in topics of batches, the messages in them beyond *count*; *size* is in bytes.
     """
 
     status: GetStatus

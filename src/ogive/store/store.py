@@ -195,7 +195,8 @@ class MessageStore:
     def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
         """put() of the first of *messages*, each by itself, as many as the compiled part takes as one step; how many they are.
 
-        Each goes to one of *places*, whose two objects it has. *done* gets the results of all that were put, or why none was stored.
+        The topic and queue id of each are the very objects of one of *places*. *done* gets the results of all that were put, or
+        why none was stored.
         Raises what put() would for each of them: StoreBusy, StoreFull, the error in *failed*, IllegalStateError.
         """
         self._check_accepts()

@@ -53,7 +53,7 @@ def test_authorities_and_a_certificate_of_its_own_are_files(files: Path, names: 
         (("none.pem",), "authorities file .*none.pem: No such file"),
         (("key.pem",), "authorities file .*key.pem: it holds no certificate"),
         (("ca.pem", "none.pem"), "certificate file .*none.pem: No such file"),
-        (("ca.pem", "cert.pem", "none.pem"), "certificate file .*none.pem: No such file"),
+        (("ca.pem", "cert.pem", "none.pem"), "key file .*none.pem: No such file"),
         (("ca.pem", "cert.pem"), "certificate file .*cert.pem: its key is not in it; name the key's file, too"),
         (("ca.pem", "locked.pem"), "certificate file .*locked.pem: it is no certificate and its key"),
         (("ca.pem", "ca.pem", "key.pem"), "ca.pem and .*key.pem are no certificate and its key: KEY_VALUES_MISMATCH"),

@@ -166,10 +166,12 @@ class PullService:
         )
 
     def _report_full(self, process_queue: ProcessQueue) -> None:
-        """The first time, and then seldom: a consumer that is slower than its producers is full all the time."""
+        """Seldom: a consumer that is slower than its producers is full all the time. The first time is no warning: every backlog is more
+        than a pull."""
         self._times_full += 1
         if self._times_full % FULL_REPORT_EVERY == 1:
-            log.warning(
+            log.log(
+                logging.INFO if self._times_full == 1 else logging.WARNING,
                 "%s is not pulled until some messages are finished: it holds %d, of %d bytes, %d offsets apart (flow control, %d times)",
                 process_queue.queue,
                 process_queue.count,

@@ -99,6 +99,8 @@ async def test_what_is_full_all_the_time_is_told_once_more_after_a_thousand_time
     for i in range(2_200):
         broker.put("Orders", b"%d" % i, queue_id=i % 2)
 
+    caplog.set_level(logging.INFO, "ogive.client.consumer")
+
     def told() -> list[str]:
         return [record.getMessage() for record in caplog.records if "is not pulled until" in record.getMessage()]
 
@@ -117,6 +119,8 @@ async def test_what_is_full_all_the_time_is_told_once_more_after_a_thousand_time
         await seen.wait(2_200)
     assert [message.rpartition(", ")[2] for message in told()[:2]] == ["1 times)", "1001 times)"]
     assert len(told()) <= 3
+    levels = [record.levelno for record in caplog.records if "is not pulled until" in record.getMessage()]
+    assert levels[:2] == [logging.INFO, logging.WARNING]  # the first time is no news: every backlog is more than a pull
 
 
 @pytest.mark.parametrize("wrong", [{"max_topic_messages": 0}, {"max_topic_bytes": 0}, {"max_topic_messages": 10_000_000}])
