@@ -7,6 +7,7 @@ context names the file that holds them.
 import argparse
 import json
 import os
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,6 +100,9 @@ def add(options: argparse.Namespace) -> int:
     if contexts.current is None or options.use:
         contexts.current = options.context
     _save(contexts)
+    for path in absolute:
+        if path is not None and not Path(path).exists():  # it may come later: contexts are made on new machines, too
+            print(f"ogive: there is no file {path} yet: commands that use this context will fail until there is", file=sys.stderr)
     print(f"context {options.context} is {options.name_server}{', in use now' if contexts.current == options.context else ''}")
     return 0
 

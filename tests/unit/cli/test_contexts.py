@@ -45,6 +45,16 @@ def test_an_address_is_looked_for_in_options_environment_context_and_then_here(m
     assert name_servers("-n", "given:9876") == "given:9876"
 
 
+def test_a_file_that_is_not_there_yet_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there, missing = folder / "ca.pem", folder / "mine.pem"
+    there.write_text("")
+    assert main(["context", "add", "prod", "-n", "prod:9876", "--cafile", str(there), "--certfile", str(missing)]) == 0
+    said = capsys.readouterr().err
+    assert f"no file {missing} yet" in said
+    assert str(there) not in said
+    assert contexts.load().contexts["prod"].certfile == str(missing)
+
+
 def test_a_context_s_secrets_go_to_no_other_cluster(folder: Path) -> None:
     secrets = folder / "tools.yml"
     secrets.write_text("accessKey: me\nsecretKey: secret\n")
