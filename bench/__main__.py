@@ -4,6 +4,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, get_args
@@ -56,18 +57,24 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of every load: to see that it runs, not to quote")
     parser.add_argument("--only", choices=PEERS, help="one broker only, for profiling")
     parser.add_argument("--flush", choices=get_args(Flush), help="one flush mode only")
-    parser.add_argument("--load", choices=LOADS, help="one kind of load only")
+    parser.add_argument("--load", choices=(*LOADS, FLUSHES), help="one kind of load only")
     options = parser.parse_args()
+    scale = 10 if options.quick else 1
     figures: dict[str, Figures] = {}
+    if options.load == FLUSHES:
+        compare_flushes(scale)
+        return 0
     for peer in [options.only] if options.only else PEERS:
         figures[peer] = {}
         for flush in [options.flush] if options.flush else get_args(Flush):
-            measure(peer, flush, 10 if options.quick else 1, options.load, figures[peer])
+            measure(peer, flush, scale, options.load, figures[peer])
     if options.load is None:
         figures.setdefault("ogive", {})["import ogive (ms)"] = load.import_ms()
     print(f"\nogive {build}")
     print_table(figures)
     print_clients(figures)
+    if options.load is None and options.flush is None and options.only != "apache":
+        compare_flushes(scale)
     return 0
 
 
@@ -144,6 +151,37 @@ def _backlogs(run: Run) -> None:
 
 
 LOADS: Final = {"sends": _sends, "singles": _singles, "latencies": _latencies, "backlogs": _backlogs}
+FLUSHES: Final = "flushes"  # a load for two brokers of ours at once
+
+
+def compare_flushes(scale: int) -> None:
+    """Print what it costs our pipelined producer that each send is on the disk before it is answered."""
+    directories = [Path(tempfile.mkdtemp(prefix="ogive-bench-")) for _ in get_args(Flush)]
+    try:
+        with ExitStack() as stack:
+            brokers = [
+                stack.enter_context(running("ogive", directory, flush))[0]
+                for directory, flush in zip(directories, get_args(Flush), strict=True)
+            ]
+            for broker in brokers:
+                load.create_topic(broker.name_server, "Ours", 8)
+            rates = load.our_producer_in_turns(
+                [broker.name_server for broker in brokers],
+                [broker.pid for broker in brokers],
+                "Ours",
+                rounds=15 // (1 if scale == 1 else 5),
+                seconds=2.0 if scale == 1 else 0.5,
+            )
+    finally:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+    sync, asynchronous = rates
+    print("\n| our pipelined producer, 1 KiB, on both in turns | sync flush | async flush | ratio |\n|---|---|---|---|")
+    for what, one, other in (
+        ("messages/s", sync.per_s, asynchronous.per_s),
+        ("broker CPU a message (us)", sync.broker_cpu_us, asynchronous.broker_cpu_us),
+    ):
+        print(f"| {what} | {one:,.2f} | {other:,.2f} | {one / other:.2f} |")
 
 
 def print_table(figures: dict[str, Figures]) -> None:

@@ -115,6 +115,30 @@ def our_producer(name_server: str, pid: int, topic: str, *, count: int, body: by
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
 
 
+def our_producer_in_turns(name_servers: Sequence[str], pids: Sequence[int], topic: str, *, rounds: int, seconds: float) -> list[Rate]:
+    """Medians of *rounds* in which each broker gets pipelined sends for *seconds*, one after the other: a machine drifts within minutes."""
+    rates: list[list[Rate]] = [[] for _ in name_servers]
+    for _ in range(rounds):
+        for found, name_server, pid in zip(rates, name_servers, pids, strict=True):
+            found.append(_our_producer_for(name_server, pid, topic, seconds))
+    return [
+        Rate(*(statistics.median(figures) for figures in zip(*((r.per_s, r.broker_cpu_us) for r in found), strict=True))) for found in rates
+    ]
+
+
+def _our_producer_for(name_server: str, pid: int, topic: str, seconds: float) -> Rate:
+    count = 0
+    with ogive.Producer(name_server) as producer:
+        producer.send(topic, BODY)
+        with measured(pid) as use:
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                producer.submit(topic, BODY)
+                count += 1
+            producer.flush()
+    return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
+
+
 def our_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float, orderly: bool = False) -> Rate:
     """A plain listener over a backlog, from the first message to the last."""
     seen = 0

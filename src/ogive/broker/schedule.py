@@ -250,8 +250,8 @@ class _Level:
         self._one_less()
 
     def _stored(self, offset: int, result: list[PutResult] | StoreError) -> None:
-        if isinstance(result, StoreError) and self._redo_from is None:
-            self._redo_from = offset
+        if isinstance(result, StoreError) and (self._redo_from is None or offset < self._redo_from):
+            self._redo_from = offset  # a later one may have been refused at once, and then this one, which was on its way
             log.warning("delay level %d: message %d could not be delivered, next try in %.1f s: %s", self.level, offset, RETRY_S, result)
         self._one_less()
 

@@ -10,7 +10,7 @@ import pytest
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.schedule import BATCH, Schedule, delayed
 from ogive.broker.waiting import MAX_WAIT_S
-from ogive.errors import ProtocolError, StoreBusy, StoreError
+from ogive.errors import ProtocolError, StoreBusy, StoreError, StoreFull
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
@@ -203,6 +203,29 @@ async def test_a_refused_message_is_tried_again_and_none_is_passed_over(bench: B
     assert bench.schedule._levels[SCHEDULE_TOPIC, 0].offset == 0
     bench.refuse = False
     assert await bench.at(1_010_000) == [b"a", b"b"]
+
+
+async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
+    for body in (b"a", b"b", b"c"):
+        bench.send(body, 1)
+    taken: list[PutDone] = []
+
+    def nearly_full(_messages: tuple[NewMessage], done: PutDone) -> None:
+        if len(taken) == 2:
+            raise StoreBusy("too much waits")
+        taken.append(done)
+
+    level = bench.schedule._levels[SCHEDULE_TOPIC, 0]
+    monkeypatch.setattr(level, "_put", nearly_full)
+    assert await bench.at(1_010_000) == []
+    monkeypatch.setattr(level, "_put", bench.put)
+    for done in taken:  # those before the refused one; now the disk is full
+        done(StoreFull("no room"))
+    assert level.offset == 0
+    assert await bench.at(1_010_000) == [b"a", b"b", b"c"]
 
 
 async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
