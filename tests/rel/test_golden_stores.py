@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import zipfile
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from ogive.errors import StoreCorrupt
 from ogive.store import MessageStore
-from ogive.store.checkpoint import FORMAT
+from ogive.store.checkpoint import FORMAT, as_file
 from tests import golden
 from tests.stores import Driver, message, small
 
@@ -50,7 +49,7 @@ def test_store_of_a_later_release_is_refused(archive: Path, tmp_path: Path) -> N
     """Before anything is changed: the format number stands in the list of queues."""
     root, _ = unpacked(archive, tmp_path)
     listed = root / "queues.json"
-    listed.write_text(re.sub(r'"format":\d+', f'"format":{FORMAT + 1}', listed.read_text()))
+    listed.write_bytes(as_file(listed.read_bytes().partition(b',"body":')[2].rstrip()[:-1], FORMAT + 1))
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}
     with pytest.raises(StoreCorrupt, match=rf"written by a later release \(format {FORMAT + 1}, this one reads up to {FORMAT}\)"):
         MessageStore.open(small(root))

@@ -101,11 +101,20 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
         },
         separators=(",", ":"),
     )
-    text = f'{{"format":{FORMAT},"crc":{crc32(body.encode())},"body":{body}}}\n'
-    replace_file(fs, root / _NAME, text.encode())
+    replace_file(fs, root / _NAME, as_file(body.encode()))
     stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
     page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from)
     write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
+
+
+def as_file(body: bytes, number: int = FORMAT) -> bytes:
+    """queues.json in format *number*."""
+    return b'{"format":%d,"crc":%d,"body":%s}\n' % (number, _checksum(body, number), body)
+
+
+def _checksum(body: bytes, number: int) -> int:
+    """That of every later format covers its number, so that a damaged number is not taken for a later release."""
+    return crc32(body) if number == 1 else crc32(b"%d:%s" % (number, body))
 
 
 def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
@@ -128,10 +137,11 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
     head, _, body = raw.rstrip().partition(b',"body":')
     try:
         header = json.loads(head + b"}")
-        if header["format"] > FORMAT:
-            raise StoreCorrupt(f"{root}: written by a later release (format {header['format']}, this one reads up to {FORMAT})")
-        if crc32(body[:-1]) != header["crc"]:
+        number = header["format"]
+        if _checksum(body[:-1], number) != header["crc"]:
             return None
+        if number > FORMAT:
+            raise StoreCorrupt(f"{root}: written by a later release (format {number}, this one reads up to {FORMAT})")
         fields = json.loads(body[:-1])
         queues = tuple(
             [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]

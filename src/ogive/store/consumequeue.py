@@ -35,7 +35,11 @@ _MAX_NAME_BYTES: Final = 255
 def names_a_directory(topic: str) -> bool:
     """Whether the files of *topic* would be in a directory of its own. A record may say anything: who sends may put one into a body, and
     a search behind damage may come upon it."""
-    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic and len(topic.encode()) <= _MAX_NAME_BYTES
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError:  # a directory whose name is no UTF-8
+        return False
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic and len(raw) <= _MAX_NAME_BYTES
 
 
 @dataclass(frozen=True, slots=True)

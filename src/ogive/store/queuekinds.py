@@ -16,7 +16,7 @@ from typing import Any, Final
 from ogive.errors import ProtocolError
 from ogive.model import BATCHES, QUEUE_TYPE
 from ogive.store.batchqueue import BatchQueue
-from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.consumequeue import ConsumeQueue, names_a_directory
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.segments import found_sizes
@@ -48,7 +48,7 @@ class QueueKind:
 
     def found(self, fs: Fs) -> Iterator[QueueKey]:
         """The queues that have a directory. Raises OSError."""
-        for topic in fs.list(self.root):
+        for topic in filter(names_a_directory, fs.list(self.root)):
             for name in fs.list(self.root / topic):
                 if name.isdecimal() and len(name) < _QUEUE_DIGITS:
                     yield topic, int(name)

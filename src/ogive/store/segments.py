@@ -36,15 +36,21 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     if not starts:
         return Found((), default_bytes)
     distance = starts[1] - starts[0] if len(starts) > 1 else 0
-    segment_bytes = distance or _size_of(fs, segment_path(directory, starts[0])) or default_bytes
+    segment_bytes = distance or size_of(fs, segment_path(directory, starts[0])) or default_bytes
     for before, after in itertools.pairwise(starts):
         if after - before != segment_bytes:
-            raise StoreCorrupt(f"{directory}: a file is missing between {before:0{_DIGITS}d} and {after:0{_DIGITS}d}")
+            raise StoreCorrupt(
+                f"{directory}: a file is missing between {before:0{_DIGITS}d} and {after:0{_DIGITS}d}. "
+                f"Put it back, or let `ogive store repair {directory.parent}` go on without its messages"
+            )
     if starts[0] % segment_bytes:
         raise StoreCorrupt(f"{segment_path(directory, starts[0])}: the name is no multiple of the file size {segment_bytes}")
     for start in starts:
-        if (size := _size_of(fs, segment_path(directory, start))) > segment_bytes:
-            raise StoreCorrupt(f"{segment_path(directory, start)} has {size} bytes, its neighbours {segment_bytes}")
+        if (size := size_of(fs, segment_path(directory, start))) > segment_bytes:
+            raise StoreCorrupt(
+                f"{segment_path(directory, start)} has {size} bytes, its neighbours {segment_bytes}. "
+                f"`ogive store repair {directory.parent}` cuts what is too long by a little"
+            )
     return Found(tuple(starts), segment_bytes)
 
 
@@ -55,10 +61,10 @@ def segment_names(fs: Fs, directory: Path) -> list[str]:
 
 def found_sizes(fs: Fs, directory: Path) -> list[int]:
     """Of the segments in *directory*, whatever they are."""
-    return [_size_of(fs, directory / name) for name in segment_names(fs, directory)]
+    return [size_of(fs, directory / name) for name in segment_names(fs, directory)]
 
 
-def _size_of(fs: Fs, path: Path) -> int:
+def size_of(fs: Fs, path: Path) -> int:
     handle = fs.open(path)
     try:
         return fs.size(handle)

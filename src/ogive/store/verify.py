@@ -6,16 +6,16 @@ Behaviour
 - Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext instead of tags codes, which are not
   looked up. Our broker rebuilds such queues from the log when it opens the store.
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no valid record; bytes that are not a record
-  stay in the middle of the log, and are zeroed behind its end.
+  stay in the middle of the log, and are zeroed behind its end. What keeps the log from being read at all is mended first, see mending.py.
 - For the due times of delayed messages, repair uses the delay levels in apache-broker.conf, which our broker writes at every start, or
   else the default ones.
 - Both refuse while a broker runs on the directory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
@@ -28,6 +28,7 @@ from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
 from ogive.store.lost_topics import TABLE, is_of_users, is_topic_table, topic_table, topics_again
+from ogive.store.mending import mend_files
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuekinds import QueueKind, QueueKinds
 from ogive.store.record import Record, tag_hash
@@ -36,6 +37,8 @@ from ogive.store.segments import Handles, find_segments, segment_path
 from ogive.store.tables import JsonTable, read_file
 from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
+
+Changed = TypeVar("Changed")
 
 _BUFFERED: Final = 1_000_000  # entries in memory, all queues together
 _MAX_LISTED: Final = 100
@@ -76,8 +79,7 @@ def verify(root: Path) -> Report:
     """Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each."""
     fs = ReadOnlyFs()
     try:
-        if not (root / "commitlog").is_dir():
-            raise StoreUnusable(f"{root} holds no store: there is no directory commitlog in it")
+        _check_is_store(root)
         try:
             lock = fs.lock(root / "lock")
         except BlockingIOError:
@@ -93,19 +95,32 @@ def verify(root: Path) -> Report:
 
 def repair(root: Path) -> tuple[Report, Report]:
     """(before, after). Raises like verify()."""
+    _check_is_store(root)
+    mended = _changing(root, mend_files)
     before = verify(root)
+    before.problems[:0] = mended
+    _changing(root, _mend)
+    return before, verify(root)
+
+
+def _changing(root: Path, change: Callable[[Fs, Path], Changed]) -> Changed:
+    """Carry it out while nobody else has the store. Raises StoreLocked, StoreUnusable."""
     fs = OsFs()
     try:
         lock = fs.lock(root / "lock")
         try:
-            _mend(fs, root)
+            return change(fs, root)
         finally:
             fs.close(lock)
     except BlockingIOError:
         raise _in_use(root) from None
     except OSError as exc:
         raise StoreUnusable(f"the store in {root} cannot be repaired: {reason(exc)}") from exc
-    return before, verify(root)
+
+
+def _check_is_store(root: Path) -> None:
+    if not (root / "commitlog").is_dir():
+        raise StoreUnusable(f"{root} holds no store: there is no directory commitlog in it")
 
 
 def _mend(fs: Fs, root: Path) -> None:

@@ -205,9 +205,7 @@ async def test_a_refused_message_is_tried_again_and_none_is_passed_over(bench: B
     assert await bench.at(1_010_000) == [b"a", b"b"]
 
 
-async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_over(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
     for body in (b"a", b"b", b"c"):
         bench.send(body, 1)

@@ -11,6 +11,7 @@ import pytest
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
 from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, PutResult, StoreConfig
+from ogive.store.checkpoint import as_file
 from ogive.store.disk import Cold
 from ogive.store.record import crc_property
 from ogive.store.writer import Group, GroupWriter, Job
@@ -507,9 +508,22 @@ def test_store_of_a_later_release_is_refused(driver: Driver) -> None:
     fs = driver.fs
     assert isinstance(fs, MemoryFs)
     data = fs.names[ROOT / "queues.json"].data
-    data[:] = data.replace(b'"format":1', b'"format":2')
+    data[:] = as_file(bytes(data).partition(b',"body":')[2].rstrip()[:-1], 2)
     with pytest.raises(StoreCorrupt, match="later release"):
         MessageStore.open(small(ROOT), fs=fs.copy())
+
+
+def test_a_damaged_format_number_is_no_later_release(driver: Driver) -> None:
+    """The list of queues is derived from the log."""
+    for i in range(3):
+        driver.put(message(b"%d" % i))
+    driver.close()
+    fs = driver.fs
+    assert isinstance(fs, MemoryFs)
+    data = fs.names[ROOT / "queues.json"].data
+    data[:] = data.replace(b'"format":1', b'"format":3')
+    with Driver(small(ROOT), fs.copy()) as again:
+        assert again.bodies() == [b"0", b"1", b"2"]
 
 
 def test_close_answers_what_waits(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""What a repair does before the log can be read: files that are missing, too long, or stand where a derived one is needed.
+
+Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the path that it had.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import StoreCorrupt
+from ogive.store.fs import Fs
+from ogive.store.segments import segment_names, segment_path, size_of
+from ogive.store.tables import make_lasting_dirs
+
+SET_ASIDE: Final = "set-aside"
+_MAX_MISSING: Final = 1_000  # files of the log; beyond that it is another directory's file that is in the way
+_MAX_EXCESS_BYTES: Final = 1024 * 1024  # a segment that is longer still is one of another size
+_DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
+
+
+def mend_files(fs: Fs, root: Path) -> list[str]:
+    """What was done, in sentences. Raises StoreCorrupt where it would have to guess, OSError."""
+    return [*_set_strays_aside(fs, root), *_mend_segments(fs, root)]
+
+
+def _mend_segments(fs: Fs, root: Path) -> Iterator[str]:
+    directory = root / "commitlog"
+    starts = [int(name) for name in segment_names(fs, directory)]
+    sizes = {start: size_of(fs, segment_path(directory, start)) for start in starts}
+    segment_bytes = _segment_bytes(sizes)
+    if segment_bytes is None:
+        return
+    for start, size in sizes.items():
+        if 0 < size - segment_bytes <= _MAX_EXCESS_BYTES:
+            _cut(fs, root, segment_path(directory, start), segment_bytes)
+            yield f"{segment_path(directory, start).name} of the log was {size - segment_bytes} bytes too long: they are in {SET_ASIDE}/"
+    missing = (starts[-1] - starts[0]) // segment_bytes + 1 - len(starts)
+    if missing > _MAX_MISSING:
+        raise StoreCorrupt(
+            f"{directory}: {missing} files are missing between {min(starts):020d} and {max(starts):020d}: is one another store's?"
+        )
+    for start in sorted({*range(starts[0], starts[-1], segment_bytes)} - sizes.keys()):
+        _make_empty(fs, segment_path(directory, start), segment_bytes)
+        yield f"{segment_path(directory, start).name} of the log was missing: the messages in it are lost, an empty one is in its place"
+    fs.fsync_dir(directory)
+
+
+def _segment_bytes(sizes: dict[int, int]) -> int | None:
+    """The size that most segments have, if all names are multiples of it."""
+    counts = Counter(size for size in sizes.values() if size)
+    size = counts.most_common(1)[0][0] if counts else 0
+    return size if size and not any(start % size for start in sizes) else None
+
+
+def _cut(fs: Fs, root: Path, path: Path, size: int) -> None:
+    handle = fs.open(path)
+    try:
+        excess = fs.pread(handle, _MAX_EXCESS_BYTES, size)
+        kept = _place_aside(fs, root, path)
+        copy = fs.open(kept, create=True)
+        try:
+            fs.pwrite(copy, excess, 0)
+            fs.fdatasync(copy)
+        finally:
+            fs.close(copy)
+        fs.fsync_dir(kept.parent)
+        fs.truncate(handle, size)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+
+
+def _make_empty(fs: Fs, path: Path, size: int) -> None:
+    handle = fs.open(path, create=True)
+    try:
+        fs.truncate(handle, size)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+
+
+def _set_strays_aside(fs: Fs, root: Path) -> Iterator[str]:
+    for path in list(_strays(fs, root)):
+        kept = _place_aside(fs, root, path)
+        fs.rename(path, kept)
+        for directory in (kept.parent, path.parent):
+            fs.fsync_dir(directory)
+        yield f"{path.relative_to(root)} stood where the broker keeps files of its own: it is in {SET_ASIDE}/"
+
+
+def _strays(fs: Fs, root: Path) -> Iterator[Path]:
+    """Directories where derived files should be, and files where directories should."""
+    for name in (*_DERIVED_QUEUES, "index"):
+        if (root / name).exists() and not (root / name).is_dir():
+            yield root / name
+    for topic in (root / queues / name for queues in _DERIVED_QUEUES for name in fs.list(root / queues)):
+        if not topic.is_dir():
+            yield topic
+            continue
+        for queue in (topic / name for name in fs.list(topic)):
+            if not queue.is_dir():
+                yield queue
+                continue
+            yield from (path for name in fs.list(queue) if (path := queue / name).is_dir())
+    yield from (path for name in fs.list(root / "index") if (path := root / "index" / name).is_dir())
+
+
+def _place_aside(fs: Fs, root: Path, path: Path) -> Path:
+    """A free name; its directory is there."""
+    kept = root / SET_ASIDE / path.relative_to(root)
+    make_lasting_dirs(fs, kept.parent)
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = kept.with_name(f"{path.name}.{number}")
+    return kept
