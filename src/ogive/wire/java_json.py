@@ -15,6 +15,7 @@ MAX_VALUES: Final = 1_000_000
 MAX_JAVA_VALUES: Final = 250_000
 """In what a peer sends. A frame has room for eight million values: a third of a GiB, and in Java's dialect ten seconds of nothing else."""
 MAX_REFERRED: Final = 1_000_000
+MAX_PATH: Final = 4_096  # characters of a reference
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -24,13 +25,14 @@ class FrozenObject(dict[str, Any]):
     """An object that stands as a key of another object: equal to a dict, hashable by its content."""
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset((k, str(v)) for k, v in self.items()))
+        # Of texts: Python seeds their hashes, so that nobody can choose many keys with one. str() would give 1 and "1" the same text.
+        return hash(frozenset((k, repr(v)) for k, v in self.items()))
 
 
 def loads(raw: bytes | str, *, bounded: bool = False) -> Any:
     """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text. Raises ProtocolError.
 
-    *bounded*: not over MAX_VALUES, or MAX_JAVA_VALUES in the dialect.
+    *bounded*: not over MAX_VALUES, or MAX_JAVA_VALUES in the dialect and with references.
     """
     try:
         text = raw if isinstance(raw, str) else raw.decode()
@@ -48,7 +50,11 @@ def loads(raw: bytes | str, *, bounded: bool = False) -> Any:
         if bounded:
             _check_values(text, MAX_JAVA_VALUES)
         value = _Reader(text).document()
-    return _resolve(value) if '"$ref"' in text else value
+    if '"$ref"' not in text:
+        return value
+    if bounded:
+        _check_values(text, MAX_JAVA_VALUES)
+    return _resolve(value)
 
 
 def _check_values(text: str, limit: int) -> None:
@@ -176,8 +182,9 @@ def _resolve(root: Any) -> Any:
         if depth > MAX_DEPTH:
             raise ProtocolError("body is nested too deep")
         if isinstance(value, dict) and len(value) == 1 and isinstance(value.get("$ref"), str):
-            value, size = walk(_follow(root, value["$ref"]), depth + 1)
-            left -= size
+            path = _steps(value["$ref"])
+            value, size = walk(_follow(root, path), depth + 1)
+            left -= size + len(path)
             if left < 0:
                 raise ProtocolError(f"references in the body stand for more than {MAX_REFERRED} values")
             return value, size
@@ -199,13 +206,20 @@ def _resolve(root: Any) -> Any:
     return walk(root, 0)[0]
 
 
-def _follow(root: Any, path: str) -> Any:
-    if not path.startswith("$") or ".." in path:
+def _steps(path: str) -> list[tuple[str, str]]:
+    """Of each either the name or the index. A path beyond MAX_DEPTH leads nowhere: no value stands so deep."""
+    steps = _STEP.findall(path) if len(path) <= MAX_PATH else []
+    if not path.startswith("$") or ".." in path or len(path) > MAX_PATH or len(steps) > MAX_DEPTH:
         raise ProtocolError(f"reference {path[:64]!r} is not of the form $.a.b[0]")
+    return steps
+
+
+def _follow(root: Any, path: list[tuple[str, str]]) -> Any:
     value = root
-    for name, index in _STEP.findall(path):
+    for name, index in path:
         try:
             value = value[name] if name else value[int(index)]
         except (KeyError, IndexError, TypeError):
-            raise ProtocolError(f"reference {path[:64]!r} points nowhere") from None
+            written = "$" + "".join(f".{name}" if name else f"[{index}]" for name, index in path)
+            raise ProtocolError(f"reference {written[:64]!r} points nowhere") from None
     return value

@@ -6,7 +6,7 @@ from ogive.errors import ProtocolError
 from ogive.wire import java_json
 from ogive.wire.bodies.fields import loads_object
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.java_json import MAX_JAVA_VALUES, MAX_VALUES, loads
+from ogive.wire.java_json import MAX_DEPTH, MAX_JAVA_VALUES, MAX_VALUES, FrozenObject, loads
 
 HALVES = [r"\ud800", r"\uDFFF", r"x\uDe00\ud83d", r"\\\ud800", r"\ud83d\\ude00", r"\ud83d \ude00"]
 WHOLES = [r"\ud83d\ude00", r"\\ud800", r"\u00fc", "ü"]
@@ -92,3 +92,28 @@ def test_what_a_peer_sends_holds_so_many_values_and_no_more(start: bytes, one: b
 def test_the_body_of_a_request_is_bounded() -> None:
     with pytest.raises(ProtocolError, match="values"):
         loads_object(b"{1:[" + b"1," * MAX_JAVA_VALUES + b"1]}")
+
+
+def test_keys_that_differ_in_the_kind_of_a_value_only_have_hashes_of_their_own() -> None:
+    """Else 2 ** n objects of n values could be given one hash, and a table of them takes minutes to fill."""
+    keys = [FrozenObject({chr(97 + place): ("1", 1)[number >> place & 1] for place in range(10)}) for number in range(1024)]
+    assert len({hash(key) for key in keys}) > 1000
+
+
+def test_a_long_reference_is_refused_before_it_is_taken_apart() -> None:
+    for path in ("$" + ".a" * 3_000, "$" + ".a" * (MAX_DEPTH + 1)):
+        with pytest.raises(ProtocolError, match="is not of the form"):
+            loads(f'{{"a":{{"$ref":"{path}"}}}}')
+
+
+def test_the_steps_of_all_references_are_bounded() -> None:
+    deep = '{"a":' * 60 + "1" + "}" * 60
+    references = ",".join(['{"$ref":"$.d' + ".a" * 50 + '"}'] * 20_000)
+    with pytest.raises(ProtocolError, match="references in the body stand for more than"):
+        loads('{"r":[' + references + '],"d":' + deep + "}")
+
+
+def test_a_body_with_references_has_the_limit_of_the_dialect() -> None:
+    text = '{"a":[' + ",".join(['{"":0}'] * 130_000) + '],"b":{"$ref":"$.a[0]"}}'
+    with pytest.raises(ProtocolError, match="250000 are the limit"):
+        loads(text, bounded=True)
