@@ -30,17 +30,24 @@ class ConfigTable(ABC, Generic[C]):
         self.changed: list[Callable[[], None]] = []
         self.data_version = DataVersion()
 
-    def _begin(self, built_in: Mapping[str, C], loaded: Mapping[str, C], version: object) -> None:
-        """What the file held, however much, and what it has to hold in any case."""
+    def _begin(self, built_in: Mapping[str, C], loaded: Mapping[str, C], version: object, *, differs: bool = False) -> None:
+        """What the file held, however much, and what it has to hold in any case. *differs*: the file does not hold all of *loaded*."""
         self._configs = {**built_in, **loaded}
         if len(self._configs) > self._limit:
             log.warning(
                 "the broker holds %d %ss, its limit is %d: all are kept, new ones are refused", len(self._configs), self._kind, self._limit
             )
-        self.data_version = DataVersion.from_json(version or {})
-        if not built_in.keys() <= loaded.keys():
+        self.data_version = self._read_version(version)
+        if differs or not built_in.keys() <= loaded.keys():
             self.data_version = self.data_version.next(self._now_ms())
             self._writer.mark()
+
+    def _read_version(self, version: object) -> DataVersion:
+        try:
+            return DataVersion.from_json(version or {})
+        except ProtocolError as exc:
+            log.warning("%ss file: its version counts from now on: %s", self._kind, exc)
+            return DataVersion().next(self._now_ms())
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

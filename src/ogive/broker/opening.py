@@ -22,7 +22,7 @@ from ogive.broker.transactions import Transactions
 from ogive.errors import StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import Fs, OsFs, reason
-from ogive.store.lost_topics import topic_table, topics_again
+from ogive.store.lost_topics import completed, places_of_waiting, topic_table
 from ogive.store.model import StoreConfig
 from ogive.store.store import MessageStore
 from ogive.store.tables import JsonTable
@@ -87,9 +87,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             now_ms=now_ms,
             default_queues=config.default_topic_queues,
             max_topics=config.max_topics,
-            again=lambda: topics_again(store.queues, store.has_batches),
+            complete=lambda stored: completed(stored, {*store.queues, *places_of_waiting(fs, config.data)}, store.has_batches),
         )
-        topics.has_batches = store.has_batches
         topics.on_made = lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes))
         groups = GroupTable(
             JsonTable(fs, folder / "subscriptionGroup.json"),

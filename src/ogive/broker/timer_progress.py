@@ -34,7 +34,7 @@ class TimerProgressFile(JsonTable):
         """What the files say. When Apache's broker ran here since, its own word counts. Raises OSError."""
         page = self._page()
         ours = self.load()
-        if ours is not None and page.hex() in (ours["timercheck"], ours.get("timercheckBefore")):
+        if ours is not None and (page.hex() in (ours["timercheck"], ours.get("timercheckBefore")) or not self._apaches_files()):
             settled_ms = ours["settledMs"]
             return Progress(ours["low"], ours["end"], settled_ms, ours.get("settledDelaysMs", settled_ms))
         if len(page) < _PAGE.size:
@@ -42,23 +42,23 @@ class TimerProgressFile(JsonTable):
         read_ms, _, end, _ = _PAGE.unpack(page)
         return Progress(0, end, read_ms, read_ms, by_second=True)
 
+    def _apaches_files(self) -> list[Path]:
+        """Its wheel and log: without them it did not run since our last start, whatever has become of timercheck."""
+        folder, wheel = self._root / "timerlog", "timerwheel"
+        return [folder / name for name in self._fs.list(folder)] + ([self._root / wheel] if wheel in self._fs.list(self._root) else [])
+
     def _page(self) -> bytes:
         return (read_file(self._fs, self._check) or b"")[: _PAGE.size]
 
     def take_over(self, value: dict[str, Any]) -> None:
         """Where Apache's broker ran: its derived files go out of date from here on. What is in *value* is said first. Raises OSError."""
-        folder = self._root / "timerlog"
-        names = self._fs.list(folder)
-        if not names and "timerwheel" not in self._fs.list(self._root):
+        theirs = self._apaches_files()
+        if not theirs:
             return
         self.save(value)
-        for name in names:
-            self._fs.unlink(folder / name)
-        if names:
-            self._fs.fsync_dir(folder)
-        if "timerwheel" in self._fs.list(self._root):
-            self._fs.unlink(self._root / "timerwheel")
-            self._fs.fsync_dir(self._root)
+        for path in theirs:
+            self._fs.unlink(path)
+            self._fs.fsync_dir(path.parent)
 
     def save(self, value: dict[str, Any]) -> None:
         """*value*: see Timers.snapshot. Raises OSError. After a kill between the two files, our own still counts."""
@@ -69,4 +69,5 @@ class TimerProgressFile(JsonTable):
 
 
 def _is_ours(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("timercheck"), str) and all(type(value.get(name)) is int for name in ("low", "end", "settledMs"))
+    times = value.get("low"), value.get("end"), value.get("settledMs"), value.get("settledDelaysMs", 0)
+    return isinstance(value.get("timercheck"), str) and all(type(time) is int for time in times)

@@ -16,11 +16,9 @@ from ogive.broker.saving import Render
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import (
     AUTO_CREATE_TOPIC,
-    BATCHES,
     CHECKED_TOO_OFTEN_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    QUEUE_TYPE,
     SCHEDULE_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
@@ -64,14 +62,15 @@ class TopicTable(ConfigTable[TopicConfig]):
         now_ms: Callable[[], int],
         default_queues: int = 8,
         max_topics: int = 20_000,
-        again: Callable[[], dict[str, Any]] = dict,
+        complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: stored,
     ) -> None:
-        """Loads the file, ours or one of Apache's (blocking); where there is none, it holds *again*. Raises StoreError, ProtocolError."""
+        """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError.
+
+        *complete* makes whole what is left where the file is lost: its backup, or nothing.
+        """
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
         self.on_made: Callable[[TopicConfig], None] | None = None
         """Hears of each new topic before anything can be sent to it."""
-        self.has_batches: Callable[[str], bool] = lambda _: False
-        """Whether the store has queues of batches of a topic that is not in the table."""
         self.pending: dict[str, int] = {}
         """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
         safe no sooner. Some may be saved by now."""
@@ -85,11 +84,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         built_in[replies] = _topic(replies, 1)
         if auto_create:
             built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
-        stored = table.load() or again()
-        loaded = read_configs(stored.get("topicConfigTable"), TopicConfig, validate_topic, "topics")
+        stored = table.load() or {}
+        whole = complete(stored) if table.is_lost else stored
+        loaded = read_configs(whole.get("topicConfigTable"), TopicConfig, validate_topic, "topics")
         if not auto_create:
             loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that are not created
-        self._begin(built_in, loaded, stored.get("dataVersion"))
+        self._begin(built_in, loaded, whole.get("dataVersion"), differs=whole is not stored)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -165,9 +165,6 @@ class TopicTable(ConfigTable[TopicConfig]):
             raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {config.name} is being deleted: it can be made again in a moment")
         if not self.unsaved:
             self.pending.clear()
-        if known is None and QUEUE_TYPE not in config.attributes and self.has_batches(config.name):
-            # The table was lost, and with it what the topic was: made as an ordinary one, it would lose the batches in the store.
-            config = replace(config, attributes={**config.attributes, QUEUE_TYPE: BATCHES})
         put = super()._put(config)
         if known is None and self.on_made is not None:
             self.on_made(put)

@@ -45,6 +45,6 @@ def _show(report: Report) -> None:
     if not report.clean:
         behind = f"; {report.queues_behind:,} queues are behind the log" if report.queues_behind else ""
         print(f"  the last broker here did not stop cleanly{behind}: the next start takes care of that")
-    for problem in report.problems:
-        print(f"  {problem}")
+    for sentence in (*report.notes, *report.problems):
+        print(f"  {sentence}")
     print("  nothing is wrong" if report.is_sound else f"  {len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}")

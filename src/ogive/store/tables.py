@@ -82,6 +82,11 @@ class JsonTable:
             self._set_aside("it has no backup" if backup is None else f"reading {self._backup.name} instead")
         return self._parse(backup) if backup is not None else None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file was missing or damaged: what load() gave is its backup, or nothing."""
+        return self._current is None
+
     def save(self, value: dict[str, Any]) -> None:
         """Replace the file; the version before becomes the backup. Raises OSError, with the old or the new version in place."""
         self.save_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

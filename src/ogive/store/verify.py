@@ -12,7 +12,7 @@ Behaviour
 - Both refuse while a broker runs on the directory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,7 +27,16 @@ from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
-from ogive.store.lost_topics import TABLE, is_of_users, is_topic_table, topic_table, topics_again
+from ogive.store.lost_topics import (
+    TABLE,
+    completed,
+    is_topic_table,
+    not_in,
+    places_of_waiting,
+    queue_counts,
+    topic_table,
+    waiting_place,
+)
 from ogive.store.mending import mend_files
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuekinds import QueueKind, QueueKinds
@@ -65,6 +74,8 @@ class Report:
     wrong_index_files: int = 0
     wrong_tables: int = 0
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences, too, about what is no fault."""
 
     @property
     def is_sound(self) -> bool:
@@ -125,15 +136,18 @@ def _check_is_store(root: Path) -> None:
 
 def _mend(fs: Fs, root: Path) -> None:
     for path in list(_tables(fs, root)):
-        if _table_problem(fs, path) is not None:
+        if path.name != TABLE and _table_problem(fs, path) is not None:
             table = JsonTable(fs, path)
             value = table.load()  # sets the bad file aside
             if value is not None:
                 table.save(value)
     recovered = recover(fs, StoreConfig(root=root), rebuild=True)
     topics = topic_table(fs, root)
-    if topics.load() is None and (again := topics_again(recovered.queues, recovered.kinds.batched.__contains__)):
-        topics.save(again)
+    left = topics.load()
+    if topics.is_lost:
+        whole = completed(left, {*recovered.queues, *places_of_waiting(fs, root)}, recovered.kinds.batched.__contains__)
+        if whole:
+            topics.save(whole)
     if "abort" in fs.list(root):
         checkpoints.mark_stopped(fs, root)
 
@@ -163,6 +177,7 @@ class _Verification:
         self._fs, self._root = fs, root
         self._report = Report(str(root))
         self._queues: dict[tuple[bytes, int], _Expected | ExpectedUnits] = {}
+        self._waiting: set[QueueKey] = set()  # where those go that wait for their time, or their end
         self._buffered = 0
         self._handles = Handles(fs, 256)
         self._kinds = QueueKinds.found(fs, StoreConfig(root=root))
@@ -209,6 +224,9 @@ class _Verification:
     def _expect(self, offset: int, record: Record, properties: bytes, deleted: dict[str, int]) -> None:
         state = record.sys_flag & SysFlag.TRANSACTION_MASK
         topic = record.topic.decode("utf-8", "replace")
+        place = waiting_place(record.topic, properties)
+        if place is not None and offset >= deleted.get(place[0], 0):
+            self._waiting.add(place)
         if state not in (0, SysFlag.TRANSACTION_COMMIT) or offset < deleted.get(topic, 0):
             return
         kind = self._kinds.of(topic)
@@ -221,8 +239,8 @@ class _Verification:
             queue = self._queues[key] = self._expected(kind, (topic, record.queue_id), record.queue_offset)
         gap = record.queue_offset - queue.end
         if too_far(gap, offset - self._report.log_start, kind.queue.log_bytes):
-            place = f"message {record.queue_offset} of queue {record.queue_id} of {topic}"
-            self._report.tell(f"the record at {offset} says that it is {place}: no log held so many before it, and a start passes it over")
+            claim = f"message {record.queue_offset} of queue {record.queue_id} of {topic}"
+            self._report.tell(f"the record at {offset} says that it is {claim}: no log held so many before it, and a start passes it over")
             return
         if isinstance(queue, ExpectedUnits):
             queue.end = record.queue_offset
@@ -253,13 +271,14 @@ class _Verification:
 
     def _compare_queues(self) -> None:
         report = self._report
-        known = self._known_topics()
-        without_files = 0
+        table, left = self._topic_tables()
+        known = None if left is None else {*left, SCHEDULE_TOPIC}
+        places: set[QueueKey] = set()
         for (topic_bytes, queue_id), queue in self._queues.items():
             topic = topic_bytes.decode("utf-8", "replace")
             if known is not None and topic not in known and not self._fs.list(self._kinds.of(topic).directory((topic, queue_id))):
-                without_files += 1  # of a topic that was deleted
-                continue
+                continue  # of a topic that was deleted
+            places.add((topic, queue_id))
             self._compare(topic, queue_id, queue)
             report.queues += 1
             if queue.mismatch is not None:
@@ -270,14 +289,23 @@ class _Verification:
                 if report.clean:
                     report.wrong_queues += 1
                     report.tell(f"queue {queue_id} of {topic} has no entries from offset {queue.missing} on")
-        topics = {topic.decode("utf-8", "replace") for topic, _ in self._queues}
-        report.topics = len(topics)
-        lost = sorted(filter(is_of_users, topics)) if known is None else ()
-        if lost:
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            report.tell(
-                f"the table of topics, config/{TABLE}, is lost, and its backup: nobody is served the messages of {lost[0]}{more}; "
-                "a repair or a start makes the topics again, with as many queues as their messages use"
+        report.topics = len({topic for topic, _ in self._queues})
+        if table is None:
+            self._tell_lost(not_in(left or {}, queue_counts(places | self._waiting)))
+        else:
+            self._note_unserved(sorted(queue_counts(places).keys() - table.keys()))
+
+    def _tell_lost(self, missing: Collection[str]) -> None:
+        if missing:
+            self._report.tell(
+                f"the table of topics, config/{TABLE}, is lost, and its backup does not have all: nobody is served the messages of "
+                f"{_and_more(sorted(missing))}; a repair or a start makes the topics again, with as many queues as their messages use"
+            )
+
+    def _note_unserved(self, topics: list[str]) -> None:
+        if topics:
+            self._report.notes.append(
+                f"no topic has the messages of {_and_more(topics)}: they came after it was deleted, and are served when it is made again"
             )
 
     def _compare(self, topic: str, queue_id: int, queue: _Expected | ExpectedUnits) -> None:
@@ -319,17 +347,19 @@ class _Verification:
         raw = self._fs.pread(handle, count * ENTRY_BYTES, at * ENTRY_BYTES)
         return raw[: len(raw) - len(raw) % ENTRY_BYTES]  # a file may end in the middle of one
 
-    def _known_topics(self) -> set[str] | None:
-        """What config/topics.json knows, else its backup; None where that says nothing."""
-        for path in (folder := self._root / "config") / TABLE, folder / f"{TABLE}.bak":
-            raw = read_file(self._fs, path)
-            try:
-                table = java_json.loads(raw) if raw is not None else None
-            except ProtocolError:
-                continue
-            if isinstance(table, dict) and is_topic_table(table):
-                return {*table["topicConfigTable"], SCHEDULE_TOPIC}
-        return None
+    def _topic_tables(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """What config/topics.json says, and what counts where that is lost: the backup. None for what says nothing."""
+        table = self._topics_in(TABLE)
+        return table, self._topics_in(f"{TABLE}.bak") if table is None else table
+
+    def _topics_in(self, name: str) -> dict[str, Any] | None:
+        raw = read_file(self._fs, self._root / "config" / name)
+        try:
+            table = java_json.loads(raw) if raw is not None else None
+        except ProtocolError:
+            return None
+        found: dict[str, Any] | None = table["topicConfigTable"] if isinstance(table, dict) and is_topic_table(table) else None
+        return found
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
@@ -348,6 +378,10 @@ class _Verification:
             if problem is not None:
                 self._report.wrong_tables += 1
                 self._report.tell(problem)
+
+
+def _and_more(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _tables(fs: Fs, root: Path) -> Iterator[Path]:

@@ -452,6 +452,38 @@ async def test_apaches_word_counts_where_it_ran_since(tmp_path: Path) -> None:
     await second.close()
 
 
+@pytest.mark.parametrize("spoiled", [None, b"", bytes(4096), b"?" * 4096])
+async def test_a_lost_page_of_apache_s_form_makes_nothing_come_twice(tmp_path: Path, spoiled: bytes | None) -> None:
+    """Without a wheel or a log beside it Apache's broker was not here: our own file counts."""
+    bench = Bench(tmp_path)
+    bench.send(b"done", 1_000)
+    bench.send(b"waits", 9_000)
+    assert await bench.at(NOW + 2_000) == [b"done"]
+    bench.save()
+    await bench.close()
+    check = tmp_path / "config" / "timercheck"
+    if spoiled is None:
+        check.unlink()
+    else:
+        check.write_bytes(spoiled)
+    again = Bench(tmp_path, NOW + 3_000)
+    assert await again.at(NOW + 3_000) == [b"done"]
+    assert await again.at(NOW + 9_000) == [b"done", b"waits"]
+    await again.close()
+
+
+async def test_a_time_that_is_no_number_makes_the_file_damaged_and_no_start_fail(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.send(b"waits", 9_000)
+    bench.save()
+    await bench.close()
+    for path in (tmp_path / "config").glob("timerProgress.json*"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"settledDelaysMs": "noon"}))
+    again = Bench(tmp_path)
+    assert await again.at(NOW + 9_000) == [b"waits"]
+    await again.close()
+
+
 async def test_what_apache_reads_makes_it_take_up_everything_that_waits(tmp_path: Path) -> None:
     """timercheck: read time, log position, and twice the offset from which it enqueues again. A read time in the future would pass over
     what is sent to Apache's broker for a time before that."""

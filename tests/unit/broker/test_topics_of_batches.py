@@ -1,5 +1,6 @@
 """Topics of batches (queue.type=BatchCQ) over a socket: which batches are one record, how they are answered, what such a topic takes."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt
-from ogive.store.verify import verify
+from ogive.store.model import NewMessage
+from ogive.store.verify import repair, verify
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import MAX_BATCH_MESSAGES, MAX_INNER_MESSAGES, WRAPPED, BatchItem, decode_some, encode_batch, encode_properties
@@ -209,24 +211,83 @@ async def test_it_is_there_after_a_restart(start_broker: StartBroker, tmp_path: 
     assert "mapperFileSizeBatchConsumeQueue=13800000" in (tmp_path / "store" / "apache-broker.conf").read_text()
 
 
-@pytest.mark.parametrize("made_by", ["a send", "a command"])
-async def test_that_its_table_lost_is_made_again_as_what_it_was(start_broker: StartBroker, tmp_path: Path, made_by: str) -> None:
-    """As an ordinary topic it would begin empty."""
+async def test_what_a_table_s_backup_does_not_know_is_made_again_as_what_it_was(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an ordinary topic it would begin empty; of a topic that got more queues, the last ones would be out of reach."""
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
+        await client.send("Grown", b"x")
         await create(client)
         await client.send_batch(B, [b"0", b"1"], UNIQ_KEY="A")
+        backup = (tmp_path / "store" / "config" / "topics.json").read_bytes()
+        rows = json.loads(backup)["topicConfigTable"]
+        await server.context.topics.saved()
     await server.stop()
+    del rows[B]
+    rows["Grown"]["readQueueNums"] = 0
     (tmp_path / "store" / "config" / "topics.json").unlink()
-    (tmp_path / "store" / "config" / "topics.json.bak").write_text('{"topicConfigTable":{}}')
+    (tmp_path / "store" / "config" / "topics.json.bak").write_text(json.dumps({"topicConfigTable": rows}))
+    report = verify(tmp_path / "store")
+    assert any("its backup does not have all: nobody is served the messages of Batches and 1 more" in found for found in report.problems)
     server = await start_broker()
-    assert B not in server.context.topics
+    assert "the table of topics is lost, and its backup is older: 2 topics are made again" in caplog.text
+    assert server.context.topics.all()["Grown"].read_queues == 1
     async with await RawClient.open(server.address) as client:
-        if made_by == "a command":
-            await create(client, attributes="")
         await client.send_batch(B, [b"2", b"3"], UNIQ_KEY="B")
         assert len(await records(client)) == 2
         assert await contents(client) == [(n, b"%d" % n) for n in range(4)]
+    await server.stop()
+    assert verify(tmp_path / "store").problems == []
+
+
+@pytest.mark.parametrize("by", ["a start", "a repair"])
+async def test_topics_of_what_still_waits_are_made_again(start_broker: StartBroker, tmp_path: Path, by: str) -> None:
+    """When it is due it goes to a topic that somebody is served from; a topic that was deleted meanwhile stays away."""
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("Delayed", b"x", {"DELAY": "18"}, queue=1)
+        await client.send("Timed", b"x", {"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": "A"})
+        await client.send("Gone", b"x", {"DELAY": "18"})
+        await client.send("Gone", b"x")
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Gone")
+    await server.stop()
+    for path in (tmp_path / "store" / "config").glob("topics.json*"):
+        path.unlink()
+    assert any("nobody is served the messages of Delayed and 1 more" in found for found in verify(tmp_path / "store").problems)
+    if by == "a repair":
+        assert repair(tmp_path / "store")[1].problems == []
+    server = await start_broker()
+    topics = server.context.topics.all()
+    assert {name: topics[name].read_queues for name in ("Delayed", "Timed")} == {"Delayed": 2, "Timed": 1}
+    assert "Gone" not in topics
+    await server.stop()
+    assert verify(tmp_path / "store").problems == []
+
+
+async def test_messages_that_came_after_their_topic_was_deleted_are_noted(start_broker: StartBroker, tmp_path: Path) -> None:
+    server = await start_broker()
+    server.context.store.put([NewMessage("Late", 0, b"x", b"")], lambda _: None)
+    await server.stop()
+    report = verify(tmp_path / "store")
+    assert (report.problems, len(report.notes)) == ([], 1)
+    assert report.notes[0].startswith("no topic has the messages of Late: they came after it was deleted")
+
+
+async def test_a_table_whose_version_is_no_number_starts(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"x")
+    await server.stop()
+    path = tmp_path / "store" / "config" / "topics.json"
+    table = json.loads(path.read_text())
+    table["dataVersion"]["timestamp"] = "noon"
+    path.write_text(json.dumps(table))
+    server = await start_broker()
+    assert "T" in server.context.topics
+    assert "topics file: its version counts from now on" in caplog.text
     await server.stop()
 
 
