@@ -296,7 +296,7 @@ static const struct kind *kind_of(PyObject *name)
 
 /* columns(records, names): how many records, and of each column its buffers in Arrow's order; None for what is not usual.
 
-   Not usual: a record that is damaged or not in the plain form, properties that are no UTF-8, have an empty name or value or other
+   Not usual: a record that is damaged or not in the plain form, properties that are not UTF-8, have an empty name or value or other
    separators, or a byte 0. */
 PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {

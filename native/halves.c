@@ -2,14 +2,9 @@
 
 #include "native.h"
 
-enum { MAX_HALF_NAMES = 32, MAX_FIELDS = 32, ONEWAY = 2 };
+enum { MAX_HALF_NAMES = 32, ONEWAY = 2 };
 
 #define TEXT(literal) {literal, sizeof(literal) - 1}
-
-static int is_same(Text one, Text other)
-{
-    return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
-}
 
 /* Whether a property of this name makes the message another one than a half message that is stored for the first time, just so */
 static int is_special(Text name)
@@ -122,11 +117,11 @@ PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssi
     return Py_BuildValue("(s#s#NN)", key.at, key.size, group.at, group.size, stored, committed);
 }
 
-/* The fields of a request that have these names, as Python's decoder has them; 0 where they are many, cut off or no UTF-8 */
+/* The fields of a request that have these names, as Python's decoder has them; 0 where they are too many, cut off or not UTF-8 */
 static int read_fields(const uint8_t *frame, const Header *header, const Text *names, int count, Text *values)
 {
     Text name, value;
-    int left = MAX_FIELDS;
+    int left = MAX_SEND_FIELDS;
     memset(values, 0, (size_t)count * sizeof *values);
     for (Py_ssize_t at = header->fields_at; at < header->fields_end;) {
         if (left-- == 0 || !read_field(frame, &at, header->fields_end, &name, &value)

@@ -51,7 +51,7 @@ int read_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name,
     return 1;
 }
 
-/* The fields in frame[at:end] as a dict; None where they are cut off or no UTF-8. One without name or value is left out, as Java does. */
+/* The fields in frame[at:end] as a dict; None where they are cut off or not UTF-8. One without name or value is left out, as Java does. */
 static PyObject *fields_of(const uint8_t *frame, Py_ssize_t at, Py_ssize_t end)
 {
     PyObject *fields = PyDict_New();

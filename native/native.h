@@ -2,7 +2,7 @@
 
    Every function here has a twin in Python that decides alone what is right. A function takes what is usual, and returns None for what is
    not (or says which parts are not), so that all rules for unusual or bad bytes, and all error texts, stand in Python only. Nothing is read
-   before its place was compared with the end of the buffer. */
+   before its place has been compared with the end of the buffer. */
 
 #ifndef OGIVE_NATIVE_H
 #define OGIVE_NATIVE_H
@@ -69,6 +69,8 @@ enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
 enum { CRC_NAME_BYTES = sizeof CRC_NAME - 1, CRC_BYTES = CRC_NAME_BYTES + 11 };
 
 #define MAX_PROPERTIES_BYTES 32767
+#define MAX_PLACES 64      /* topics with queues of one run: of plain_sends(), and so of run_records() */
+#define MAX_SEND_FIELDS 32 /* in a header that is read for a run; one with more is left to Python */
 #define MAX_HEADER_BYTES (256 * 1024) /* of a request or an answer */
 
 /* An entry of a consume queue: commit-log offset i64 | record size i32 | tags code i64 */
@@ -231,6 +233,11 @@ typedef struct {
     Py_ssize_t size;
 } Text;
 
+static inline int is_same(Text one, Text other)
+{
+    return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
+}
+
 static inline int is_word(Text text, const char *word)
 {
     return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
@@ -253,6 +260,9 @@ int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header);
 /* The same as read_field() for it; *room* has so many bytes *left* for texts that are written with escapes */
 int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value, char **room, Py_ssize_t *left);
 
+/* sends.c: whether *text* is a plain decimal number; one that is not there is 0 */
+int number_of(Text text, int64_t *number);
+
 /* batches.c: reads the message at *at* of a batch, and moves on behind it; 0, and it stays, where lengths do not add up */
 int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
 /* How many messages these bytes are, see plain_batch(); 0 where they are not plain */
@@ -268,7 +278,6 @@ PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssi
 /* crc.c */
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* sends.c */
-int number_of(Text text, int64_t *number); /* whether *text* is a plain decimal number; none is 0 */
 PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);

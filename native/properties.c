@@ -2,7 +2,7 @@
 
 #include "native.h"
 
-/* properties(raw): the dict of them; None where a name or value is no UTF-8. One without name or value is left out, as Java does. */
+/* properties(raw): the dict of them; None where a name or value is not UTF-8. One without name or value is left out, as Java does. */
 PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

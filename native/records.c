@@ -401,7 +401,6 @@ done:
 
 /* The fields of a place */
 enum { PLACE_TOPIC, PLACE_QUEUE_ID, PLACE_FIELD, PLACE_BYTES, PLACE_OFFSET, PLACE_FIELDS };
-enum { MAX_PLACES = 64 };
 
 /* A queue that messages of a run go to */
 typedef struct {

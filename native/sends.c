@@ -4,7 +4,6 @@
 
 #define MAX_TEMPLATE_BYTES 65536
 #define MAX_DIGITS 18 /* fit 64 bits, however they go on */
-#define MAX_SEND_FIELDS 32
 #define MAX_ESCAPED_BYTES 8192 /* in a header */
 
 /* the fields of a send's header, as _Names has them */
@@ -357,8 +356,6 @@ PyObject *native_batch_answer(PyObject *module, PyObject *const *args, Py_ssize_
     return answer_of(args[0], slots, used);
 }
 
-#define MAX_PLACES 64
-
 /* Topic and queue of some of the messages of a run */
 typedef struct {
     PyObject *topic, *queue_id; /* they belong to the tuple that the caller gets */
@@ -378,7 +375,7 @@ static const Place *place_of(Places *places, Text name, int64_t queue_id, PyObje
 {
     const Place *known = NULL; /* one of the same topic */
     for (const Place *place = places->all; place < places->all + places->count; place++) {
-        if (place->name.size == name.size && memcmp(place->name.at, name.at, (size_t)name.size) == 0) {
+        if (is_same(place->name, name)) {
             if (place->number == queue_id)
                 return place;
             known = place;
@@ -413,7 +410,7 @@ static const Place *place_of(Places *places, Text name, int64_t queue_id, PyObje
 }
 
 /* The header of a request with this code that is answered, and the fields of its send by their letters, texts with escapes in *room*; 0 for
-   anything else, and where a field is cut off or no UTF-8, or there are many */
+   anything else, and where a field is cut off or not UTF-8, or there are too many */
 static int read_short_send(int code, const uint8_t *frame, Py_ssize_t size, Header *header, Text *fields, char *room)
 {
     static const char letters[NAMES] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'l', 'c', 'd', 'k', 'm'}; /* _SHORT in Python */
