@@ -59,7 +59,7 @@ class InlineWriter:
             self.work.commit([job])
         else:
             job()
-        if self.work.sync_in() == 0.0:
+        if self.work.sync_in_s() == 0.0:
             self.work.sync_now()
         self.work.idle()
 

@@ -103,6 +103,15 @@ class InvalidExpression(InvalidOption):
         self.at = at
 
 
+class Refused(OgiveError):
+    """Raised by a server's handler: the request is answered with this code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(f"{code.name}: {remark}")
+        self.code = code
+        self.remark = remark
+
+
 class IllegalStateError(OgiveError):
     """An object was used before its start or after its end, or an internal state machine was asked for an impossible step."""
 

@@ -394,6 +394,7 @@ class PullResult:
     suggested_broker_id: int = 0
 
 
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -404,7 +405,7 @@ class DelayLevels:
     delays_ms: tuple[int, ...]
 
     @classmethod
-    def parse(cls, text: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h") -> Self:
+    def parse(cls, text: str = DEFAULT_DELAY_LEVELS) -> Self:
         """Raises InvalidOption on a bad entry: a broker must not start with half a table."""
         try:
             delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in text.split())

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import ogive
-from ogive.broker import apache_conf
 from ogive.store import MessageStore, StoreConfig
 from ogive.store.consumequeue import ENTRY
+from ogive.store.model import APACHE_CONF
 from ogive.store.verify import verify
 from ogive.wire import java_json
 from ogive.wire.bodies import dumps, loads_object
@@ -102,7 +102,7 @@ def wait_until_saved(data: Path) -> None:
 
 def new_apache(folder: Path, version: str = VERSION, *, levels: str = LEVELS, **more: str) -> Apache:
     """With the settings that ours left in the store, or, where it has none yet, with other sizes than ours has; and with *more*."""
-    file = folder / "store" / apache_conf.NAME
+    file = folder / "store" / APACHE_CONF
     settings = {
         "messageDelayLevel": levels, "mappedFileSizeCommitLog": str(32 * 1024 * 1024), "mappedFileSizeConsumeQueue": "2000000",
         "mapperFileSizeBatchConsumeQueue": "4600000", "maxHashSlotNum": "10000", "maxIndexNum": "40000",

@@ -70,11 +70,11 @@ class VirtualWriter:
         self._due = False
         if not self._closed:
             self._empty()
-            if self._work.sync_in() < 60.0:
-                self._loop.call_later(self._work.sync_in(), self._sync)
+            if self._work.sync_in_s() < 60.0:
+                self._loop.call_later(self._work.sync_in_s(), self._sync)
 
     def _sync(self) -> None:
-        if not self._closed and self._work.sync_in() == 0.0:
+        if not self._closed and self._work.sync_in_s() == 0.0:
             self._work.sync_now()
 
     def _empty(self) -> None:

@@ -3,8 +3,8 @@
 Source: DefaultAuthorizationContextBuilder.java and the annotations of the header classes, 5.5.
 
 Differs from Java
-- Java checks nothing for requests whose header class it does not know (25, 26, 28, 200, 361 and more), and no resource that the request
-  leaves out. Here the table says what is needed, and a missing resource is one that nobody has been granted.
+- Java does not check requests whose header class it does not know (25, 26, 28, 200, 361 and more), nor a resource that the request leaves
+  out. Here the table says what is needed, and a missing resource is one that nobody has been granted.
 - A retry topic belongs to its group: to read it or send to it, permission for the group is needed.
 - 33, 36, 37 and 309 name a message by its position in the log: what counts is the topic of that message.
 - Permission to read a topic includes asking for its offsets (29 to 32).

@@ -1,12 +1,10 @@
 """The exception for a request that access control refuses."""
 
-from ogive.errors import OgiveError, ResponseCode
+from ogive.errors import Refused, ResponseCode
 
 
-class AccessRefused(OgiveError):
-    """The request is answered with this code and remark."""
+class AccessRefused(Refused):
+    """Mostly NO_PERMISSION."""
 
     def __init__(self, remark: str, code: ResponseCode = ResponseCode.NO_PERMISSION) -> None:
-        super().__init__(f"{code.name}: {remark}")
-        self.code = code
-        self.remark = remark
+        super().__init__(code, remark)

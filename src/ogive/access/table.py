@@ -169,7 +169,7 @@ def _open(directory: Path, fs: Fs | None) -> JsonTable:
         directory.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
         directory.chmod(_PRIVATE)
     except OSError as exc:
-        raise StoreError(f"users and policies cannot be in {directory}: {reason(exc)}") from exc
+        raise StoreError(f"users and policies cannot be kept in {directory}: {reason(exc)}") from exc
     return JsonTable(fs or OsFs(), directory / "access.json", valid=_is_access_table)
 
 

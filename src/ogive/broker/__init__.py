@@ -1,4 +1,4 @@
-"""The broker: one event loop that owns all state, in front of a store with one writer thread."""
+"""The broker: one event loop that owns all state, in front of a store with one writer."""
 
 from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker

@@ -12,7 +12,6 @@ from ogive.store.model import APACHE_CONF
 from ogive.store.store import MessageStore
 from ogive.store.tables import read_file, replace_file
 
-NAME: Final = APACHE_CONF
 _HEAD: Final = """\
 # Apache RocketMQ's broker starts on this directory:
 #   mqbroker -c apache-broker.conf -n HOST:PORT-OF-A-NAME-SERVER
@@ -46,7 +45,7 @@ def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
 
 def write(fs: Fs, config: BrokerConfig, store: MessageStore) -> None:
     """Only where it says something else. Raises OSError."""
-    path = config.data / NAME
+    path = config.data / APACHE_CONF
     text = (_HEAD + "".join(f"{name}={value}\n" for name, value in settings(config, store).items())).encode()
     if read_file(fs, path) != text:
         replace_file(fs, path, text)

@@ -99,6 +99,11 @@ class ConsumerGroup:
                 return f"it subscribes to {topic} with {own[topic][:MAX_SHOWN]!r} instead of {known[topic][:MAX_SHOWN]!r}"
         return ""
 
+    def note_fingerprint(self, fingerprint: int) -> bool:
+        """Whether the heartbeat before this one had another fingerprint."""
+        before, self.fingerprint = self.fingerprint, fingerprint
+        return before not in (0, fingerprint)
+
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
         """Take over a heartbeat's subscriptions; True if topics came or went. A changed expression counts only with a larger version."""
         changed = False

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ogive.errors import InvalidOption
-from ogive.model import MAX_BODY_BYTES, DelayLevels
+from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, DelayLevels
 from ogive.store.retention import RetentionConfig
 from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
@@ -15,7 +15,6 @@ from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
-DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +99,7 @@ class BrokerConfig:
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:
-        self.levels  # noqa: B018  # raises InvalidOption: a broker must not start with half a table
+        DelayLevels.parse(self.delay_levels)  # raises InvalidOption: a broker must not start with half a table
         if not 0 <= self.port < 65536:
             raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
         if self.flush not in ("sync", "async"):

@@ -78,14 +78,14 @@ class Context:
     """The same for a batch without a unique key of its own."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
-    """Those for messages by key that may still begin."""
+    """How many more searches by key may begin now."""
     listings: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the one that is made."""
+    """Held while a listing is made: one at a time."""
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the one that deletes topics."""
+    """Held while topics are deleted: one request at a time."""
     sends_waiting: int = 0
     delivered: Callable[[int], int] = lambda level: 0
-    """How far a delay level's queue is delivered."""
+    """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
     """Return once the offsets of groups are on stable storage as they are now. Raises StoreError."""
     _submit_due: bool = False
@@ -94,8 +94,8 @@ class Context:
     def put(self, messages: Messages, done: PutDone, topic: str) -> None:
         """Store messages that belong to *topic*, all or none; everything put in one loop turn goes to the writer together.
 
-        *done* is called when they are safe, and *topic* with them, which may have been made a moment ago. Where it cannot be saved that is
-        an error, although they are stored; from then on nothing is stored for it until it is saved. Raises StoreError.
+        *done* is called once the messages are safe and *topic*, which may be new, is saved. If it cannot be saved, *done* gets an error
+        although the messages are stored; until it is saved, further calls for it raise StoreError.
         """
         self.put_now(messages, self.with_topic(topic, done) if topic in self.topics.pending else done)
 

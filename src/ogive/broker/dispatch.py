@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
+from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
@@ -15,8 +16,6 @@ from ogive.store.disk import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header
-
-LOOK_AGAIN_S: Final = 0.01
 
 
 def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0, *, in_turn: bool = False) -> None:

@@ -121,8 +121,8 @@ class Duplicates:
             self._working = False
 
     def _put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
-        now = self._store.now_ms()
-        self._expire(now)
+        now_ms = self._store.now_ms()
+        self._expire(now_ms)
         sends = _Sends(len(messages), answer)
         fresh: list[NewMessage] = []
         firsts: list[_First] = []
@@ -131,7 +131,7 @@ class Duplicates:
             key = _key(message)
             first = self._firsts.get(key) if key is not None else None
             if first is None:
-                first = _First(now)
+                first = _First(now_ms)
                 fresh.append(message)
                 firsts.append(first)
                 keys.append(key)
@@ -158,8 +158,8 @@ class Duplicates:
             text = unique_key.decode()
         except UnicodeDecodeError:
             return
-        now, tries = self._store.now_ms(), 0
-        search = self._store.find_key(topic, text, now - self._window_ms, self._started_ms)
+        now_ms, tries = self._store.now_ms(), 0
+        search = self._store.find_key(topic, text, now_ms - self._window_ms, self._started_ms)
         while True:
             with self._store.without_waiting() if tries < MAX_TRIES else nullcontext():
                 found = next(search, False)
@@ -167,7 +167,7 @@ class Duplicates:
                 stored = decode_stored(found)
                 if raw_property(stored.properties, b"UNIQ_KEY") == unique_key:
                     result = PutResult(stored.queue_offset, stored.commitlog_offset, len(found), store_timestamp(found))
-                    self._firsts[key] = _First(now, Placed(stored.queue_id, result))
+                    self._firsts[key] = _First(now_ms, Placed(stored.queue_id, result))
                     return
             elif isinstance(found, Cold):
                 tries += 1
@@ -196,8 +196,8 @@ class Duplicates:
             if key is not None and self._firsts.get(key) is first:
                 del self._firsts[key]
 
-    def _expire(self, now: int) -> None:
-        oldest_ms = now - self._window_ms
+    def _expire(self, now_ms: int) -> None:
+        oldest_ms = now_ms - self._window_ms
         while self._firsts:
             key, first = next(iter(self._firsts.items()))
             over = len(self._firsts) > self._max_keys

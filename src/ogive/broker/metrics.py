@@ -1,7 +1,8 @@
 """A broker's figures for Prometheus, under the names that Apache's brokers give them. Source: BrokerMetricsConstant.java, 5.5.
 
 Behaviour
-- Nothing is counted per message but for message_size and rpc_latency; the rest is found out when somebody asks.
+- For this page alone only message_size and rpc_latency are counted per message; the rest is counted anyway (tallies.py) or found out when
+  somebody asks.
 - Latencies of groups are those of the oldest message that waits, in milliseconds: lag_latency from what is committed on, queueing_latency
   from what was handed out on. Stored messages are read for them, LAG_READS_S at most for all; groups that are not reached have no line.
 

@@ -48,7 +48,7 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """Everything that was opened."""
+    """What a broker keeps on disk, recovered. A *_file* is where what stands before or after it is saved."""
 
     remote_settings: RemoteSettings
     store: MessageStore
@@ -115,7 +115,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
-            raise StoreUnusable(f"the broker's tables cannot be in {folder}: {reason(exc)}") from exc
+            raise StoreUnusable(f"the broker's tables cannot be kept in {folder}: {reason(exc)}") from exc
         raise
     return Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,

@@ -6,15 +6,14 @@ Source: PullRequestHoldService.java, 5.3, which looks at every list every 5 seco
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from ogive.errors import ConnectError
+from ogive.store.model import QueueKey
 from ogive.transport.connection import Connection
 
-QueueKey = tuple[str, int]
 
-
-class Waiting(Protocol):
+class HeldPull(Protocol):
     """A pull that can be tried again. *offset* is where it waits: woken when the queue's end passes it."""
 
     @property
@@ -37,15 +36,15 @@ class PullHolds:
     def __init__(self, max_held: int, max_per_connection: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._max, self._max_per_connection = max_held, max_per_connection
-        self._by_queue: dict[QueueKey, dict[Waiting, asyncio.TimerHandle]] = {}
-        self._by_connection: dict[Connection, dict[Waiting, None]] = {}
+        self._by_queue: dict[QueueKey, dict[HeldPull, asyncio.TimerHandle]] = {}
+        self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._count = 0
         self.closed = False
 
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, pull: Waiting, timeout_s: float) -> bool:
+    def hold(self, pull: HeldPull, timeout_s: float) -> bool:
         """Hold the pull until its queue grows, or for *timeout_s*. False if there is no room, or at the close: then the caller answers.
 
         There must be no await between the read that found nothing and this call, or an arrival might be missed.
@@ -88,11 +87,11 @@ class PullHolds:
                 if self._forget(pull):
                     pull.answer()
 
-    def _expired(self, pull: Waiting) -> None:
+    def _expired(self, pull: HeldPull) -> None:
         self._forget(pull)
         pull.answer()
 
-    def _forget(self, pull: Waiting) -> bool:
+    def _forget(self, pull: HeldPull) -> bool:
         """False: it has been dropped meanwhile. An answer too many for a client that does not read ends its connection at once."""
         by_queue = self._by_queue.get(pull.key, {})
         timer = by_queue.pop(pull, None)
@@ -109,18 +108,21 @@ class PullHolds:
         return True
 
 
+LOOK_AGAIN_S: Final = 0.01  # whether the answers before it have reached the socket's buffer
+
+
 class SlowReaders:
     """Pulls of clients that do not take the answers they already have. They are read from the log when there is room, not before."""
 
     def __init__(self, max_unsent_bytes: int) -> None:
         self._max = max_unsent_bytes
-        self._queues: dict[Connection, deque[Waiting]] = {}
+        self._queues: dict[Connection, deque[HeldPull]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def must_wait(self, connection: Connection) -> bool:
         return connection in self._queues or connection.unsent_bytes >= self._max
 
-    def put(self, pull: Waiting) -> None:
+    def put(self, pull: HeldPull) -> None:
         """Answer the pull once its connection has room. The connection's limit of requests in flight bounds how many wait."""
         queue = self._queues.get(pull.connection)
         if queue is not None:

@@ -6,8 +6,7 @@ Every server of 5.x answers in JSON, whatever the encoding of the request: clien
 import struct
 from typing import Final
 
-from ogive.access.refused import AccessRefused
-from ogive.errors import InvalidOption, OgiveError, ProtocolError, ResponseCode, StoreBusy, StoreError
+from ogive.errors import InvalidOption, OgiveError, ProtocolError, Refused, ResponseCode, StoreBusy, StoreError
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
@@ -21,13 +20,8 @@ _LENGTHS: Final = struct.Struct(">II")  # of a frame, and of its header in JSON
 _SUCCESS: Final = encode_command(RemotingCommand(ResponseCode.SUCCESS, {}, b"", 0, RESPONSE))[8:].replace(b'"opaque":0', b'"opaque":%d')
 
 
-class Rejected(OgiveError):
-    """Raised by a handler: the request is answered with this code and remark."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(f"{code.name}: {remark}")
-        self.code = code
-        self.remark = remark
+class Rejected(Refused):
+    """Raised by the broker's handlers."""
 
 
 def success(header: Header | None = None, body: bytes = b"", *, remark: str | None = None) -> RemotingCommand:
@@ -62,7 +56,7 @@ def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) 
 
 def _code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
     match error:
-        case Rejected() | AccessRefused():
+        case Refused():
             return error.code, error.remark
         case InvalidOption():
             return ResponseCode.INVALID_PARAMETER, str(error)

@@ -71,7 +71,7 @@ class Retention:
         """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
 
     async def run(self) -> None:
-        """One look. Raises StoreError when a queue cannot be read, or what it notes cannot be saved."""
+        """Remove what is due now. Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved."""
         self._store.remove_left()
         self._ages.see(self._store.full_segments, self._now_s())
         full = self._store.full_segments
@@ -80,7 +80,7 @@ class Retention:
         self.at_once = asked and count == MAX_PER_RUN  # the rest goes with the next run
         until = self._until(full, count)
         if until > self._store.stats().commitlog_start and self._store.failed is None:
-            ages = self._ages.of(full[0])
+            oldest_s = self._ages.of(full[0])
             try:
                 for _ in self._store.expire(until):
                     await asyncio.sleep(_STEP_S)
@@ -88,7 +88,7 @@ class Retention:
                 self.at_once |= asked
                 raise
             removed = self._store.stats().commitlog_start
-            log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", removed, ages / 3600)
+            log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", removed, oldest_s / 3600)
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:
             await self.save()

@@ -13,12 +13,11 @@ from ogive.model import SCHEDULE_TOPIC
 from ogive.store.model import StoreStats
 from ogive.store.store import MessageStore
 from ogive.version import __version__
-from ogive.wire.codes import OWN_VERSION_FIGURE, VERSION
+from ogive.wire.codes import OWN_VERSION_FIGURE, VERSION, version_name
 from ogive.wire.message import decode_stored
 
-VERSION_NAME: Final = "V5_3_3"
-"""What VERSION means."""
-OUR_VERSION: Final = "ogiveVersion"
+VERSION_NAME: Final = "V" + version_name(VERSION).replace(".", "_")
+"""VERSION as MQVersion.java names it."""
 _GIB: Final = 1024**3
 
 

@@ -4,13 +4,13 @@ Source: ScheduleMessageService.java, HookUtils.java, 5.3.
 
 Behaviour
 - The messages of a level are due in the order of its queue, so one timer per level waits for the first of them.
-- Never early: each message waits until the time that its level gave it, also when the levels are others since, or the level is gone. Where
-  a level is shorter now, what it gets waits behind what it has.
+- Never early: each message waits until the time that its level had when it was sent, even if the levels have changed since or the level is
+  gone. Where a level has become shorter, new messages wait behind the old ones.
 - Progress is saved from time to time: after a crash, what was delivered since is delivered again.
 - The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
-- Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a minute, in case that was set.
+- Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a minute, in case the clock was set.
 - A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
 - Java delivers at once what is due later than its level's delay from now, and never what waits in a level that is gone.
 - A message without REAL_TOPIC or with an invalid REAL_QID is skipped with a warning; Java's task ends there.
@@ -218,10 +218,10 @@ class _Level:
 
     def _due(self) -> tuple[list[Entry], int]:
         """The entries to deliver now, and how long the first one after them has to wait, if there is one."""
-        now = self._now_ms()
+        now_ms = self._now_ms()
         entries = self._reads.entries(*self.key, self.offset, BATCH)
         for at, entry in enumerate(entries):
-            wait_ms = entry.tags_code - now  # this queue holds the time of delivery where others hold the tag
+            wait_ms = entry.tags_code - now_ms  # this queue holds the time of delivery where others hold the tag
             if wait_ms > 0:
                 return entries[:at], wait_ms
         return entries, 0

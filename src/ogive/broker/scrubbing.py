@@ -22,7 +22,7 @@ class Scrubbing:
         self._not_before_s = 0.0
 
     async def run(self) -> None:
-        """A step. Raises StoreError where the disk cannot be read."""
+        """Check the next records, unless it is the pause after a round. Raises StoreError where the disk cannot be read."""
         if self._now_s() < self._not_before_s or self._store.failed is not None:
             return
         position = max(self._position, self._store.stats().commitlog_start)

@@ -25,7 +25,7 @@ from ogive.broker.handlers.transaction_run import take_transactions
 from ogive.broker.locks import QueueLocks
 from ogive.broker.metrics import metrics
 from ogive.broker.opening import Machine, Opened, now_ms, open_all
-from ogive.broker.pull_hold import PullHolds, QueueKey, SlowReaders
+from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
@@ -36,12 +36,13 @@ from ogive.broker.transaction_checks import TransactionChecks
 from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
 from ogive.native import build
+from ogive.store.model import QueueKey
 from ogive.store.store import MessageStore
-from ogive.transport.connection import Connection
+from ogive.transport.connection import Connection, join_address
 from ogive.transport.http import Page
 from ogive.transport.prometheus import CONTENT_TYPE
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.tasks import every
+from ogive.transport.tasks import cancel_all, every
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_stored, encode_host, raw_property
 
@@ -84,8 +85,7 @@ class Broker:
     @property
     def address(self) -> str:
         """What clients connect to, ``host:port``; the port is known once the broker has started."""
-        host = self.config.advertised_host or self.config.host
-        return f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+        return join_address(self.config.advertised_host or self.config.host, self._server.port)
 
     @property
     def context(self) -> Context:
@@ -241,9 +241,7 @@ class Broker:
         if self._schedule is not None:
             await self._schedule.stop()
         await ctx.timers.stop()
-        for job in self._jobs:
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await cancel_all(self._jobs)
         await ctx.slow_readers.close()
         await ctx.finish_tasks()
         await asyncio.to_thread(ctx.cold_reads.close)

@@ -12,8 +12,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
-from ogive.broker import tallies
-from ogive.broker.tallies import Passed, Tallies
+from ogive.broker.tallies import Counts, Passed, Tallies
 from ogive.errors import StoreError
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.prometheus import Histogram
@@ -25,7 +24,7 @@ MAX_KEYS: Final = 20_000  # of each table
 _JITTER_S: Final = SAMPLE_S / 2  # a sample that is this much too young for a window still counts for it
 
 
-class Counts(NamedTuple):
+class Totals(NamedTuple):
     """Messages stored, messages handed out, pulls that found some, pulls that found none."""
 
     put: int = 0
@@ -144,7 +143,7 @@ class Traffic:
         self._sizes = [0] * 64  # messages sent, by the bits of their size - 1: the bounds are powers of two
         self._sent_bytes = 0
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
-        self._mornings = (self._today(), Counts(), Counts())  # the day, the counts at its beginning and at that of the day before
+        self._mornings = (self._today(), Totals(), Totals())  # the day, the counts at its beginning and at that of the day before
 
     def stored(self, topic: str, messages: int, size: int, seconds: float) -> None:
         """A send that took *seconds* has put so many messages and bytes into a topic."""
@@ -196,8 +195,8 @@ class Traffic:
         self.gets.forget_second(topic)
         self.sent_back.forget_second(topic)
 
-    def counts(self) -> Counts:
-        return Counts(self._puts(), self._transferred, self._found, self._missed)
+    def counts(self) -> Totals:
+        return Totals(self._puts(), self._transferred, self._found, self._missed)
 
     async def sample(self) -> None:
         """Take a sample of the counters."""
@@ -210,11 +209,11 @@ class Traffic:
         if today != day:
             self._mornings = (today, counts, this_morning)
 
-    def _set_totals(self, counts: Counts) -> None:
-        self._totals.set("put", "", tallies.Counts(counts.put, 0, counts.put))
-        self._totals.set("got", "", tallies.Counts(counts.transferred, 0, counts.found))
+    def _set_totals(self, counts: Totals) -> None:
+        self._totals.set("put", "", Counts(counts.put, 0, counts.put))
+        self._totals.set("got", "", Counts(counts.transferred, 0, counts.found))
         for way, count in zip(("timer in", "timer out"), self._timers(), strict=True):
-            self._totals.set(way, "", tallies.Counts(count, 0, count))
+            self._totals.set(way, "", Counts(count, 0, count))
 
     def total(self, way: Literal["put", "got"]) -> tuple[Passed, ...]:
         """All messages that came in or went out in the last minute, hour and day."""
@@ -232,7 +231,7 @@ class Traffic:
         return time.localtime(self._now_ms() / 1000)[:3]
 
     @property
-    def mornings(self) -> tuple[Counts, Counts]:
+    def mornings(self) -> tuple[Totals, Totals]:
         """The counters at the beginning of this day and of the day before."""
         return self._mornings[1:]
 
@@ -241,7 +240,7 @@ class Traffic:
         now, counts = self._now(), self.counts()
         return tuple(self._rate(window_s, now, counts) for window_s in WINDOWS_S)
 
-    def _rate(self, window_s: float, now: float, counts: Counts) -> Rates:
+    def _rate(self, window_s: float, now: float, counts: Totals) -> Rates:
         at, then = next((sample for sample in reversed(self._samples) if now - sample[0] >= window_s - _JITTER_S), self._samples[0])
         elapsed_s = max(now - at, 1.0)
         return Rates(*((count - before) / elapsed_s for count, before in zip(counts, then, strict=True)))

@@ -125,7 +125,7 @@ class Handle(NamedTuple):
 
     @property
     def name(self) -> Name:
-        """See Waiting."""
+        """See Name."""
         return self.topic, self.unique_key, str(self.time_ms - 1)
 
 

@@ -46,7 +46,7 @@ RETRY_S: Final = 0.1
 _READ: Final = 1024  # queue entries at once
 
 
-class Waiting(NamedTuple):
+class TimerMessage(NamedTuple):
     """A message in the timer topic, by its queue offset."""
 
     deliver_ms: int
@@ -83,9 +83,9 @@ class _Line:
 
     def overdue(self) -> Iterator[int]:
         """Offsets in the heap whose time has come, without an order."""
-        now, looked_at = self.now_ms(), [0]
+        now_ms, looked_at = self.now_ms(), [0]
         for at in looked_at:
-            if at < len(self.heap) and self.heap[at][0] <= now:  # else nothing below it is, either
+            if at < len(self.heap) and self.heap[at][0] <= now_ms:  # else nothing below it is, either
                 looked_at += (2 * at + 1, 2 * at + 2)
                 yield self.heap[at][1]
 
@@ -107,10 +107,10 @@ class Timers:
         self._store_host = b""
         self._times, self._delays = _Line(wall_ms), _Line(store.now_ms)
         # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
-        self._waiting: OrderedDict[int, Waiting] = OrderedDict()
+        self._waiting: OrderedDict[int, TimerMessage] = OrderedDict()
         self._names: dict[Name, tuple[int, ...]] = {}
-        self._on_the_way: dict[int, Waiting] = {}  # still in _waiting: until they are stored, a start has to find them
-        self._held: dict[int, Waiting] = {}  # still in _waiting: they are being taken back
+        self._on_the_way: dict[int, TimerMessage] = {}  # still in _waiting: until they are stored, a start has to find them
+        self._held: dict[int, TimerMessage] = {}  # still in _waiting: they are being taken back
         self._end = 0  # of the part of the queue that has been read
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -133,14 +133,14 @@ class Timers:
 
     @property
     def behind_s(self) -> float:
-        """For how long the first of those whose time has come has been waiting since."""
+        """How late the earliest message is that is due and not delivered; 0 if none is due."""
         progress = self.progress()
         behind_ms = self._times.now_ms() - progress.settled_ms, self._delays.now_ms() - progress.settled_delays_ms
         return max(0, max(behind_ms) - 1) / 1000
 
     @property
     def overdue(self) -> int:
-        """How many there are of those: messages that are due, and not safe under their own topic."""
+        """How many messages are due and not yet safe under their own topic."""
         due = {offset for line in (self._times, self._delays) for offset in line.overdue() if offset in self._waiting}
         return len(self._on_the_way.keys() | due - self._held.keys())
 
@@ -243,7 +243,7 @@ class Timers:
         name = (properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
         if "TIMER_ROLL_TIMES" in properties:
             self._drop(name)  # this is the same message again, which Apache's broker put farther on
-        one = self._waiting[offset] = Waiting(deliver_ms, offset, commitlog_offset, name, delay)
+        one = self._waiting[offset] = TimerMessage(deliver_ms, offset, commitlog_offset, name, delay)
         if self._loop is not None:  # else it came before the start
             clock = self._delays if delay else self._times
             self.waits.add(max(0, deliver_ms - clock.now_ms()) / 1000)
@@ -251,7 +251,7 @@ class Timers:
         self._line_up(one)
         self.taken_up += 1
 
-    def _line_up(self, one: Waiting) -> None:
+    def _line_up(self, one: TimerMessage) -> None:
         heapq.heappush((self._delays if one.is_delay else self._times).heap, (one.deliver_ms, one.offset))
 
     def _take_back(self, key: str, topic: str, out_ms: str) -> None:
@@ -312,8 +312,8 @@ class Timers:
         """Whether more is due than one turn may carry. Raises StoreError and Cold, with the message that met it waiting again."""
         taken = 0
         for line in (self._times, self._delays):
-            now = line.now_ms()
-            while line.heap and line.heap[0][0] <= now:
+            now_ms = line.now_ms()
+            while line.heap and line.heap[0][0] <= now_ms:
                 if len(self._on_the_way) >= IN_FLIGHT:
                     return False  # an answer of the store wakes again
                 if taken == BATCH:
@@ -325,7 +325,7 @@ class Timers:
                     self._send(one, reads)
         return False
 
-    def _send(self, one: Waiting, reads: JobReads) -> None:
+    def _send(self, one: TimerMessage, reads: JobReads) -> None:
         self._forget_name(one)
         self._on_the_way[one.offset] = one
         try:
@@ -341,23 +341,23 @@ class Timers:
             self._wait_again(one)
             raise
 
-    def _settled(self, one: Waiting) -> None:
+    def _settled(self, one: TimerMessage) -> None:
         del self._on_the_way[one.offset], self._waiting[one.offset]
         self.version += 1
 
-    def _forget_name(self, one: Waiting) -> None:
+    def _forget_name(self, one: TimerMessage) -> None:
         others = tuple(offset for offset in self._names.get(one.name, ()) if offset != one.offset)
         if others:
             self._names[one.name] = others
         else:
             self._names.pop(one.name, None)
 
-    def _wait_again(self, one: Waiting) -> None:
+    def _wait_again(self, one: TimerMessage) -> None:
         del self._on_the_way[one.offset]
         self._names[one.name] = (*self._names.get(one.name, ()), one.offset)
         self._line_up(one)
 
-    def _stored(self, one: Waiting, result: list[PutResult] | StoreError) -> None:
+    def _stored(self, one: TimerMessage, result: list[PutResult] | StoreError) -> None:
         if isinstance(result, StoreError):
             log.warning("timer message %d could not be delivered, next try in %.1f s: %s", one.offset, RETRY_S, result)
             self._wait_again(one)
@@ -374,7 +374,7 @@ class Timers:
         elif self._timer is None and len(self._on_the_way) <= IN_FLIGHT // 2:
             self._wake_in(0.0)
 
-    def _message(self, one: Waiting, reads: JobReads) -> NewMessage | None:
+    def _message(self, one: TimerMessage, reads: JobReads) -> NewMessage | None:
         """The message to store again, or None if it is gone. Raises StoreError, Cold."""
         record = reads.record_at(one.commitlog_offset)
         if record is None:

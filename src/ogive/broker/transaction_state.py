@@ -57,7 +57,7 @@ class MarkProgress:
             self._marks = deque(mark for i, mark in enumerate(self._marks, len(self._marks) % 2) if i % 2)  # the later one of each pair
 
     def first_needed(self, half_offset: int) -> int:
-        """By a start that reads half messages from *half_offset* on."""
+        """The first mark that a start needs if it reads half messages from *half_offset* on."""
         while self._marks and self._marks[0][1] < half_offset:
             self._first = self._marks.popleft()[0]
         return self._first

@@ -81,7 +81,8 @@ class Transactions:
         return self._open.get(identity)
 
     def at(self, place: int, commitlog_offset: int) -> Transaction | None:
-        """The undecided one whose newest half message is at both these offsets, if the message to commit is in memory."""
+        """The undecided transaction whose newest half message is at *place* and *commitlog_offset*; None unless the message that a commit
+        would store is in memory."""
         found = self._places.get(place)
         if found is None or found.commitlog_offset != commitlog_offset or found.decision is not None or place not in self._ready:
             return None
@@ -115,7 +116,7 @@ class Transactions:
     # --- progress ----------------------------------------------------------------------------------------------------
 
     def note_progress(self, offsets: OffsetTable) -> None:
-        """Write down from where the next start has to read."""
+        """Note in *offsets* from where the next start has to read the two topics."""
         half = next(iter(self._places), self._half_end)
         marks = self._marks.first_needed(half)
         if half:
@@ -125,19 +126,19 @@ class Transactions:
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def accept(self, message: NewMessage, properties: Mapping[str, str], done: PutDone) -> PutDone:
-        """What to call instead of *done* with the outcome of storing a half message, whose *properties* these are: from then on the
-        transaction is open. Raises as opening() does."""
+        """The callback to store a half message with: it opens the transaction, then calls *done*. *properties* are those of the message.
+        Raises what opening() raises."""
         key, group = properties.get(PropertyName.UNIQ_KEY, ""), properties.get(PropertyName.PRODUCER_GROUP, "")
         return self.accept_usual(message, for_consumers(message, properties), key, group, done, immunity_ms(properties))
 
     def accept_usual(
         self, message: NewMessage, ready: NewMessage, key: str, group: str, done: PutDone, immunity_ms: int | None = None
     ) -> PutDone:
-        """accept() where these are known, see opening()."""
+        """accept() for a caller that has the message for consumers, the key and the group at hand."""
         return partial(self._accepted, self.opening(message, ready, key, group, immunity_ms), ready, done)
 
     def opening(self, message: NewMessage, ready: NewMessage, key: str, group: str, immunity_ms: int | None = None) -> Transaction:
-        """That of a half message with this unique key and producer group, which is to be stored; *ready* is the message for consumers.
+        """A transaction for a half message that is about to be stored; *ready* is the message that a commit gives to consumers.
 
         Raises Rejected when too many are open, and for one that nobody could be asked about; InvalidOption for one whose end would fit no
         segment.
@@ -203,7 +204,8 @@ class Transactions:
             transaction.waiting.append(ended)
 
     def begin_end(self, transaction: Transaction, decision: Decision) -> list[NewMessage]:
-        """What one of at() with a single place ends with, for the caller to store; one of the next three follows."""
+        """The messages that end a transaction found by at(), which must have one place. The caller stores them, then calls end_stored(),
+        end_failed() or, if the store refused them at once, take_back_end()."""
         place = transaction.queue_offset
         ready = self._ready.get(place) if decision is Decision.COMMIT else None
         transaction.decision = decision

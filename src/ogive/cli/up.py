@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ogive.access.table import AccessTable
-from ogive.broker.config import DEFAULT_DELAY_LEVELS, BrokerConfig
+from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker
 from ogive.cli import name_servers
 from ogive.cli.logs import set_up
 from ogive.cli.name_servers import Others
 from ogive.client.credentials import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
-from ogive.model import MAX_BODY_BYTES
+from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.retention import RetentionConfig

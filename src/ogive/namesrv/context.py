@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ogive.errors import OgiveError
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.kv_config import KvConfig
 from ogive.namesrv.route_table import RouteTable
@@ -27,15 +26,6 @@ class Call:
     owner: int  # the connection's number, see route_table
     version: int
     body: bytes
-
-
-class Refused(OgiveError):
-    """Raised by a handler: the request is answered with this code and remark."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(f"{code.name}: {remark}")
-        self.code = code
-        self.remark = remark
 
 
 def success(header: Header | None = None, body: bytes = b"") -> RemotingCommand:

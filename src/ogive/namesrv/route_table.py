@@ -5,7 +5,7 @@ spoke on, so the late end of an older one does not take it away.
 Source: RouteInfoManager.java, 5.3.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -72,6 +72,11 @@ class _Live:
     owner: int
 
 
+def _check_length(what: str, text: str) -> None:
+    if not 0 < len(text) <= MAX_NAME_LENGTH:
+        raise RegistrationRefused(f"{what} of {len(text)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
+
+
 class RouteTable:
     """All tables of a name server. Times are seconds of one clock that the caller chooses."""
 
@@ -118,9 +123,8 @@ class RouteTable:
 
     def _check(self, registration: Registration) -> None:
         broker = registration.broker
-        for what, name in (("cluster", broker.cluster), ("broker", broker.name), ("address", broker.address)):
-            if not 0 < len(name) <= MAX_NAME_LENGTH:
-                raise RegistrationRefused(f"{what} name of {len(name)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
+        for what, name in (("cluster name", broker.cluster), ("broker name", broker.name), ("address", broker.address)):
+            _check_length(what, name)
         if len(registration.ha_address) > MAX_NAME_LENGTH:
             raise RegistrationRefused(f"HA address of {len(registration.ha_address)} characters: at most {MAX_NAME_LENGTH} are allowed")
         if self._cluster_of.get(broker.name, broker.cluster) != broker.cluster:
@@ -132,8 +136,7 @@ class RouteTable:
         if total > self._max_topics:
             raise RegistrationRefused(f"with this broker the name server would hold {total} topics, its limit is {self._max_topics}")
         for topic, config in registration.topics.items():
-            if not 0 < len(topic) <= MAX_NAME_LENGTH:
-                raise RegistrationRefused(f"topic name of {len(topic)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
+            _check_length("topic name", topic)
             if not (0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES):
                 raise RegistrationRefused(f"topic {topic}: 0 to {MAX_QUEUES} queues are possible")
 
@@ -178,8 +181,7 @@ class RouteTable:
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Route one topic to those of the brokers that are known. Raises RegistrationRefused when the table is full."""
-        if not 0 < len(topic) <= MAX_NAME_LENGTH:
-            raise RegistrationRefused(f"topic name of {len(topic)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
+        _check_length("topic name", topic)
         for queue in queues:
             held = self._topics_of.get(queue.broker_name)
             if held is None:
@@ -272,13 +274,14 @@ class RouteTable:
 
     def cluster_info(self) -> ClusterInfo:
         brokers = {name: self.member_group(cluster, name) for name, cluster in self._cluster_of.items()}
-        return ClusterInfo(brokers=brokers, clusters={name: tuple(members) for name, members in self._clusters()})
+        return ClusterInfo(brokers=brokers, clusters={name: tuple(members) for name, members in self._clusters().items()})
 
-    def _clusters(self) -> Iterator[tuple[str, list[str]]]:
+    def _clusters(self) -> dict[str, list[str]]:
+        """Cluster to its broker names."""
         members: dict[str, list[str]] = {}
         for broker_name, cluster in self._cluster_of.items():
             members.setdefault(cluster, []).append(broker_name)
-        yield from members.items()
+        return members
 
     def topics(self) -> list[str]:
         return list(self._queues)
@@ -297,7 +300,7 @@ class RouteTable:
 
     def system_topics(self) -> list[str]:
         """Each cluster and each broker has a topic of its name."""
-        return [name for cluster, members in self._clusters() for name in (cluster, *members)]
+        return [name for cluster, members in self._clusters().items() for name in (cluster, *members)]
 
     def any_address(self) -> str | None:
         return next((address for addresses in self._addresses.values() for address in addresses.values()), None)

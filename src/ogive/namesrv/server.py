@@ -8,17 +8,16 @@ from collections.abc import Awaitable
 from typing import Final
 
 from ogive.access.guard import Guard
-from ogive.access.refused import AccessRefused
 from ogive.access.table import AccessTable
-from ogive.errors import OgiveError, ProtocolError
+from ogive.errors import OgiveError, ProtocolError, Refused
 from ogive.namesrv.config import NameServerConfig
-from ogive.namesrv.context import Call, Context, Refused
+from ogive.namesrv.context import Call, Context
 from ogive.namesrv.kv_config import KvConfig
 from ogive.namesrv.route_table import BrokerIdentity, RegistrationRefused, RouteTable
 from ogive.namesrv.routes import ROUTES
-from ogive.transport.connection import Connection
+from ogive.transport.connection import Connection, join_address
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.tasks import every
+from ogive.transport.tasks import cancel_all, every
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
@@ -54,15 +53,12 @@ class NameServer:
     @property
     def address(self) -> str:
         """Where brokers and clients reach it."""
-        return self._at(self.config.advertised_host or self.config.host)
+        return join_address(self.config.advertised_host or self.config.host, self._server.port)
 
     @property
     def local_address(self) -> str:
         """Where this machine reaches it: behind NAT not at ``address``."""
-        return self._at(_LOOPBACK_OF.get(self.config.host, self.config.host))
-
-    def _at(self, host: str) -> str:
-        return f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+        return join_address(_LOOPBACK_OF.get(self.config.host, self.config.host), self._server.port)
 
     async def start(self) -> None:
         """Ready when this returns. Raises ConnectError when the address is taken."""
@@ -79,8 +75,7 @@ class NameServer:
     async def stop(self) -> None:
         """Answer what was asked, close every connection. Harmless when not started."""
         if self._scan is not None:
-            self._scan.cancel()
-            await asyncio.gather(self._scan, return_exceptions=True)
+            await cancel_all([self._scan])
             self._scan = None
         await self._server.stop(self.config.stop_grace_s)
 
@@ -119,7 +114,7 @@ class NameServer:
                 self._guard.check(command, connection.remote_address)
                 connection.trust()
             answer = self._dispatch(connection, command)
-        except (Refused, RegistrationRefused, AccessRefused, ProtocolError) as exc:
+        except (Refused, RegistrationRefused, ProtocolError) as exc:
             answer = _refusal(exc)
         if isinstance(answer, RemotingCommand):
             _reply(connection, command, answer)
@@ -146,7 +141,7 @@ class NameServer:
 
 
 def _refusal(exc: OgiveError) -> RemotingCommand:
-    if isinstance(exc, Refused | AccessRefused):
+    if isinstance(exc, Refused):
         return RemotingCommand(exc.code, remark=exc.remark)
     return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(exc))
 

@@ -196,7 +196,7 @@ class Appender:
         properties, size = self._sized(message, queue.fixed_bytes)
         group = self._room(size)
         position, stored_ms = self.end, self.store_timestamp_ms
-        _, entry, record = self._build(message, queue, properties, size, queue.next_offset, position, count)
+        entry, record = self._build(message, queue, properties, size, queue.next_offset, position, count)
         if message[4] & _TRANSACTION != _ROLLBACK:
             group.keyed.append((queue.topic_bytes, properties, position, stored_ms))
         offset = 0
@@ -257,7 +257,7 @@ class Appender:
             if message.flag == SIZE_BEFORE:
                 message = message._replace(flag=before)
             offset = offsets[queue]
-            _, entry, record = self._build(message, queue, properties, size, offset, position)
+            entry, record = self._build(message, queue, properties, size, offset, position)
             pieces.append(record)
             if entry:
                 entries.append((queue, entry, 1))
@@ -339,8 +339,8 @@ class Appender:
 
     def _build(
         self, message: NewMessage, queue: ConsumeQueue, properties: bytes, size: int, queue_offset: int, position: int, count: int = 1
-    ) -> tuple[ConsumeQueue, bytes, bytes]:
-        """(queue, consume-queue entry or nothing for a record that no queue holds, record)"""
+    ) -> tuple[bytes, bytes]:
+        """(consume-queue entry, empty for a record that no queue holds; record)"""
         kind = message.sys_flag & _TRANSACTION
         visible = kind == 0 or kind == _COMMIT
         with_crc = self._with_crc and len(properties) <= MAX_CRC_PROPERTIES
@@ -352,10 +352,10 @@ class Appender:
         except (struct.error, OverflowError) as exc:
             raise InvalidOption(f"message does not fit the stored form: {exc}") from None
         if not visible:
-            return queue, b"", record
+            return b"", record
         if queue.scheduled and (level := delay_level(properties)) > 0:
-            return queue, ENTRY.pack(position, size, stored_ms + self._config.delay_levels.delay_ms(level)), record
-        return queue, queue.entry(position, size, tag_hash(properties), stored_ms, queue_offset, count), record
+            return ENTRY.pack(position, size, stored_ms + self._config.delay_levels.delay_ms(level)), record
+        return queue.entry(position, size, tag_hash(properties), stored_ms, queue_offset, count), record
 
     def _room(self, total: int) -> Group:
         """The forming group, after ending the segment if *total* bytes do not fit it any more."""

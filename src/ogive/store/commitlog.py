@@ -1,6 +1,6 @@
 """The commit log: records back to back in segments, none across a border; what is left of a segment is a blank record.
 
-Two halves that share no state: LogWriter belongs to the writer thread, LogReader with its hot tail to the owner thread.
+Two halves that share no state: LogWriter belongs to whoever writes (see writer.py), LogReader with its hot tail to the owner thread.
 Source: CommitLog.java, MappedFileQueue.java, 5.3.
 """
 
@@ -45,7 +45,7 @@ class LogWriter:
     def __init__(self, fs: Fs, directory: Path, segment_bytes: int, end: int, *, zeros: bool = True) -> None:
         self._fs, self._directory, self._segment_bytes, self._zeros = fs, directory, segment_bytes, zeros
         self._current = -1  # start of the segment that records go to
-        self._prepared = end  # everything before is zeros or records, in files of full size
+        self._prepared = end  # everything before is records, or room that reads as zeros, in files of full size
         self._handles: dict[int, int] = {}  # segment start -> handle: the one being written, and those prepared after it
         self._dirty: set[int] = set()  # starts of segments written since their last sync
 
@@ -208,7 +208,7 @@ class LogReader:
         self._stretches.note(offset, data)
 
     def begin_at(self, start: int) -> None:
-        """Nobody reads before *start* from here on: a segment does."""
+        """The log begins at *start* from here on, the first byte of a segment: nobody reads what was before it."""
         self.start = start
         self._stretches.forget_before(start)
 

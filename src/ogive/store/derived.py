@@ -70,7 +70,7 @@ class DerivedFiles:
         return bool(self._left or self._left_index or self._removed_in)
 
     def remove_expired(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
-        """*files* are segments and queue files. After a crash halfway, the next start does not miss the rest, or removes it."""
+        """*files* are segments and queue files. A crash halfway does no harm: the next start removes the rest, or does not need it."""
         self._left.update(dict.fromkeys(files))
         self._left_index.update(dict.fromkeys(index_files))
         self._removed_in.update(dict.fromkeys(path.parent for path in (*files, *index_files)))

@@ -256,6 +256,7 @@ def _read_only() -> OSError:
 
 
 _LOCK: Final = struct.Struct("hhqqi4x")
+"""struct flock: type, whence, start, length, process"""
 
 
 def _first_byte_is_locked(handle: int) -> bool:
@@ -274,4 +275,4 @@ def _lock_first_byte(handle: int) -> None:
     """
     set_lock = getattr(fcntl, "F_OFD_SETLK", None)
     if set_lock is not None:
-        fcntl.fcntl(handle, set_lock, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        fcntl.fcntl(handle, set_lock, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))

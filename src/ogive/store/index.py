@@ -5,7 +5,7 @@ Source: IndexService.java, 5.3.
 Behaviour
 - Derived, like consume queues: built in memory by the owner from groups that are durable, written behind by the writer thread. Slots
   and header of a file are written with each checkpoint, so that what the disk holds is whole up to that point.
-- Items are hashes. Who looks a key up compares the text: store.find() does, Java leaves it to the client.
+- Items are hashes. Whoever looks up a key compares the text: MessageStore.find_key() does, Java leaves it to the client.
 
 Differs from Java
 - Queries go through a generator that stops for the disk and for others (see find).
@@ -74,8 +74,7 @@ class KeyIndex:
                 places += [(offset, stored_ms)] * len(parts)
         pending.clear()
         if keys:
-            # Java's absolute value of 32 bits, and 0 for the one number that has none
-            self._put([-h & 0x7FFFFFFF if h & 0x80000000 else h for h in java_hashes(prefixes, keys)], places)
+            self._put(list(map(as_index_hash, java_hashes(prefixes, keys))), places)
 
     def _prefix(self, topic: bytes) -> int:
         if len(self._prefixes) >= _MAX_PREFIXES:

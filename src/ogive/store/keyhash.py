@@ -1,7 +1,7 @@
 """Java's String.hashCode of many keys at once.
 
 The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring lanes of 8, 16, 32 and 64 bits become
-one of twice the width. Key by key it would be the dearest step of a send. A Java client's unique key has 32 characters where its host has
+one of twice the width. Key by key it would be the costliest step of a send. A Java client's unique key has 32 characters where its host has
 an IPv4 address, and 56 where it has only an IPv6 one.
 """
 

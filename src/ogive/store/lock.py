@@ -29,4 +29,4 @@ def lock_directory(fs: Fs, root: Path) -> int:
 
 
 def unusable(root: Path, failure: OSError) -> StoreUnusable:
-    return StoreUnusable(f"the store cannot be in {root}: {reason(failure)}")
+    return StoreUnusable(f"the store cannot be kept in {root}: {reason(failure)}")

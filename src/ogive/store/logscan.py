@@ -50,7 +50,7 @@ class LogScan:
         *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it, ends the log.
         """
         while True:
-            position = yield from self._run(position)
+            position = yield from self.whole(position)
             follower = self.next_valid(position)
             if follower is None:
                 break
@@ -92,11 +92,7 @@ class LogScan:
         self._handles.close()
 
     def whole(self, position: int) -> Generator[Scanned, None, int]:
-        """Valid records up to the first thing that is none; returns its offset."""
-        return self._run(position)
-
-    def _run(self, position: int) -> Generator[Scanned, None, int]:
-        """Valid records up to the first thing that is none; returns its offset."""
+        """The valid records up to the first place where there is none; returns its offset."""
         block, base, crc_from = self._block, self._block_at, self._crc_from
         while position < self.limit:
             at = position - base
@@ -122,7 +118,7 @@ class LogScan:
         """Where the last valid record ends, from a valid one at *position* on."""
         follower: int | None = position
         while follower is not None:
-            run = self._run(follower)
+            run = self.whole(follower)
             while True:
                 try:
                     next(run)

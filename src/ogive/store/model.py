@@ -47,7 +47,7 @@ class StoreConfig:
     max_waiting_bytes: int = 64 * 1024 * 1024  # beyond, put() raises StoreBusy
     async_window_bytes: int = 4 * 1024 * 1024  # flush=async: a sync after this much ...
     async_window_s: float = 0.5  # ... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)
-    ahead_bytes: int = 4 * 1024 * 1024  # zeros written ahead of the log's end, so that a sync changes no file size
+    ahead_bytes: int = 4 * 1024 * 1024  # room made ahead of the log's end; flush=sync: zeros, so that a sync changes no file size
     hot_log_bytes: int = 32 * 1024 * 1024  # newest part of the log that reads take from memory
     stretch_bytes: int = 64 * 1024  # of the log, for which one checksum is kept
     hot_entries: int = 512 * 1024  # newest consume-queue entries in memory, all queues together

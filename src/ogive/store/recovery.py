@@ -8,8 +8,7 @@ Behaviour
   record is there, else by searching; counted, and logged once.
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
-- Where a delayed message has to get its entry again, the delay levels of the last start count, of which apache-broker.conf tells: it was
-  due by those.
+- A delayed message whose queue entry is made again is due by the delay levels of the last start, which apache-broker.conf holds.
 - flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
   there, so that nothing survives behind a gap.
 
@@ -128,11 +127,7 @@ class _Recovery:
         self._kinds = QueueKinds.found(fs, config)
         self._batched = {topic.encode() for topic in self._kinds.batched}
         self._files = QueueFiles(fs, config.max_open_files)
-        self._checkpoint = checkpoints.load(fs, config.root)
-        until = removal.pending(fs, config.root, self._commitlog)
-        if until is not None and self._checkpoint is not None and self._checkpoint.position >= until:
-            removal.finish(fs, config.root, self._commitlog, until)  # else after this run, which ends with a checkpoint
-        self._found = find_segments(fs, self._commitlog, config.segment_bytes)
+        self._found = Found((), config.segment_bytes)  # until run()
         self._delay_levels = _levels_of_last_start(fs, config.root) or config.delay_levels
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._index_directory = config.root / "index"
@@ -149,8 +144,13 @@ class _Recovery:
     def run(self) -> Recovered:
         fs, root = self._fs, self._config.root
         clean = "abort" not in fs.list(root)
+        saved = checkpoints.load(fs, root)
+        until = removal.pending(fs, root, self._commitlog)
+        if until is not None and saved is not None and saved.position >= until:
+            removal.finish(fs, root, self._commitlog, until)  # else after this run, which ends with a checkpoint
+        self._found = find_segments(fs, self._commitlog, self._config.segment_bytes)
         start = self._found.starts[0] if self._found.starts else 0
-        checkpoint = usable(self._checkpoint, start, self._found.end)
+        checkpoint = usable(saved, start, self._found.end)
         for directory in list(self._kinds.strays(fs)):
             log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
             self._files.remove(directory)

@@ -1,10 +1,10 @@
 """Decides which segments of the log are old enough to be removed. The removal itself is MessageStore.expire.
 
 Behaviour
-- A segment's age is the time that has really passed since it was full, by a clock that nobody can set: it is saved, and continues with
-  the machine's uptime, also while the broker is down. A wall clock that jumps deletes nothing.
+- A segment's age is the time since it was full, by the machine's uptime, which nobody can set. Ages are saved, and go on counting while the
+  broker is down. A wall clock that jumps deletes nothing.
 - Segments that are old enough go at the hours of the configuration, and at any hour while the disk is fuller than disk_share. While it
-  is fuller than force_share the oldest go whatever their age; unless told so, nothing young is ever deleted.
+  is fuller than force_share, the oldest go whatever their age; by default nothing young is ever deleted.
 
 Differs from Java
 - Age is not the file's modification time. A directory that comes from elsewhere is as old as its stay here.
@@ -25,6 +25,8 @@ _OFFSET_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
+    """When segments are removed. Behind each setting: its name in Apache's broker.conf, and the default there where it differs."""
+
     keep_s: float = 72 * 3600.0  # fileReservedTime, hours
     hours: tuple[int, ...] = (4,)  # deleteWhen; local time
     disk_share: float = 0.75  # diskMaxUsedSpaceRatio; above it segments that are old enough go at any hour
@@ -76,6 +78,7 @@ class Ages:
         self._full_at_s = {start: self._full_at_s.get(start, self._elapsed_s) for start in full}
 
     def of(self, start: int) -> float:
+        """In seconds."""
         return self._elapsed_s - self._full_at_s.get(start, self._elapsed_s)
 
 

@@ -1,8 +1,9 @@
 """The durable store: commit log, consume queues, checkpoint and lock of one directory, in Apache's byte layout.
 
 Behaviour
-- One owner thread calls everything here; one writer thread touches the files that change. They talk through groups: put() gives out
-  offsets and builds records, submit() hands over what was formed, and the writer reports back through *call_owner*.
+- One owner thread calls everything here; one writer at a time changes the files: a thread, or with flush=async the owner itself for a short
+  group while that thread is idle (see writer.py). They talk through groups: put() gives out offsets and builds records, submit() hands over
+  what was formed, and the writer reports back through *call_owner*.
 - flush=sync: a message is answered, and visible to get(), max_offset() and on_arrival, after the sync that made it durable.
   flush=async: after the write; a sync follows within half a second or 4 MiB.
 - A failed write or sync is final: everything waiting and everything later gets the error, nothing is tried again.
@@ -41,7 +42,7 @@ from ogive.store.recovery import Recovered, recover
 from ogive.store.scrub import Scrubbed, scrub
 from ogive.store.segments import segment_path
 from ogive.store.tables import make_lasting_dirs
-from ogive.store.writer import Group, GroupWriter, MakeWriter, Outcome, Writer, WriterThread
+from ogive.store.writer import Group, GroupWriter, Job, MakeWriter, Outcome, Writer, WriterThread
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class MessageStore:
         self._in_submit = False
         self._full_until = 0.0
         self._full = StoreFull("no room in the store")  # what was refused last
+        self._told_full = False  # in the log, until writes are taken again
         self._flush_refused = False  # the current flush met a full disk, and waits to be tried again
         self._closed = False
         self._stats = StoreStats()
@@ -160,7 +162,7 @@ class MessageStore:
         """
         self._call_owner = call_owner
         self._writer = writer(self._work, self.config.max_group_bytes)
-        self._writer.post(lambda: None)  # lets it write its first zeros ahead
+        self._writer.post(lambda: None)  # lets it make its first room ahead
 
     def close(self) -> None:
         """Write and sync what was put, answer it, and release the directory. Blocks; a second call does nothing."""
@@ -207,14 +209,17 @@ class MessageStore:
 
     def _check_accepts(self) -> None:
         """Raises what refuses every message now."""
-        if self.failed is not None:
-            raise self.failed
-        if self._writer is None or self._closed:
-            raise IllegalStateError("the store is not running")
+        self._check_running()
         if self._appender.waiting_bytes > self.config.max_waiting_bytes:
             raise StoreBusy(f"{self._appender.waiting_bytes} bytes wait to be written")
         if self._full_until:
             self._try_again()
+
+    def _check_running(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if not self._is_running():
+            raise IllegalStateError("the store is not running")
 
     def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
         """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
@@ -234,20 +239,22 @@ class MessageStore:
 
     def _hand_over(self) -> None:
         group = self._appender.take()
-        if group is not None and self._writer is not None:
-            self._writer.post(group)
+        if group is not None:
+            self._post(group)
+
+    def _post(self, job: Group | Job) -> None:
+        """To the writer; nothing before start()."""
+        if self._writer is not None:
+            self._writer.post(job)
 
     def sync(self, done: Callable[[], None]) -> None:
         """Have everything that was put synced, also with flush=async; then *done* is called on the owner thread.
 
         It is called after a failure too: *failed* tells. Raises the error in *failed*, and IllegalStateError outside start() .. close().
         """
-        if self.failed is not None:
-            raise self.failed
-        if self._writer is None or self._closed:
-            raise IllegalStateError("the store is not running")
+        self._check_running()
         self._hand_over()
-        self._writer.post(functools.partial(self._sync_job, done))
+        self._post(functools.partial(self._sync_job, done))
 
     def _sync_job(self, done: Callable[[], None]) -> None:
         """Writer thread."""
@@ -279,7 +286,7 @@ class MessageStore:
         if keys and self.failed is None and self._writer is not None:
             self._flusher.forget(topic, self._visible_end)  # not later: a full disk may take back what waits, with its offsets
             self._hand_over()
-            self._writer.post(functools.partial(self._derived.remove_queues, directories))
+            self._post(functools.partial(self._derived.remove_queues, directories))
             self._flush(checkpoint=True)
         if self._flush_refused and self._is_running():
             self._post_flush()  # there may be room by now
@@ -341,17 +348,17 @@ class MessageStore:
         for topic in [topic for topic, before in self._deleted.items() if before <= until]:
             del self._deleted[topic]
         index_files = self._index.expire(until)
-        if not self._is_running() or self._writer is None:
+        if not self._is_running():
             return
         for path in (*gone, *index_files):
             self._disk.forget(path)
         self._flush(checkpoint=True)
-        self._writer.post(functools.partial(self._derived.remove_expired, gone, index_files))
+        self._post(functools.partial(self._derived.remove_expired, gone, index_files))
 
     def remove_left(self) -> None:
         """Try again to remove files of old messages that expire() could not remove."""
-        if self._derived.has_left and self._is_running() and self._writer is not None:
-            self._writer.post(self._derived.remove_left)
+        if self._derived.has_left and self._is_running():
+            self._post(self._derived.remove_left)
 
     def _lowest_at(self, until: int) -> Generator[None, None, list[tuple[ConsumeQueue, int, int]]]:
         """The lowest entry of each queue once the log begins at *until*, and its offset. Raises StoreError where a queue cannot be read."""
@@ -365,9 +372,9 @@ class MessageStore:
 
     def _noted(self, until: int) -> Generator[None, None, None]:
         """Make a removal safe against a crash."""
-        if self._is_running() and self._writer is not None:
+        if self._is_running():
             noted = threading.Event()
-            self._writer.post(functools.partial(self._derived.note_removal, until, noted))
+            self._post(functools.partial(self._derived.note_removal, until, noted))
             while not noted.is_set() and self._is_running():
                 yield
 
@@ -566,6 +573,9 @@ class MessageStore:
     def _dispatch(self, groups: Sequence[Group]) -> None:
         """Make *groups* visible, then say so."""
         self._appender.finish(groups)
+        if self._told_full and not self._flush_refused:
+            self._told_full = False
+            log.warning("the store takes writes again")
         touched: dict[QueueKey, ConsumeQueue] = {}
         for group in groups:
             for queue, entries, count in group.entries:
@@ -596,15 +606,21 @@ class MessageStore:
         if self._flush_refused:  # else it is on its way: posted twice, its second report would end the next flush
             self._post_flush()
 
-    def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
-        self._full_until = self._monotonic() + _RETRY_FULL_S
-        if not groups or groups[0] is not self._first_waiting():
-            return  # taken back already, with the group that met the full disk
-        log.warning("the store refuses writes: %s", error)
+    def _note_full(self, error: StoreFull) -> None:
+        """Refuse writes for a second. Logged once, however often it is tried again."""
         self._full = error
+        self._full_until = self._monotonic() + _RETRY_FULL_S
+        if not self._told_full:
+            self._told_full = True
+            log.warning("the store refuses writes: %s", error)
+
+    def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
+        if not groups or groups[0] is not self._first_waiting():  # taken back already, with the group that met the full disk
+            self._full_until = self._monotonic() + _RETRY_FULL_S
+            return
+        self._note_full(error)
         taken = self._appender.take_back()
-        if self._writer is not None:
-            self._writer.post(self._work.accept_again)
+        self._post(self._work.accept_again)
         for group in taken:
             for done, _ in group.waiters:
                 _call(done, error)
@@ -634,7 +650,7 @@ class MessageStore:
         flush = self._flusher.current
         if flush is not None and self._writer is not None:
             self._flush_refused = False
-            self._writer.post(functools.partial(self._flush_job, flush))
+            self._post(functools.partial(self._flush_job, flush))
 
     def _flush_job(self, flush: Flush) -> None:
         """Writer thread. A full disk leaves *flush* to be tried again."""
@@ -654,9 +670,7 @@ class MessageStore:
 
     def _refuse_flush(self, cause: OSError) -> None:
         self._flush_refused = True
-        self._full = StoreFull(f"no room for consume queues: {reason(cause)}")
-        log.warning("the store refuses writes: %s", self._full)
-        self._full_until = self._monotonic() + _RETRY_FULL_S
+        self._note_full(StoreFull(f"no room for consume queues: {reason(cause)}"))
 
     def _flush_last(self) -> None:
         try:

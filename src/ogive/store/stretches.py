@@ -4,7 +4,7 @@ The check of a record is half of what a pull from disk costs: each sum is comput
 64 KiB takes 16 us. It is noted while the bytes are on their way into the log, and says more than the records do: that they are what was
 written. Stretches stand side by side from the log's start on, without regard to where records begin, so that one number stands for each.
 
-Only whole stretches count: not the one in which a start or a segment's last record leaves off, and nothing that a start found.
+Only whole stretches count: not one that was begun before this start or that a segment's end cuts off, and nothing that recovery found.
 The sum is crc32, the fastest that the standard library has; adler32 is slower and does not see some sectors that changed places.
 """
 

@@ -64,7 +64,7 @@ class Report:
     log_start: int = 0
     log_end: int = 0
     records: int = 0
-    damaged_records: int = 0
+    damaged_places: int = 0  # each of one record or more
     damaged_bytes: int = 0
     topics: int = 0
     queues: int = 0
@@ -207,7 +207,7 @@ class _Verification:
                     report.tell(torn)
         finally:
             scan.close()
-        report.damaged_records, report.damaged_bytes = result.damaged, result.damaged_bytes
+        report.damaged_places, report.damaged_bytes = result.damaged, result.damaged_bytes
         if result.damaged:
             places = "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
             report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all: those records are lost")

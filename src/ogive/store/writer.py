@@ -87,7 +87,7 @@ class GroupWriter:
         self._refusing: StoreFull | None = None
 
     def commit(self, groups: Sequence[Group]) -> None:
-        """Write, sync and report *groups*, which follow each other in the log."""
+        """Write and report *groups*, which follow each other in the log; with flush=sync the report comes after the sync."""
         refused = self._failed or self._refusing
         if refused is not None:
             self._complete(groups, refused)
@@ -126,14 +126,14 @@ class GroupWriter:
 
     @property
     def has_work_ahead(self) -> bool:
-        """After a commit: whether sync_in() has just begun to count, or the room ahead of the log runs out."""
+        """After a commit: whether sync_in_s() has just begun to count, or the room ahead of the log runs out."""
         return self._just_begun or self._log.prepared < self._end + self._ahead_bytes // 2
 
     def accept_again(self) -> None:
         """The owner has taken back every refused group: what comes next starts where the log ends."""
         self._refusing = None
 
-    def sync_in(self) -> float:
+    def sync_in_s(self) -> float:
         """Seconds until sync_now() is due."""
         return max(0.0, self._sync_due - self._monotonic()) if self._unsynced else _MAX_SYNC_GAP_S
 
@@ -285,10 +285,10 @@ class WriterThread:
         work, inbox = self.work, self._inbox
         while True:
             try:
-                job = inbox.get(timeout=work.sync_in())
+                job = inbox.get(timeout=work.sync_in_s())
             except queue.Empty:
                 with self._working:
-                    if work.sync_in() == 0.0:
+                    if work.sync_in_s() == 0.0:
                         work.sync_now()
                 continue
             with self._working:
@@ -314,7 +314,7 @@ class WriterThread:
         if not isinstance(job, Group):
             job()
         self._done += len(groups) + (not isinstance(job, Group))
-        if work.sync_in() == 0.0:
+        if work.sync_in_s() == 0.0:
             work.sync_now()
         if inbox.empty():
             work.idle()

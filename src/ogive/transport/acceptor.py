@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from ogive.transport.tasks import cancel_all
 from ogive.transport.tls import HANDSHAKE
 
 log = logging.getLogger(__name__)
@@ -66,9 +67,7 @@ class Acceptor:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-        for task in self._greeting:
-            task.cancel()
-        await asyncio.gather(*self._greeting, return_exceptions=True)
+        await cancel_all(self._greeting)
 
     def _accept(self) -> None:
         for _ in range(MAX_ACCEPTED_AT_ONCE):

@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
         return self._unsent_bytes + (self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0)
 
     async def drain(self) -> None:
-        """Wait until the socket's buffer is below its limit. Raises ConnectionLost."""
+        """Wait until the socket's buffer is below its limit. Raises ConnectError once the connection is closed."""
         while self._writable is not None:
             await asyncio.shield(self._writable)
         if self.closed:
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = peer
-            self.remote_address = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+            self.remote_address = join_address(peer[0], peer[1])
 
     @property
     def buffered_bytes(self) -> int:
@@ -373,7 +373,7 @@ class Connection(asyncio.Protocol):
             self._finish(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = _reason(exc) if exc else ""
+        why = reason_of(exc) if exc else ""
         if self._calls and not self.received_frames:
             perhaps = NO_CERTIFICATE if self._is_secure() else "speaks TLS only"
             why = f"{why or 'closed'} before its first answer; perhaps it {perhaps}"
@@ -431,16 +431,22 @@ async def connect(
         raise ConnectError(f"no connection to {address}: {host[:80]!r} is no host name", address) from None
     except OSError as exc:
         cut = ssl is not None and isinstance(exc, ConnectionResetError | ConnectionAbortedError)  # these bring no word of their own
-        reason = "it ended the TLS handshake; perhaps it does not speak TLS" if cut else _reason(exc)
+        reason = "it ended the TLS handshake; perhaps it does not speak TLS" if cut else reason_of(exc)
         raise ConnectError(f"no connection to {address}: {reason}", address) from None
     connection.remote_address = address
     return connection
 
 
-def _reason(exc: Exception) -> str:
+def reason_of(exc: Exception) -> str:
+    """Why a call on a socket failed, in words."""
     if not isinstance(exc, OSError) or isinstance(exc, tls.SSLError):
         return str(exc)
     return os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or str(exc)  # below 0: a name, not a socket
+
+
+def join_address(host: str, port: int) -> str:
+    """``host:port``, or ``[v6]:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -454,6 +460,3 @@ def split_address(address: str) -> tuple[str, int]:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches *host*. Raises ValueError unless it is an IP address or localhost."""
     return host == "localhost" or ipaddress.ip_address(host).is_loopback
-
-
-__all__ = ["Answer", "Connection", "RequestHandler", "connect", "is_loopback", "refuse_requests", "split_address"]

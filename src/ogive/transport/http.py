@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ogive.errors import ConnectError
+from ogive.transport.connection import join_address, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +39,14 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     async def start(self) -> None:
         """Raises ConnectError when the address is taken."""
         try:
             self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=MAX_HEAD_BYTES)
         except OSError as exc:
-            reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc
-            raise ConnectError(f"cannot listen on {self.address}: {reason}", self.address) from None
+            raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -58,9 +57,7 @@ class PageServer:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (
-            len(self._busy) >= MAX_CONNECTIONS
-        ):  # the oldest makes room: monitoring connects briefly, and must not be shut out by idle clients
+        if len(self._busy) >= MAX_CONNECTIONS:  # the oldest makes room: idle clients must not shut out monitoring
             oldest = next(iter(self._busy))
             del self._busy[oldest]
             oldest.transport.abort()
@@ -83,14 +80,14 @@ class PageServer:
 
     async def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
-        page, body = Page(400, "this is no HTTP request\n"), True
+        page, body = Page(400, "this is not an HTTP request\n"), True
         if len(words) == 3 and words[2].startswith(b"HTTP/1."):
             body = words[0] != b"HEAD"
             make = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
             if words[0] not in (b"GET", b"HEAD"):
-                page = Page(405, "GET is possible\n")
+                page = Page(405, "use GET or HEAD\n")
             elif make is None:
-                page = Page(404, f"there are {' '.join(self._pages)}\n")
+                page = Page(404, f"no such page; there are {' '.join(self._pages)}\n")
             else:
                 made = make()
                 page = made if isinstance(made, Page) else await made

@@ -31,7 +31,7 @@ class ServerLimits:
     max_connections: int = 10_000
     max_connections_per_address: int = 1_000
     max_read_buffer_bytes: int = 256 * 1024 * 1024  # frames that are not complete yet; over it the one that has been arriving longest goes
-    max_stranger_bytes: int = 32 * 1024 * 1024  # the same for connections that access control has let nothing through of
+    max_stranger_bytes: int = 32 * 1024 * 1024  # the same for connections of which access control has let no request through yet
     first_frame_s: float = 10.0  # a connection that has not sent one whole frame by then is closed
     frame_bytes_per_s: int = 1024  # a frame that arrives must come at least this fast, in each first_frame_s
     max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it, or taking nothing of over write_high_bytes, the peer counts as slow ...

@@ -13,7 +13,7 @@ from typing import Final
 
 from ogive.errors import ConnectError
 from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
-from ogive.transport.limits import Limits
+from ogive.transport.tasks import cancel_all
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
@@ -33,7 +33,6 @@ class ConnectionPool:
         connect_timeout_s: float = 3.0,
         ssl: tls.SSLContext | None = None,
         on_request: RequestHandler = refuse_requests,
-        limits: Limits | None = None,
         credentials: Credentials | None = None,
         request_fields: Mapping[str, str] | None = None,
         on_open: Callable[[str], None] | None = None,
@@ -42,7 +41,6 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self._ssl = ssl
         self._on_request = on_request
-        self._limits = limits
         self._credentials = credentials
         self._request_fields = request_fields
         self._on_open = on_open
@@ -119,7 +117,6 @@ class ConnectionPool:
                 timeout_s=self._connect_timeout_s,
                 ssl=self._ssl,
                 on_request=self._on_request,
-                limits=self._limits,
                 credentials=self._credentials,
                 request_fields=self._request_fields,
             )
@@ -146,9 +143,7 @@ class ConnectionPool:
         """Close every connection, and wait until they are gone. A peer that does not take what was written is cut off."""
         self.closed = True
         opening, connections = list(self._opening.values()), [*self._open.values(), *self._leaving]
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        await cancel_all(opening)
         for connection in connections:
             connection.close()
         try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 from collections import Counter
@@ -10,10 +9,11 @@ from collections.abc import Callable
 
 from ogive.errors import ConnectError
 from ogive.transport.acceptor import Acceptor
-from ogive.transport.connection import Connection, RequestHandler, RunHandler
+from ogive.transport.connection import Connection, RequestHandler, RunHandler, join_address, reason_of
 from ogive.transport.expectation import Expectation
 from ogive.transport.limits import ServerLimits
 from ogive.transport.lookout import Lookout
+from ogive.transport.tasks import cancel_all
 from ogive.transport.tls import TlsConfig
 from ogive.transport.turn import Turn
 from ogive.wire.acl import Credentials
@@ -78,7 +78,7 @@ class ServerConnection(Connection):
 
     def trust(self) -> None:
         if not self.trusted:
-            self._server._stranger_bytes -= self._counted_bytes
+            self._server._trusted(self)
             super().trust()
 
     def write(self, frame: bytes) -> None:
@@ -158,7 +158,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     @property
     def connections(self) -> frozenset[ServerConnection]:
@@ -184,8 +184,7 @@ class Server:
                 self.port = listener.sockets[0].getsockname()[1]
                 self._listener = listener
         except OSError as exc:
-            reason = os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or exc
-            raise ConnectError(f"cannot listen on {self.address}: {reason}", self.address) from None
+            raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
         self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
 
     async def reload_certificates(self) -> None:
@@ -232,8 +231,7 @@ class Server:
         else:
             listener.close()
         if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+            await cancel_all([self._sweeper])
         connections = list(self._connections)
         if not connections:
             return
@@ -297,6 +295,10 @@ class Server:
             while self._read_buffer_bytes > self.limits.max_read_buffer_bytes:
                 self._cut_oldest_frame([one for one in self._connections if one.counted_bytes])
 
+    def _trusted(self, connection: ServerConnection) -> None:
+        """What *connection* holds is no stranger's any more."""
+        self._stranger_bytes -= connection.counted_bytes
+
     @staticmethod
     def _cut_oldest_frame(connections: list[ServerConnection]) -> None:
         oldest = min(connections, key=lambda one: (one.trusted, one.frame_started_at or 0.0))
@@ -333,5 +335,5 @@ class Server:
         elif connection.slow_since is None:
             connection.slow_since = now
         elif now - connection.slow_since > limits.slow_reader_s:
-            return f"{unsent} bytes wait for it since {limits.slow_reader_s:g} s"
+            return f"it has left {unsent} bytes unread for {limits.slow_reader_s:g} s"
         return None

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from ogive.broker import apache_conf
 from ogive.store.indexfile import Sizes
+from ogive.store.model import APACHE_CONF
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker
 
 
 def read(directory: Path) -> dict[str, str]:
-    lines = (directory / apache_conf.NAME).read_text().splitlines()
+    lines = (directory / APACHE_CONF).read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
 

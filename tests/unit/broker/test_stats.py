@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ogive.broker import tallies
-from ogive.broker.stats import SAMPLE_S, Counts, Durations, Traffic, Values
+from ogive.broker.stats import SAMPLE_S, Durations, Totals, Traffic, Values
 
 DAY_MS = 86_400_000
 
@@ -92,7 +92,7 @@ async def test_pulls_count_for_their_group_and_as_found_or_missed() -> None:
     for _ in range(6):
         traffic.pulled("G", "T", 0, 20, 400, 20)
         traffic.pulled("G", "T", 0, 0, 0, 20)
-    assert traffic.counts() == Counts(0, 120, 6, 6)
+    assert traffic.counts() == Totals(0, 120, 6, 6)
     await clock.run(traffic, 60, 0)
     assert traffic.group_rate("G") == 2.0
     assert traffic.group_rate("unknown") == 0.0

@@ -220,15 +220,15 @@ def test_a_data_directory_that_cannot_be_one_is_a_sentence_with_the_way_out(tmp_
     file = tmp_path / "file"
     file.touch()
     way_out = "; fix that, or choose another directory with --data\n"
-    assert up_with(file, capsys) == f"ogive: the store cannot be in {file}: {file} is a file where a directory is needed{way_out}"
+    assert up_with(file, capsys) == f"ogive: the store cannot be kept in {file}: {file} is a file where a directory is needed{way_out}"
     inside = file / "inside"
-    assert up_with(inside, capsys) == f"ogive: the store cannot be in {inside}: a part of the path {inside} is a file{way_out}"
+    assert up_with(inside, capsys) == f"ogive: the store cannot be kept in {inside}: a part of the path {inside} is a file{way_out}"
     assert up_with("", capsys) == "ogive: --data is empty: the directory for messages is expected\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_place_where_nothing_can_be_made_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert up_with("/proc/x", capsys).startswith("ogive: the store cannot be in /proc/x: it is not there and cannot be made; ")
+    assert up_with("/proc/x", capsys).startswith("ogive: the store cannot be kept in /proc/x: it is not there and cannot be made; ")
 
 
 @pytest.mark.parametrize("inner", ["commitlog", "config"])

@@ -22,7 +22,7 @@ from ogive.store.model import NewMessage, PutResult, StoreConfig
 from ogive.store.queuekinds import QueueKinds
 from ogive.wire import command as command_module
 from ogive.wire import message as message_module
-from ogive.wire.codes import SerializeType
+from ogive.wire.codes import LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.message import decode_batch, decode_properties, encode_batch
 from tests.chaos.recorder import MemoryFs
@@ -327,6 +327,7 @@ def is_as_clients_write(sent: bytes) -> bool:
     names = ("DELAY", "TRAN_MSG", "TIMER", "POP_CK", "CLUSTER", "INNER_NUM")
     return (
         command.serialize_type == SerializeType.ROCKETMQ
+        and sent[6] <= max(LanguageCode)  # a language that nobody knows is left to Python
         and command.remark is None
         and all(re.fullmatch("-?[0-9]{1,18}", ext[name]) for name in "efghj" if name in ext)
         and int(ext.get("f", "0")) & ~CLIENT_FLAGS == 0

@@ -579,7 +579,7 @@ def test_sync_makes_everything_put_before_durable_also_in_async_mode() -> None:
 def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(call: str, part: str, tmp_path: Path) -> None:
     full = FailFrom(call, part, nth=0, times=1, code=errno.ENOSPC)
     full.armed = True
-    with pytest.raises(StoreUnusable, match=r"the store cannot be in .*: its disk is full"):
+    with pytest.raises(StoreUnusable, match=r"the store cannot be kept in .*: its disk is full"):
         MessageStore.open(small(tmp_path), fs=FaultyFs(full))
     assert full.failures == 1
     MessageStore.open(small(tmp_path)).close()

@@ -131,7 +131,7 @@ def test_damage_is_found_told_and_mended(root: Path, what: str) -> None:
     found, after = repair(root)
     assert found.problems == report.problems
     if what == "log":
-        assert (after.damaged_records, after.records) == (1, COUNT - 1)
+        assert (after.damaged_places, after.records) == (1, COUNT - 1)
         assert after.wrong_queues == after.wrong_index_files == after.wrong_tables == 0
         assert sum(map(len, bodies(root).values())) == COUNT - 1
     else:

@@ -78,17 +78,17 @@ def test_async_mode_answers_a_write_larger_than_the_window_after_its_sync() -> N
 def test_async_mode_syncs_half_a_second_after_the_first_unsynced_byte() -> None:
     """Also on a topic that goes quiet."""
     recorded = Recorded("async")
-    assert recorded.work.sync_in() > 1000
+    assert recorded.work.sync_in_s() > 1000
     recorded.commit(100)
-    assert recorded.work.sync_in() == 0.5
+    assert recorded.work.sync_in_s() == 0.5
     recorded.now = 0.4
     recorded.commit(100)
-    assert recorded.work.sync_in() == pytest.approx(0.1)
+    assert recorded.work.sync_in_s() == pytest.approx(0.1)
     recorded.now = 0.6
-    assert recorded.work.sync_in() == 0.0
+    assert recorded.work.sync_in_s() == 0.0
     recorded.work.sync_now()
     assert recorded.unsynced == 0
-    assert recorded.work.sync_in() > 1000
+    assert recorded.work.sync_in_s() > 1000
 
 
 def test_segment_is_synced_before_the_next_one_is_written() -> None:

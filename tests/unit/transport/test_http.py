@@ -36,9 +36,9 @@ async def ask(server: PageServer, request: bytes) -> bytes:
         (b"GET /a?x=1 HTTP/1.0\r\n\r\n", b"200 OK", "größe\n".encode()),
         (b"HEAD /a HTTP/1.1\r\n\r\n", b"200 OK", b""),
         (b"GET /b HTTP/1.1\r\n\r\n", b"503 Service Unavailable", b"no\n"),
-        (b"GET /c HTTP/1.1\r\n\r\n", b"404 Not Found", b"there are /a /b\n"),
-        (b"POST /a HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"GET is possible\n"),
-        (b"\x00\x01\x02\r\n\r\n", b"400 Bad Request", b"this is no HTTP request\n"),
+        (b"GET /c HTTP/1.1\r\n\r\n", b"404 Not Found", b"no such page; there are /a /b\n"),
+        (b"POST /a HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"use GET or HEAD\n"),
+        (b"\x00\x01\x02\r\n\r\n", b"400 Bad Request", b"this is not an HTTP request\n"),
     ],
 )
 async def test_a_page_is_answered(server: PageServer, request_: bytes, status: bytes, body: bytes) -> None:

@@ -10,7 +10,7 @@ Behaviour
 
 Differs from Java
 - 25 changes the few settings that remote_config.py names, and refuses every other by name, where Java changes or ignores it.
-- What has no counterpart here is 0 or left out: thread-pool queues other than that of sends, transactions, timers.
+- What has no counterpart here is 0 or left out: thread-pool queues other than those of sends and of ends of transactions.
 - pullOffset is the committed offset; pulls that are not committed yet are not noted.
 - 208 of more than 50,000 queues is refused: such an answer may fit no frame.
 """

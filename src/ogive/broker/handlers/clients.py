@@ -76,13 +76,11 @@ def _register_consumer(ctx: Context, consumer: ConsumerData, client: Client, dat
     ctx.topics.ensure_retry(consumer.group, config.retry_queues)
     ctx.clients.register_consumer(consumer, client, with_subscriptions=not data.without_sub)
     group = ctx.clients.consumers[consumer.group]
-    known, group.fingerprint = group.fingerprint, data.fingerprint
-    if data.without_sub and not group.subscriptions:
-        return True
-    return known not in (0, data.fingerprint)
+    changed = group.note_fingerprint(data.fingerprint)
+    return changed or (data.without_sub and not group.subscriptions)
 
 
-def unregister(ctx: Context, connection: Connection, header: UnregisterClientRequest, _body: bytes) -> RemotingCommand:
+def unregister(ctx: Context, connection: Connection, header: UnregisterClientRequest, body: bytes) -> RemotingCommand:
     if header.producer_group:
         ctx.clients.unregister_producer(header.producer_group, connection)
     if header.consumer_group:
@@ -90,14 +88,14 @@ def unregister(ctx: Context, connection: Connection, header: UnregisterClientReq
     return success()
 
 
-def consumer_list(ctx: Context, _connection: Connection, header: GetConsumerListRequest, _body: bytes) -> RemotingCommand:
+def consumer_list(ctx: Context, connection: Connection, header: GetConsumerListRequest, body: bytes) -> RemotingCommand:
     group = ctx.clients.consumer_group(header.consumer_group)
     if group is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
     return success(body=consumer_ids_dumps(group.client_ids))
 
 
-def check_config(ctx: Context, _connection: Connection, _header: CheckClientConfigRequest, body: bytes) -> RemotingCommand:
+def check_config(ctx: Context, connection: Connection, header: CheckClientConfigRequest, body: bytes) -> RemotingCommand:
     data = SubscriptionData.from_json(loads_object(body).get("subscriptionData"))
     wanted_by(data.expression_type, data.expression, sql=ctx.config.property_filter)
     return success()

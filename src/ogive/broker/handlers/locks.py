@@ -21,7 +21,7 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import LockBatchRequest, UnlockBatchRequest
 
 
-async def lock(ctx: Context, _connection: Connection, _header: LockBatchRequest, body: bytes) -> RemotingCommand:
+async def lock(ctx: Context, connection: Connection, header: LockBatchRequest, body: bytes) -> RemotingCommand:
     request = _decode(body)
     queues = [queue for queue in request.queues if _is_ours(ctx, queue)]
     held = ctx.locks.lock(request.group, request.client_id, queues)
@@ -29,7 +29,7 @@ async def lock(ctx: Context, _connection: Connection, _header: LockBatchRequest,
     return success(body=locked_queues_dumps(held))
 
 
-def unlock(ctx: Context, _connection: Connection, _header: UnlockBatchRequest, body: bytes) -> RemotingCommand:
+def unlock(ctx: Context, connection: Connection, header: UnlockBatchRequest, body: bytes) -> RemotingCommand:
     request = _decode(body)
     ctx.locks.unlock(request.group, request.client_id, request.queues)
     ctx.locks.save_soon()

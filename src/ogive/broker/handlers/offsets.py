@@ -42,7 +42,7 @@ from ogive.wire.headers import (
 )
 
 
-def query_consumer_offset(ctx: Context, _connection: Connection, header: QueryConsumerOffsetRequest, _body: bytes) -> RemotingCommand:
+def query_consumer_offset(ctx: Context, connection: Connection, header: QueryConsumerOffsetRequest, body: bytes) -> RemotingCommand:
     offset = ctx.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
         if header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
@@ -51,12 +51,9 @@ def query_consumer_offset(ctx: Context, _connection: Connection, header: QueryCo
     return success(OffsetResponse(offset=offset))
 
 
-def update_consumer_offset(ctx: Context, _connection: Connection, header: UpdateConsumerOffsetRequest, _body: bytes) -> RemotingCommand:
-    if ctx.groups.get(header.consumer_group) is None:
-        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!")
-    topic = ctx.topics.get(header.topic)
-    if topic is None:
-        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+def update_consumer_offset(ctx: Context, connection: Connection, header: UpdateConsumerOffsetRequest, body: bytes) -> RemotingCommand:
+    _check_group(ctx, header.consumer_group)
+    topic = _existing_topic(ctx, header.topic)
     if header.commit_offset < 0 or not 0 <= header.queue_id < max(topic.read_queues, topic.write_queues):
         raise Rejected(
             ResponseCode.INVALID_PARAMETER, f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in {topic.name}"
@@ -69,10 +66,8 @@ def update_consumer_offset(ctx: Context, _connection: Connection, header: Update
     return success()
 
 
-def reset(ctx: Context, _connection: Connection, header: ResetOffsetRequest, _body: bytes) -> RemotingCommand:
-    topic = ctx.topics.get(header.topic)
-    if topic is None:
-        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic[:256]} not exist!")
+def reset(ctx: Context, connection: Connection, header: ResetOffsetRequest, body: bytes) -> RemotingCommand:
+    topic = _existing_topic(ctx, header.topic)
     _check_group(ctx, header.group)
     targets = _reset_targets(ctx, topic, header)
     for queue_id, offset in targets.items():
@@ -96,11 +91,11 @@ def _reset_targets(ctx: Context, topic: TopicConfig, header: ResetOffsetRequest)
     return {header.queue_id: header.offset}
 
 
-def _offset_at(ctx: Context, topic: str, queue_id: int, timestamp: int) -> int:
-    return ctx.store.max_offset(topic, queue_id) if timestamp < 0 else ctx.store.offset_by_time(topic, queue_id, timestamp, False)
+def _offset_at(ctx: Context, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    return ctx.store.max_offset(topic, queue_id) if timestamp_ms < 0 else ctx.store.offset_by_time(topic, queue_id, timestamp_ms)
 
 
-def clone(ctx: Context, _connection: Connection, header: CloneGroupOffsetRequest, _body: bytes) -> RemotingCommand:
+def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest, body: bytes) -> RemotingCommand:
     _check_group(ctx, header.dest_group)
     for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -115,30 +110,37 @@ def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: 
     ctx.holds.answer_all((topic, queue_id))
 
 
+def _existing_topic(ctx: Context, name: str) -> TopicConfig:
+    topic = ctx.topics.get(name)
+    if topic is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:256]} not exist!")
+    return topic
+
+
 def _check_group(ctx: Context, group: str) -> None:
     if ctx.groups.get(group) is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:256]} not exist!")
 
 
-def search_offset(ctx: Context, _connection: Connection, header: SearchOffsetRequest, _body: bytes) -> RemotingCommand:
+def search_offset(ctx: Context, connection: Connection, header: SearchOffsetRequest, body: bytes) -> RemotingCommand:
     upper = (header.boundary_type or "").upper() == "UPPER"
     return success(OffsetResponse(offset=ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper)))
 
 
-def max_offset(ctx: Context, _connection: Connection, header: GetMaxOffsetRequest, _body: bytes) -> RemotingCommand:
+def max_offset(ctx: Context, connection: Connection, header: GetMaxOffsetRequest, body: bytes) -> RemotingCommand:
     return success(OffsetResponse(offset=ctx.store.max_offset(header.topic, header.queue_id)))
 
 
-def min_offset(ctx: Context, _connection: Connection, header: GetMinOffsetRequest, _body: bytes) -> RemotingCommand:
+def min_offset(ctx: Context, connection: Connection, header: GetMinOffsetRequest, body: bytes) -> RemotingCommand:
     return success(OffsetResponse(offset=ctx.store.min_offset(header.topic, header.queue_id)))
 
 
-def earliest_store_time(ctx: Context, _connection: Connection, header: GetEarliestStoreTimeRequest, _body: bytes) -> RemotingCommand:
+def earliest_store_time(ctx: Context, connection: Connection, header: GetEarliestStoreTimeRequest, body: bytes) -> RemotingCommand:
     first = ctx.store.min_offset(header.topic, header.queue_id)
     return success(TimestampResponse(timestamp=ctx.store.store_time(header.topic, header.queue_id, first)))
 
 
-def view_message(ctx: Context, _connection: Connection, header: ViewMessageRequest, _body: bytes) -> RemotingCommand:
+def view_message(ctx: Context, connection: Connection, header: ViewMessageRequest, body: bytes) -> RemotingCommand:
     record = ctx.store.record_at(header.offset) if header.offset >= 0 else None
     if record is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")

@@ -17,6 +17,7 @@ import asyncio
 from typing import Final
 
 from ogive.broker.context import Context
+from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ConnectError, ResponseCode
 from ogive.store.disk import Cold
@@ -26,10 +27,9 @@ from ogive.wire.headers import QueryMessageRequest, QueryMessageResponse
 
 MAX_FOUND: Final = 64  # maxMsgsNumBatch
 MAX_FOUND_UNIQUE: Final = 32  # defaultQueryMaxNum
-LOOK_AGAIN_S: Final = 0.01
 
 
-async def query(ctx: Context, connection: Connection, header: QueryMessageRequest, _body: bytes) -> RemotingCommand:
+async def query(ctx: Context, connection: Connection, header: QueryMessageRequest, body: bytes) -> RemotingCommand:
     while True:
         await _room(connection)
         async with ctx.searches:

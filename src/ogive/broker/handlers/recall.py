@@ -29,7 +29,7 @@ from ogive.wire.headers import RecallMessageRequest, RecallMessageResponse
 _TAG: Final = "_RECALL_TAG_"
 
 
-async def handle(ctx: Context, connection: Connection, header: RecallMessageRequest, _body: bytes) -> RemotingCommand:
+async def handle(ctx: Context, connection: Connection, header: RecallMessageRequest, body: bytes) -> RemotingCommand:
     if header.topic not in ctx.topics:
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic[:256]}] not exist")
     try:
@@ -40,20 +40,20 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if taken.broker_name != ctx.config.name:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, f"recall failed, the message is on broker {taken.broker_name[:256]}")
-    now = ctx.now_ms()
-    if taken.time_ms <= now:
+    now_ms = ctx.now_ms()
+    if taken.time_ms <= now_ms:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
     if not ctx.timers.hold(taken):
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits: it was delivered, or taken back already")
     try:
-        await _store(ctx, connection, header, taken, now)
+        await _store(ctx, connection, header, taken, now_ms)
     except BaseException:
         ctx.timers.release(taken)
         raise
     return success(RecallMessageResponse(msg_id=taken.unique_key))
 
 
-async def _store(ctx: Context, connection: Connection, header: RecallMessageRequest, taken: Handle, now: int) -> None:
+async def _store(ctx: Context, connection: Connection, header: RecallMessageRequest, taken: Handle, now_ms: int) -> None:
     properties = {
         DELETE_KEY: taken.unique_key,
         PropertyName.UNIQ_KEY: taken.unique_key,
@@ -61,9 +61,10 @@ async def _store(ctx: Context, connection: Connection, header: RecallMessageRequ
         DELIVER_MS: str(taken.time_ms),
         PropertyName.PRODUCER_GROUP: header.producer_group or "",
     }
-    topic, queue_id = timed(properties, taken.topic, 0, wall_ms=now, store_ms=now, max_delay_s=math.inf)  # as far as the message itself
+    # no limit of its own: it is due when the message is
+    topic, queue_id = timed(properties, taken.topic, 0, wall_ms=now_ms, store_ms=now_ms, max_delay_s=math.inf)
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
-    message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now, ctx.born_hosts[connection], ctx.store_host)
+    message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now_ms, ctx.born_hosts[connection], ctx.store_host)
     stored: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
     ctx.put((message,), stored.set_result, header.topic)
     result = await stored

@@ -17,10 +17,10 @@ import logging
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_rules import check_numbers, check_queue, encoded
+from ogive.broker.handlers.send_rules import check_body, check_may_send_to, check_numbers, check_queue, check_room, encoded
 from ogive.broker.replies import RESPONSE, Rejected, success
 from ogive.errors import ResponseCode, StoreError, TransportError
-from ogive.model import NO_SEND_TOPICS, PropertyName
+from ogive.model import PropertyName
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
@@ -40,8 +40,7 @@ NOT_STORED: Final = "0"
 
 
 async def handle(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> RemotingCommand:
-    if ctx.sends_waiting >= ctx.config.max_sends_waiting:
-        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
+    check_room(ctx)
     message = _message(ctx, connection, header, body)
     ctx.sends_waiting += 1
     try:
@@ -65,13 +64,11 @@ def _message(ctx: Context, connection: Connection, header: SendMessageRequest | 
     """The reply as it is stored. Raises Rejected, ProtocolError."""
     reconsume_times = header.reconsume_times or 0
     check_numbers(header.sys_flag, header.born_timestamp, header.flag, reconsume_times)
-    if header.topic in NO_SEND_TOPICS:
-        raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
+    check_may_send_to(header.topic)
     config = ctx.topics.get(header.topic)
     if config is None:
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first please!")
-    if len(body) > ctx.config.max_message_bytes:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(body)} bytes is over the limit of {ctx.config.max_message_bytes}")
+    check_body(ctx, body)
     properties = decode_properties(encoded(header.properties or "")) | decode_properties(ctx.own_properties.encode())
     return NewMessage(
         header.topic,

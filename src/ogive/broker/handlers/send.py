@@ -32,11 +32,13 @@ from ogive.broker.handlers.send_answer import json_text, reply_head, reply_in_fu
 from ogive.broker.handlers.send_batch import put_batch
 from ogive.broker.handlers.send_rules import (
     CLIENT_FLAGS,
-    MAX_INT,
-    MAX_LONG,
     VERSION_WITH_MAX_RECONSUME,
+    check_body,
+    check_may_send_to,
     check_queue,
+    check_room,
     encoded,
+    fit,
     inner_batch,
     unusual,
 )
@@ -97,8 +99,7 @@ def own_properties(region: str, cluster: str) -> str:
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """One send. No dataclass for the header, no task: at full speed this function is most of what the broker does."""
-    if ctx.sends_waiting >= ctx.config.max_sends_waiting:
-        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
+    check_room(ctx)
     ext = command.ext_fields
     names = _LONG if command.code == _SEND_MESSAGE else _SHORT
     usual = None if native is None or command.code == _BATCH else native.usual_send(ext, names, ctx.own_properties)
@@ -113,10 +114,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         queue_id = check_queue(queue_id, config)
     if config.filter_type == "MULTI_TAG" or config.attributes:
         sys_flag |= _checked_by_topic(config, text, reconsume_times)
-    if len(command.body) > ctx.config.max_message_bytes:
-        raise Rejected(
-            ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(command.body)} bytes is over the limit of {ctx.config.max_message_bytes}"
-        )
+    check_body(ctx, command.body)
     if stored is None and (command.code == _BATCH or ext.get(names.batch) in ("true", "1")):
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         put_batch(ctx, connection, command, draft, text)
@@ -199,7 +197,7 @@ def _numbers(ext: Mapping[str, str], names: _Names) -> tuple[str, int, int, int,
         reconsume_times = int(ext.get(times_name, "0"))
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
-    fits = 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
+    fits = fit(born_ms, flag, reconsume_times)
     if sys_flag & _OTHER_FLAGS or not fits:
         sys_flag = _without_prepared(sys_flag, fits, ext.get(text_name, ""))
     return topic, queue_id, sys_flag, born_ms, flag, reconsume_times, None, ""
@@ -247,8 +245,7 @@ def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
 def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) -> TopicConfig:
     """Create the topic of a send. Raises Rejected or InvalidOption if that is not allowed."""
     validate_topic(topic)
-    if topic in NO_SEND_TOPICS:
-        raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    check_may_send_to(topic)
     if topic.startswith(RETRY_PREFIX):
         return ctx.topics.ensure_retry(_retry_group(ctx, topic).name, 1)
     try:

@@ -3,8 +3,10 @@
 import random
 from typing import Final
 
+from ogive.broker.context import Context
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
+from ogive.model import NO_SEND_TOPICS
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES
@@ -15,10 +17,31 @@ MAX_INT: Final = 0x7FFFFFFF
 MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 
 
+def check_room(ctx: Context) -> None:
+    """Raises Rejected when as many sends wait as may."""
+    if ctx.sends_waiting >= ctx.config.max_sends_waiting:
+        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored")
+
+
+def check_body(ctx: Context, body: bytes) -> None:
+    """Raises Rejected for one that is too long."""
+    if len(body) > ctx.config.max_message_bytes:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(body)} bytes is over the limit of {ctx.config.max_message_bytes}")
+
+
+def check_may_send_to(topic: str) -> None:
+    """Raises Rejected for the topics that are the broker's alone."""
+    if topic in NO_SEND_TOPICS:
+        raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+
+def fit(born_ms: int, flag: int, reconsume_times: int) -> bool:
+    return 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
+
+
 def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
     """Raises Rejected for what no client may send in a message of its own, a half message included."""
-    fits = 0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
-    if sys_flag & ~CLIENT_FLAGS or not fits:
+    if sys_flag & ~CLIENT_FLAGS or not fit(born_ms, flag, reconsume_times):
         raise unusual(sys_flag)
 
 

@@ -8,18 +8,18 @@ Behaviour
 - 205 and 327 hold until the broker registers a changed table.
 
 Differs from Java
-- A broker that registers, unregisters or beats on a newer connection belongs to that one: an older connection's end or its late
-  UNREGISTER_BROKER does not remove it.
+- A broker belongs to the newest connection on which it registered, unregistered or sent a heartbeat: the end of an older one, or a late
+  UNREGISTER_BROKER on it, does not remove the broker.
 - UNREGISTER_BROKER works at once, not from a queue.
 - A broker name belongs to one cluster at a time; bad addresses and impossible queue numbers are refused, and tables are bounded.
-- Queue mappings of static topics are read over; a group's members are not told of a new lowest broker id (905).
+- Queue mappings of static topics are ignored; a group's members are not told of a new lowest broker id (905).
 """
 
 import json
 import logging
 
-from ogive.errors import ConnectError
-from ogive.namesrv.context import Call, Context, Refused, success
+from ogive.errors import ConnectError, Refused
+from ogive.namesrv.context import Call, Context, success
 from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from ogive.namesrv.route_table import BrokerIdentity, Registration
 from ogive.transport.connection import split_address

@@ -13,8 +13,8 @@ Differs from Java
 import logging
 from dataclasses import replace
 
-from ogive.errors import InvalidOption
-from ogive.namesrv.context import Call, Context, Refused, success
+from ogive.errors import InvalidOption, Refused
+from ogive.namesrv.context import Call, Context, success
 from ogive.wire.bodies import kv_table_dumps
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand

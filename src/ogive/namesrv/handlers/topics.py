@@ -12,7 +12,8 @@ Differs from Java
 
 from dataclasses import replace
 
-from ogive.namesrv.context import Call, Context, Refused, success
+from ogive.errors import Refused
+from ogive.namesrv.context import Call, Context, success
 from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from ogive.wire.bodies import topic_list_dumps
 from ogive.wire.codes import ResponseCode
