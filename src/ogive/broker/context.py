@@ -24,7 +24,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import OgiveError, StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import Messages, NewMessage, PutDone, PutResult, QueueKey
+from ogive.store.model import Messages, NewMessage, PutDone, QueueKey
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
@@ -88,23 +88,47 @@ class Context:
     """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
     """Return once the offsets of groups are on stable storage as they are now. Raises StoreError."""
+    _held: dict[str, list[tuple[Callable[[], object], Callable[[Any], object]]]] = field(default_factory=dict)
+    """What waits until its topic is saved, in order."""
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def put(self, messages: Messages, done: PutDone, topic: str) -> None:
         """Store messages that belong to *topic*, all or none; everything put in one loop turn goes to the writer together.
 
-        *done* is called once the messages are safe and *topic*, which may be new, is saved. If it cannot be saved, *done* gets an error
-        although the messages are stored; until it is saved, further calls for it raise StoreError.
+        A new topic is saved first: where that fails *done* gets the error, or this raises it, and nothing is stored.
         """
-        self.put_now(messages, self.with_topic(topic, done) if topic in self.topics.pending else done)
+        if self.is_saved(topic):
+            self.put_now(messages, done)
+        else:
+            self.once_saved(topic, partial(self.put_now, messages, done), done)
 
-    def with_topic(self, topic: str, done: PutDone) -> PutDone:
-        """*done*, called no sooner than *topic* is saved. Raises StoreError where that has failed."""
-        if topic not in self.topics.pending:
-            return done
+    def is_saved(self, topic: str) -> bool:
+        """Whether what belongs to *topic* may be stored at once: it is on stable storage, and nothing waits for that any more."""
+        return topic not in self.topics.pending or (topic not in self._held and self.topics.is_saved(topic))
+
+    def once_saved(self, topic: str, put: Callable[[], object], fail: Callable[[Any], object]) -> None:
+        """Call *put* when *topic* is on stable storage, in the order of these calls; *fail* with the error where it cannot be, or *put*
+        raises one. Raises StoreError where the last try to save it has failed."""
         self.topics.check_saved(topic)
-        return partial(self._once_saved, topic, done)
+        held = self._held.setdefault(topic, [])
+        held.append((put, fail))
+        if len(held) == 1:
+            self.spawn(self._put_held(topic), f"save topic {topic}")
+
+    async def _put_held(self, topic: str) -> None:
+        error: OgiveError | None = None
+        try:
+            await self.topics.safe(topic)
+        except StoreError as exc:
+            error = exc
+        for put, fail in self._held.pop(topic):
+            try:
+                if error is not None:
+                    raise error
+                put()
+            except OgiveError as exc:
+                fail(exc)
 
     def put_now(self, messages: Messages, done: PutDone) -> None:
         """put() without a look at the topic: *done* is called in the order of the messages' offsets."""
@@ -123,12 +147,13 @@ class Context:
         self.put_now(messages, self.traffic.counted(messages, done))
 
     def put_once(self, messages: Sequence[NewMessage], answer: Answer, topic: str) -> None:
-        """put() of what the window of duplicates does not hold yet; a message that is stored is held, whatever becomes of its topic."""
+        """put() of what the window of duplicates does not hold yet."""
         assert self.duplicates is not None
-        if topic in self.topics.pending:
-            self.topics.check_saved(topic)
-            answer = partial(self._answer_once_saved, topic, answer)
-        self.duplicates.put(self.put_now, messages, answer)
+        put = partial(self.duplicates.put, self.put_now, messages, answer)
+        if self.is_saved(topic):
+            put()
+        else:
+            self.once_saved(topic, put, partial(answer, messages[0].queue_id))
 
     async def synced(self) -> None:
         """Return when everything put before is on stable storage. Raises StoreError."""
@@ -146,26 +171,6 @@ class Context:
     def _submit(self) -> None:
         self._submit_due = False
         self.store.submit()
-
-    def _once_saved(self, topic: str, done: PutDone, result: list[PutResult] | StoreError) -> None:
-        if isinstance(result, StoreError) or self.topics.is_saved(topic):
-            done(result)
-        else:
-            self.spawn(self._save_topic(topic, done, result), f"save topic {topic}")
-
-    def _answer_once_saved(self, topic: str, answer: Answer, queue_id: int, result: list[PutResult] | OgiveError) -> None:
-        if isinstance(result, OgiveError):
-            answer(queue_id, result)
-        else:
-            self._once_saved(topic, partial(answer, queue_id), result)
-
-    async def _save_topic(self, topic: str, done: PutDone, result: list[PutResult]) -> None:
-        try:
-            await self.topics.safe(topic)
-        except StoreError as exc:
-            done(exc)
-        else:
-            done(result)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """A task that is kept alive here and awaited when the broker stops."""

@@ -73,7 +73,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Hears of each new topic before anything can be sent to it."""
         self.pending: dict[str, int] = {}
         """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
-        safe no sooner. Some may be saved by now."""
+        stored no sooner. Some may be saved by now."""
         self._auto_create = auto_create
         self._leaving: Collection[str] = ()
         replies = reply_topic(cluster)

@@ -55,7 +55,7 @@ def sent(ext: dict[str, str], body: bytes = b"body", **config: Any) -> Any:
         sends_waiting=0, config=SimpleNamespace(max_sends_waiting=9, max_message_bytes=9), topics={topic.name: topic}, own_properties=OWN,
         born_hosts={None: bytes(8)}, store_host=b"12345678", loop=SimpleNamespace(time=float), duplicates=None, put=other, put_once=other,
         put_now=lambda messages, done: put.append((messages[0], done)), transactions=Transactions(empty, int, 9),
-        with_topic=lambda topic, done: (topic, done), levels=None,
+        is_saved=lambda _: True, levels=None,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         for name in ("delayed", "put_batch", "_make_topic", "_retries_are_over"):
@@ -66,10 +66,10 @@ def sent(ext: dict[str, str], body: bytes = b"body", **config: Any) -> Any:
             return repr(exc)
     [(message, done)] = put
     assert ctx.sends_waiting == 1
-    opened, ready, (topic_of_put, stored) = done.args
+    opened, ready, stored = done.args
     assert (type(message), type(ready)) == (NewMessage, NewMessage)
     kept = opened.identity, opened.group, opened.immunity_ms, opened.places
-    return message, ready, kept, topic_of_put, stored.args[3:], [type(value) for value in (*message, *ready)]
+    return message, ready, kept, stored.args[3:], [type(value) for value in (*message, *ready)]
 
 
 def by_python(ext: dict[str, str], body: bytes = b"body", **config: Any) -> Any:
@@ -197,7 +197,7 @@ def test_half_messages_in_frames_are_what_python_makes_of_them(
     [(opaque, group, key, half, ready)] = found
     if not 0 <= ready.queue_id < 8:  # the caller looks
         return
-    message, for_consumers, kept, _, answered, types = by_python({name: value for name, value in ext.items() if value})
+    message, for_consumers, kept, answered, types = by_python({name: value for name, value in ext.items() if value})
     assert (half, ready, group, [type(value) for value in (*half, *ready)]) == (message, for_consumers, kept[1], types)
     assert (opaque, type(half), type(ready), (ready.queue_id, key)) == (7, NewMessage, NewMessage, answered[1:3])
 

@@ -20,7 +20,7 @@ Differs from Java
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -143,7 +143,11 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
 def _put_elsewhere(ctx: Context, message: NewMessage, properties: Mapping[str, str], topic: str, done: PutDone) -> None:
     """A message that was sent to *topic*, not to the one it is stored in. Raises InvalidOption for one that could not leave it again."""
     if message.topic == HALF_TOPIC:
-        ctx.put_now((message,), ctx.transactions.accept(message, properties, ctx.with_topic(topic, done)))
+        put_half = partial(_put_opened, ctx, message, partial(ctx.transactions.accept, message, properties, done))
+        if ctx.is_saved(topic):
+            put_half()
+        else:
+            ctx.once_saved(topic, put_half, done)
         return
     if message.topic in _WAITING:
         check_delivery(ctx.store, message, topic, _WAITING[message.topic])
@@ -209,6 +213,7 @@ def _as_it_came(topic: str, text: str, own_properties: str) -> tuple[bytes | Non
     if (
         at < 0
         or (at and text[at - 1] != "\x02")
+        or text.find(_UNIQ_KEY, at + 1) >= 0  # of two the last counts
         or topic[0] == "%"
         or "DELAY\x01" in text
         or "TRAN_MSG\x01" in text
@@ -297,9 +302,18 @@ def _put_half(ctx: Context, connection: Connection, command: RemotingCommand, na
     half = _new_message(NewMessage, (HALF_TOPIC, 0, body, stored, sys_flag, flag, born_ms, born_host, ctx.store_host, 0, 0))
     done = partial(_stored, ctx, connection, command, HALF_TOPIC, queue_id, key, None, ctx.loop.time())
     ready = ready_message(half, topic, queue_id, committed)
-    ctx.put_now((half,), ctx.transactions.accept_usual(half, ready, key, group, ctx.with_topic(topic, done)))
+    if ctx.is_saved(topic):
+        ctx.put_now((half,), ctx.transactions.accept_usual(half, ready, key, group, done))
+    else:
+        opened = partial(ctx.transactions.accept_usual, half, ready, key, group, done)
+        ctx.once_saved(topic, partial(_put_opened, ctx, half, opened), done)
     ctx.sends_waiting += 1
     return True
+
+
+def _put_opened(ctx: Context, half: NewMessage, opened: Callable[[], PutDone]) -> None:
+    """Raises what *opened*, which makes the transaction, and the store raise."""
+    ctx.put_now((half,), opened())
 
 
 def _redirect(

@@ -53,7 +53,7 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
 def open_queues(ctx: Context, topic: str) -> int:
     """Of a topic that takes plain messages without a further look at them; 0 of any other."""
     config = ctx.topics.get(topic)
-    if config is None or config.attributes or config.filter_type == "MULTI_TAG" or topic in NO_SEND_TOPICS or topic in ctx.topics.pending:
+    if config is None or config.attributes or config.filter_type == "MULTI_TAG" or topic in NO_SEND_TOPICS or not ctx.is_saved(topic):
         return 0
     return config.write_queues
 
