@@ -25,7 +25,7 @@ from ogive.wire.codes import RequestCode
 from tests.interop import apache
 from tests.interop.apache import VERSION, Apache
 from tests.peers import RunningBroker, our_broker
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, messages
 
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
@@ -165,6 +165,61 @@ def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Ca
         assert len(apache.consume(again.name_server, "Plain", "again", 64)) == 64
         assert by_key(again.name_server) == KEYED
     check_files(tmp_path / "store", "what Apache's broker left")
+
+
+async def ids_sent(address: str, count: int, first: int) -> set[str]:
+    """Unique keys that were acknowledged; the answer to the last one is the end."""
+    async with await RawClient.open(address) as client:
+        keys = {f"{number:032X}": number for number in range(first, first + count)}
+        for key, number in keys.items():
+            await client.send("Plain", b"m%d" % number, {"UNIQ_KEY": key}, queue=number % 4)
+        return set(keys)
+
+
+async def ids_held(address: str) -> set[str]:
+    async with await RawClient.open(address) as client:
+        found: set[str] = set()
+        for queue in range(4):
+            offset, end = 0, int((await client.call(RequestCode.GET_MAX_OFFSET, topic="Plain", queueId=queue)).ext_fields["offset"])
+            while offset < end:
+                answer = await client.pull("looker", "Plain", offset, queue=queue)
+                offset = int(answer.ext_fields["nextBeginOffset"])
+                found.update(message.properties["UNIQ_KEY"] for message in messages(answer))
+        return found
+
+
+@pytest.mark.parametrize("release", [VERSION, "4.9.7"])
+@ends
+def test_what_apache_acknowledged_in_our_store_outlives_its_kill(
+    tmp_path: Path, release: str, end: Callable[[RunningBroker], None]
+) -> None:
+    """At once: its checkpoint is not written by then, nor, where ours was stopped, another one than ours."""
+    with our_broker(tmp_path) as ours:
+        sent = asyncio.run(ids_sent(ours.address, 60, 0))
+        end(ours)
+    with new_apache(tmp_path, release) as theirs:
+        sent |= asyncio.run(ids_sent(theirs.address, 20, 60))
+        theirs.kill()
+    with our_broker(tmp_path) as again:
+        assert asyncio.run(ids_held(again.address)) == sent
+        sent |= asyncio.run(ids_sent(again.address, 4, 80))
+        again.kill()
+    with our_broker(tmp_path) as again:
+        assert asyncio.run(ids_held(again.address)) == sent
+    assert verify(tmp_path / "store").problems == []
+
+
+@pytest.mark.parametrize("release", [VERSION, "4.9.7"])
+def test_messages_of_apache_s_batches_are_found_by_their_ids(tmp_path: Path, release: str) -> None:
+    """4.9 stores two unique keys with each, and shows the second one, that of the batch."""
+    with new_apache(tmp_path, release) as theirs:
+        apache.send(theirs.name_server, "Batched", 20, mode="batch")
+        theirs.stop()
+    with our_broker(tmp_path) as ours, ogive.Admin(ours.name_server) as admin:
+        found = admin.messages("Batched", limit=64)
+        assert len(found) == 20
+        for message in found:
+            assert admin.message(message.id, topic="Batched").id == message.id
 
 
 GROUP = {

@@ -5,27 +5,34 @@ from typing import Final
 
 from ogive.errors import StoreLocked, StoreUnusable
 from ogive.store.fs import Fs, reason
-from ogive.store.tables import make_lasting_dirs
+from ogive.store.tables import make_lasting_dirs, read_file
 
-_TEXT: Final = b"lock"
+_NAME: Final = "lock"
+_OURS: Final = b"ogive"
+"""What the file says while no other broker has run here since; Apache's writes "lock" at each start (DefaultMessageStore.start, 5.5)."""
 
 
 def lock_directory(fs: Fs, root: Path) -> int:
     """Make *root* where it is missing, and lock it; returns the handle to close. Raises StoreLocked, StoreUnusable."""
     try:
         make_lasting_dirs(fs, root)
-        handle = fs.lock(root / "lock")
+        return fs.lock(root / _NAME)
     except BlockingIOError:
         raise StoreLocked(f"the store in {root} is in use by another process") from None
     except OSError as exc:
         raise unusable(root, exc) from exc
-    try:
-        fs.truncate(handle, len(_TEXT))
-        fs.pwrite(handle, _TEXT, 0)
-    except OSError as exc:
-        fs.close(handle)
-        raise unusable(root, exc) from exc
-    return handle
+
+
+def mark_ours(fs: Fs, handle: int) -> None:
+    """Note in the lock that we have the directory, once recovery has taken in what others may have written. Raises OSError."""
+    fs.truncate(handle, len(_OURS))
+    fs.pwrite(handle, _OURS, 0)
+    fs.fdatasync(handle)
+
+
+def was_ours(fs: Fs, root: Path) -> bool:
+    """Whether nobody else has written to the directory since we had it. Raises OSError."""
+    return read_file(fs, root / _NAME) == _OURS
 
 
 def unusable(root: Path, failure: OSError) -> StoreUnusable:

@@ -34,7 +34,7 @@ from ogive.store.derived import DerivedFiles
 from ogive.store.disk import Cold, Disk, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
-from ogive.store.lock import lock_directory, unusable
+from ogive.store.lock import lock_directory, mark_ours, unusable
 from ogive.store.model import Entry, FileSizes, GetResult, Messages, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
@@ -147,6 +147,7 @@ class MessageStore:
             for name in ("commitlog", "consumequeue", "index", "config"):  # batchconsumequeue where there is need of it
                 make_lasting_dirs(fs, config.root / name)
             recovered = recover(fs, config)
+            mark_ours(fs, lock)
             checkpoints.mark_running(fs, config.root)
         except BaseException as exc:
             fs.close(lock)
