@@ -227,7 +227,7 @@ PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_s
     }
     shared.own.at = utf8_of(args[5], &shared.own.size);
     if (!is_number(args[1], 0, INT64_MAX, &at) || !is_number(args[2], INT64_MIN, INT64_MAX, &most)
-        || !is_number(args[3], INT64_MIN, INT64_MAX, &left) || shared.own.at == NULL)
+        || !is_number(args[3], 0, INT64_MAX, &left) || shared.own.at == NULL)
         Py_RETURN_NONE;
     shared.half_topic = args[4];
     shared.born_host = args[6];

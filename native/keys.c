@@ -17,6 +17,32 @@ struct keys {
     Py_ssize_t count, room;
 };
 
+/* java_hash() where a byte is not ASCII: of the UTF-16 units. *others* is set where Python would not decode it. */
+uint32_t java_hash_of_utf8(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
+{
+    const uint8_t *end = text + size;
+    if (!is_utf8(text, (size_t)size)) {
+        *others = 0x80;
+        return hash;
+    }
+    while (text < end) {
+        uint32_t unit = *text++;
+        if (unit >= 0xF0) { /* two units */
+            uint32_t character = (unit & 7) << 18 | (text[0] & 63u) << 12 | (text[1] & 63u) << 6 | (text[2] & 63u);
+            hash = hash * 31u + (0xD7C0 + (character >> 10));
+            unit = 0xDC00 | (character & 0x3FF);
+            text += 3;
+        } else if (unit >= 0xE0) {
+            unit = (unit & 15) << 12 | (text[0] & 63u) << 6 | (text[1] & 63u);
+            text += 2;
+        } else if (unit >= 0x80) {
+            unit = (unit & 31) << 6 | (*text++ & 63u);
+        }
+        hash = hash * 31u + unit;
+    }
+    return hash;
+}
+
 /* Whether there was memory for it */
 static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_ms)
 {
@@ -44,12 +70,12 @@ static int add_record(struct keys *keys, PyObject *record)
     PyObject *topic = PyTuple_GET_ITEM(record, 0), *properties = PyTuple_GET_ITEM(record, 1);
     const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties), *end = at + PyBytes_GET_SIZE(properties);
     const uint8_t *unique = NULL, *unique_end = NULL, *named = NULL, *named_end = NULL;
-    while (at < end && (unique == NULL || named == NULL)) { /* the first property of each name counts */
+    while (at < end) { /* the last property of each name counts */
         const uint8_t *value_end = property_end(at, end);
-        if (unique == NULL && value_end - at >= 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0) {
+        if (value_end - at >= 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0) {
             unique = at + 9;
             unique_end = value_end;
-        } else if (named == NULL && value_end - at >= 5 && memcmp(at, "KEYS\x01", 5) == 0) {
+        } else if (value_end - at >= 5 && memcmp(at, "KEYS\x01", 5) == 0) {
             named = at + 5;
             named_end = value_end;
         }
@@ -94,7 +120,7 @@ static PyObject *items_of(const struct keys *keys, int32_t *slots, int64_t begin
    are the first of, and where and when the last of them was stored.
 
    *slots*, whose numbers are changed, are those of a file that began at *begin_ms*, *item* is its next item, and *limit* one past its last.
-   None, and nothing is changed, where there are no keys, more than there is room for, or one or a topic that is not ASCII. */
+   None, and nothing is changed, where there are no keys, more than there is room for, or one or a topic that is not UTF-8. */
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

@@ -197,9 +197,13 @@ static inline uint8_t *put_message_id(uint8_t *to, const uint8_t *host, Py_ssize
     return put_hex(put_hex(to, host, host_size), bytes, sizeof bytes);
 }
 
-/* Java's String.hashCode of what *hash* is of, with *text* behind it; *others* gets the bits that no ASCII has */
+/* Java's String.hashCode of what *hash* is of, with *text* behind it; *others* is set where that is not UTF-8 */
+uint32_t java_hash_of_utf8(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others);
+
 static inline uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
 {
+    const uint8_t *begin = text, *end = text + size;
+    uint32_t before = hash;
     uint8_t bits = 0;
     for (; size >= 4; text += 4, size -= 4) { /* four at a time: one multiplication waits for the one before */
         hash = hash * 923521u + text[0] * 29791u + text[1] * 961u + text[2] * 31u + text[3];
@@ -209,8 +213,7 @@ static inline uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t 
         hash = hash * 31u + *text;
         bits |= *text;
     }
-    *others |= bits & 0x80;
-    return hash;
+    return bits & 0x80 ? java_hash_of_utf8(before, begin, end - begin, others) : hash;
 }
 
 /* Where the property at *at* ends: at its separator, or at *end*, as the last one may have none. Layout: name | 1 | value | 2 */

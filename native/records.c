@@ -138,23 +138,23 @@ static void put_record(
     }
 }
 
-/* Java's hash of the TAGS property, 0 without one; 0 is returned where the tag is not ASCII. */
+/* Java's hash of the TAGS property, 0 without one; 0 is returned where the tag is not UTF-8. */
 static int hash_tag(const Part *part, int32_t *hash)
 {
-    const uint8_t *at = part->properties, *end = at + part->properties_size;
-    *hash = 0;
+    const uint8_t *at = part->properties, *end = at + part->properties_size, *tag = NULL, *tag_end = NULL;
     while (end - at >= 5) {
         const uint8_t *stop = property_end(at, end);
-        if (stop - at >= 5 && memcmp(at, "TAGS\x01", 5) == 0) {
-            uint8_t others = 0;
-            *hash = (int32_t)java_hash(0, at + 5, stop - at - 5, &others);
-            return !others;
+        if (stop - at >= 5 && memcmp(at, "TAGS\x01", 5) == 0) { /* of several the last counts */
+            tag = at + 5;
+            tag_end = stop;
         }
         if (stop == end)
-            return 1;
+            break;
         at = stop + 1;
     }
-    return 1;
+    uint8_t others = 0;
+    *hash = tag == NULL ? 0 : (int32_t)java_hash(0, tag, tag_end - tag, &others);
+    return !others;
 }
 
 static PyObject *stored_properties(const Part *part)

@@ -177,8 +177,8 @@ class KeyIndex:
 
 
 def _value(properties: bytes, name: bytes) -> bytes | None:
-    """Of the property whose *name* ends in its separator."""
-    at = properties.find(name)
+    """Of the last property whose *name* ends in its separator: Apache's 4.9 puts a batch's unique key behind that of each message."""
+    at = properties.rfind(name)
     if at < 0:
         return None
     if at and properties[at - 1] != 2:  # the end of another name

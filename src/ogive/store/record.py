@@ -280,7 +280,7 @@ def has_key(record: bytes, topic: str, key: str) -> bool:
 
 def tag_hash(properties: bytes) -> int:
     """Java's hash of the TAGS property, 0 without one."""
-    at = properties.find(b"TAGS\x01")
+    at = properties.rfind(b"TAGS\x01")
     if at < 0:
         return 0
     if at and properties[at - 1] != 2:  # the end of another name

@@ -33,6 +33,7 @@ All others are for the RequestHandler. Calls ``Connection.take_requests`` for th
 """
 
 MAX_ASKED_IN_VAIN: Final = 6  # then it is asked every 64 frames
+_WORTH_ASKING: Final = 8  # a run of so many pays for being asked in vain for the few that are none
 _RESPONSE: Final = int(Flag.RESPONSE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _ONEWAY: Final = int(Flag.ONEWAY)
@@ -312,7 +313,7 @@ class Connection(asyncio.Protocol):
         taken = handler(self, frames, at)
         if taken:
             self.received_frames += taken
-            if at == 0:
+            if at == 0 or taken >= _WORTH_ASKING:
                 self._asked_in_vain = 0
         else:  # who is asked in vain is asked less and less: he may have looked at all frames
             self._ask_from = self.received_frames + (1 << min(self._asked_in_vain, MAX_ASKED_IN_VAIN))

@@ -140,8 +140,8 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def raw_property(raw: bytes, name: bytes) -> bytes | None:
-    """One value straight from the stored form, without parsing the rest."""
-    at = 0 if raw.startswith(name + b"\x01") else raw.find(b"\x02" + name + b"\x01") + 1
+    """One value straight from the stored form, without parsing the rest; of several the last, as a Java client's map has it."""
+    at = raw.rfind(b"\x02" + name + b"\x01") + 1
     if at == 0 and not raw.startswith(name + b"\x01"):
         return None
     start = at + len(name) + 1

@@ -477,11 +477,17 @@ def test_a_run_is_stored_as_its_messages_by_python(compiled: Native, puts: list[
         assert count == len(puts)
 
 
+def test_tags_in_any_alphabet_are_usual_and_of_two_the_last_counts(compiled: Native) -> None:
+    tags = ("ü", "订单", "😀x", "\u07ff\u0800\uffff", "a\x02TAGS\x01b", "a\x02TAGS\x01", "\x02XTAGS\x01b")
+    puts = [MESSAGE._replace(sys_flag=0, properties=f"TAGS\x01{tag}".encode()) for tag in tags]
+    assert after(puts, as_run=True) == after(puts, as_run=False)
+
+
 def test_a_run_ends_at_what_is_not_usual(compiled: Native) -> None:
     usual = MESSAGE._replace(sys_flag=0)
     for other in (
         usual._replace(sys_flag=4),
-        usual._replace(properties="TAGS\1ü".encode()),
+        usual._replace(properties=b"TAGS\1\xed\xa0\x80"),  # half a character
         usual._replace(properties=b"v" * 32767),
         usual._replace(born_host=b"1"),
         usual._replace(flag=2**31),

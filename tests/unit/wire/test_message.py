@@ -10,7 +10,18 @@ from ogive.errors import ProtocolError
 from ogive.wire import message as wire
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import compress
-from ogive.wire.message import NoRecord, StoredMessage, decode_messages, decode_some, encode_batch, encode_stored, offset_message_id, unwrap
+from ogive.wire.message import (
+    NoRecord,
+    StoredMessage,
+    decode_messages,
+    decode_properties,
+    decode_some,
+    encode_batch,
+    encode_stored,
+    offset_message_id,
+    raw_property,
+    unwrap,
+)
 
 Change = Callable[[bytearray], object]
 LAST: dict[str, Change] = {
@@ -135,3 +146,11 @@ def test_a_stored_record_is_unwrapped_the_same_way() -> None:
 def test_the_id_of_a_record_is_told_whatever_its_offset_says() -> None:
     """A broker can answer with any bytes."""
     assert offset_message_id(bytes(8), -1) == "0" * 16 + "F" * 16
+
+
+def test_of_several_properties_of_one_name_the_last_counts_everywhere() -> None:
+    raw = b"UNIQ_KEY\x01own\x02XUNIQ_KEY\x01other\x02UNIQ_KEY\x01of the batch\x02"
+    assert raw_property(raw, b"UNIQ_KEY") == b"of the batch"
+    assert decode_properties(raw)["UNIQ_KEY"] == "of the batch"
+    assert raw_property(b"UNIQ_KEY\x01a", b"UNIQ_KEY") == b"a"
+    assert raw_property(b"XUNIQ_KEY\x01a", b"UNIQ_KEY") is None

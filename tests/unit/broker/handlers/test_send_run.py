@@ -20,7 +20,7 @@ READS: dict[str, tuple[list[RemotingCommand], list[int]]] = {
     "all plain": ([send(body=b"%d" % n) for n in range(5)], [5]),
     "two": ([send(), send()], [2]),
     "topics and queues": ([send("T", 1), send("Another", 2), send("T", 3), send("T", 1, b""), send("Another", 0, b"2" * 300)], [5]),
-    "tags, keys and flags": ([send(TAGS="a", KEYS="b c", h=-7, j=2), send(f=int(SysFlag.COMPRESSED)), send(TAGS="ü" * 9, own="ü")], [2]),
+    "tags, keys and flags": ([send(TAGS="a", KEYS="b c", h=-7, j=2), send(f=int(SysFlag.COMPRESSED)), send(TAGS="ü" * 9, own="ü")], [3]),
     "no such queue in the middle": ([send(body=b"1"), send(body=b"2"), send(queue=4), send(body=b"3"), send(body=b"4")], [2, 0, 2]),
     "too large in the middle": ([send(), send(body=bytes(LIMIT)), send(body=bytes(LIMIT + 1)), send(), send()], [2, 0, 2]),
     "a topic without a legal name": ([send(), send("a b"), send(), send()], [1, 0, 2]),
@@ -45,7 +45,9 @@ READS: dict[str, tuple[list[RemotingCommand], list[int]]] = {
         [1, 0, 2],
     ),
     "another request": ([send(), RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), send(), send()], [1, 0, 2]),
-    "a tag that is not ASCII, again and again": ([send(), *[send(TAGS="ü") for _ in range(9)]], [1, 0, 0, 0, 0]),
+    "a tag that is not ASCII, again and again": ([send(), *[send(TAGS="订单") for _ in range(9)]], [10]),
+    "a delayed one, again and again": ([send(), *[send(DELAY="3") for _ in range(9)]], [1, 0, 0, 0, 0]),
+    "many behind the unusual ones": ([*[send(DELAY="3") for _ in range(3)], *[send() for _ in range(20)]], [0, 0, 20]),
 }  # fmt: skip
 
 
