@@ -4,6 +4,7 @@
 #include "native.h"
 
 #define ITEM_BYTES 20
+#define MAX_KEYS 256 /* of one record that are indexed, beside its unique one */
 
 struct key {
     uint32_t hash;
@@ -85,12 +86,15 @@ static int add_record(struct keys *keys, PyObject *record)
     uint32_t prefix = java_hash(0, (const uint8_t *)PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), &others) * 31u + '#';
     if (unique != unique_end && !add(keys, java_hash(prefix, unique, unique_end - unique, &others), offset, stored_ms))
         return -1;
-    while (named < named_end) {
+    for (int left = MAX_KEYS; named < named_end && left;) {
         const uint8_t *part_end = memchr(named, ' ', (size_t)(named_end - named));
         if (part_end == NULL)
             part_end = named_end;
-        if (part_end != named && !add(keys, java_hash(prefix, named, part_end - named, &others), offset, stored_ms))
-            return -1;
+        if (part_end != named) {
+            if (!add(keys, java_hash(prefix, named, part_end - named, &others), offset, stored_ms))
+                return -1;
+            left--;
+        }
         named = part_end == named_end ? named_end : part_end + 1;
     }
     return !others;

@@ -20,6 +20,8 @@ from ogive.store.indexfile import ADD_AT, HEADER, ITEM, IndexFile, IndexState, I
 from ogive.store.keyhash import java_hashes, java_prefix
 from ogive.wire.message import raw_property
 
+MAX_KEYS: Final = 256
+"""Of one message; it is not found by the others. Properties have room for 16,000, and a batch for millions: the loop would stand still."""
 _BUILD_AT: Final = 256  # messages that wait before their keys are hashed together
 _BREATHE: Final = 512  # steps of a search between two stops
 _MAX_PREFIXES: Final = 50_000
@@ -68,7 +70,7 @@ class KeyIndex:
                 keys.append(unique)
                 places.append((offset, stored_ms))
             if named:
-                parts = [part for part in named.split(b" ") if part]
+                parts = [part for part in named.split(b" ") if part][:MAX_KEYS]
                 prefixes += [prefix] * len(parts)
                 keys += parts
                 places += [(offset, stored_ms)] * len(parts)

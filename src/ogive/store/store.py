@@ -481,11 +481,13 @@ class MessageStore:
         Yields None now and then, so that the caller may let others run, and Cold while reads do not wait: bring it in, then go on.
         """
         given: set[int] = set()
+        last = -1
         deleted_before = self._deleted.get(topic, 0)
         for found in self._index.find(self._disk, topic, key, begin_ms, end_ms):
             if not isinstance(found, int):
                 yield found
-            elif found not in given and found >= max(deleted_before, self._log.start):
+            elif found != last and found not in given and found >= max(deleted_before, self._log.start):
+                last = found  # a key may stand in a message more than once
                 record = yield from self._looked_up(found)
                 if record is not None and has_key(record, topic, key) and begin_ms <= store_timestamp(record) <= end_ms:
                     given.add(found)  # others with the same hash may be millions

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.native import Native
-from ogive.store.index import Keyed, KeyIndex
+from ogive.store.index import MAX_KEYS, Keyed, KeyIndex
 from ogive.store.indexfile import Sizes
 
 SIZES = Sizes(5, 64)
@@ -121,18 +121,18 @@ def test_slots_of_another_kind_are_left_to_python(compiled: Native, table: "arra
 def test_no_memory_for_so_many_keys_is_an_error(compiled: Native) -> None:
     """At whichever allocation."""
     testcapi = pytest.importorskip("_testcapi")
-    record = (b"T", b"UNIQ_KEY\x01u\x02KEYS\x01" + b" ".join([b"%d" % n for n in range(1200)]), 7, BEGIN_MS)
+    records = [(b"T", b"UNIQ_KEY\x01u\x02KEYS\x01" + b" ".join([b"%d" % n for n in range(200)]), 7, BEGIN_MS)] * 6
     place, done = 0, None
     while done is None:
         table = slots()
         testcapi.set_nomemory(place, place + 1)
         try:
-            done = compiled.index_items([record], table, 0, 1, 5000)
+            done = compiled.index_items(records, table, 0, 1, 5000)
         except MemoryError:
             place += 1
         finally:
             testcapi.remove_mem_hooks()
-    assert len(done[0]) == 20 * 1201
+    assert len(done[0]) == 20 * 6 * 201
     assert place > 3
 
 
@@ -143,3 +143,18 @@ def test_only_a_list_and_slots_that_can_change_are_taken(compiled: Native) -> No
         compiled.index_items([FIRST], bytes(8), 0, 1, 9)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="keyed: list"):
         compiled.index_items([FIRST], slots(), 0, 1)  # type: ignore[call-arg]
+
+
+def test_of_very_many_keys_the_first_are_indexed(compiled: Native) -> None:
+    keyed = [(b"T", b"KEYS\x01" + b"  ".join(b"%d" % n for n in range(MAX_KEYS + 9)) + b"\x02UNIQ_KEY\x01u\x02", 7, BEGIN_MS)]
+    sizes = Sizes(600, 600)
+    indexes = []
+    for module in (compiled, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ogive.store.indexfile.native", module)
+            index = KeyIndex(Path("/index"), sizes)
+            index.add([FIRST, *keyed])
+            index.build()
+            indexes.append(index)
+    assert contents(indexes[0]) == contents(indexes[1])
+    assert indexes[0].files[0].next_item == 1 + 1 + 1 + MAX_KEYS  # the first number is 1
