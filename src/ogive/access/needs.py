@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ogive.access.decision import Need
+from ogive.access.table import user_of
 from ogive.errors import ProtocolError
 from ogive.model import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
 from ogive.wire.bodies import HeartbeatData, LockBatchBody, loads_object
-from ogive.wire.bodies.access import ANY, SUPER, USER_SUBJECT, User
+from ogive.wire.bodies.access import ANY, SUPER, User
 from ogive.wire.codes import RequestCode as C
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import parse_offset_message_id
@@ -213,7 +214,7 @@ def _user(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
 
 def _policies(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
     yield Need(CLUSTER, facts.cluster, (UPDATE,))
-    if facts.is_super(command.ext_fields.get("subject", "").removeprefix(USER_SUBJECT)):
+    if facts.is_super(user_of(command.ext_fields.get("subject", ""))):
         yield SUPER_ONLY
 
 

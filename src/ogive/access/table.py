@@ -134,14 +134,15 @@ class AccessTable:
         """All policies of the subject, or those of a type, or on one resource. Raises AccessRefused, StoreError."""
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
-            known = acls.get(subject)
+            owner = USER_SUBJECT + user_of(subject)
+            known = acls.get(owner)
             if known is None:
                 raise AccessRefused(f"The acl is not exist: {subject[:256]}", ResponseCode.POLICY_NOT_EXIST)
             left = tuple(policy for policy in (_without(policy, policy_type, resource) for policy in known.policies) if policy.entries)
             if left:
-                acls[subject] = dataclasses.replace(known, policies=left)
+                acls[owner] = dataclasses.replace(known, policies=left)
             else:
-                del acls[subject]
+                del acls[owner]
 
         await self._change(change)
 
@@ -214,10 +215,16 @@ def _existing(users: Mapping[str, User], name: str) -> User:
 
 
 def _subject(users: Mapping[str, User], subject: str) -> str:
-    kind, _, name = subject.partition(":")
-    if f"{kind}:".lower() != USER_SUBJECT.lower() or not name:
+    name = user_of(subject)
+    if not name:
         raise InvalidOption(f"subject {subject[:128]!r} is not of the form User:name")
     return USER_SUBJECT + _existing(users, name).username
+
+
+def user_of(subject: str) -> str:
+    """The user's name in ``User:name``, the first word in any case, as for Java; empty where it is of another form."""
+    kind, colon, name = subject.partition(":")
+    return name if (kind + colon).lower() == USER_SUBJECT.lower() else ""
 
 
 def _merged(old: Iterable[Policy], new: Iterable[Policy]) -> tuple[Policy, ...]:

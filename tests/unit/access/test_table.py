@@ -100,7 +100,7 @@ async def test_an_entry_replaces_the_one_for_the_same_resource_and_others_stay()
     await table.delete_acl("User:alice", None, "Topic:A")
     [policy] = table.acls["User:alice"].policies
     assert [str(entry.resource) for entry in policy.entries] == ["Topic:B"]
-    await table.delete_acl("User:alice")
+    await table.delete_acl("USER:alice")
     assert "User:alice" not in table.acls
 
 

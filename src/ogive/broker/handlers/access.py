@@ -12,12 +12,13 @@ Differs from Java
 
 from typing import TypeVar
 
-from ogive.access.table import AccessTable
+from ogive.access.table import AccessTable, user_of
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.errors import InvalidOption, ProtocolError, ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import Acl, User, acls_dumps, dumps, users_dumps
+from ogive.wire.bodies.access import USER_SUBJECT
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
     CreateAclRequest,
@@ -103,7 +104,7 @@ async def delete_acl(ctx: Context, connection: Connection, header: DeleteAclRequ
 
 
 def show_acl(ctx: Context, connection: Connection, header: GetAclRequest, body: bytes) -> RemotingCommand:
-    acl = _table(ctx).acls.get(header.subject)
+    acl = _table(ctx).acls.get(USER_SUBJECT + user_of(header.subject))
     return success(body=b"" if acl is None else dumps(acl.to_json()))
 
 
