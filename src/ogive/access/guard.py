@@ -12,7 +12,7 @@ Differs from Java
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
 
@@ -41,10 +41,11 @@ class Guard:
         *,
         cluster: str,
         topic_at: Callable[[int], str | None] = lambda _: None,
+        topics_to_clone: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """*topic_at*: finds the topic of the message at a commit-log offset."""
+        """*topic_at*: finds the topic of the message at a commit-log offset. *topics_to_clone*: see OffsetTable."""
         self.table = table
-        self._facts = Facts(cluster=cluster, is_super=table.is_super, topic_at=topic_at)
+        self._facts = Facts(cluster=cluster, is_super=table.is_super, topic_at=topic_at, topics_to_clone=topics_to_clone)
         self._decisions: dict[tuple[str, str, Need], bool] = {}
         self._decided_for = table.version
         self.refused = 0

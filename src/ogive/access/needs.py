@@ -39,6 +39,8 @@ class Facts:
     cluster: str
     is_super: Callable[[str], bool]
     topic_at: Callable[[int], str | None]
+    topics_to_clone: Callable[[str], Iterable[str]]
+    """Those on which another group can be put where this one is."""
 
 
 Rule = Callable[[RemotingCommand, Facts], Iterable[Need]]
@@ -166,6 +168,15 @@ def _consume_stats(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
             yield _on_topic(name, (GET,))
 
 
+def _clone(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
+    fields = command.ext_fields
+    source, name = fields.get("srcGroup", ""), fields.get("topic")
+    yield Need(GROUP, source, (GET,))
+    yield Need(GROUP, fields.get("destGroup", ""), (UPDATE,))
+    for changed in (name,) if name else facts.topics_to_clone(source):
+        yield _on_topic(changed, (UPDATE,))
+
+
 def _body_names(members: str, name: str, kind: str, *actions: str) -> Rule:
     """The body holds a list of objects, each with a name."""
 
@@ -271,9 +282,7 @@ RULES: Final[dict[int, Rule]] = {
     **_rows(both(topic(UPDATE), group(UPDATE, field="group")), C.INVOKE_BROKER_TO_RESET_OFFSET, C.UPDATE_AND_GET_GROUP_FORBIDDEN),
     **_rows(both(topic(GET), group(GET, field="group")), C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, C.QUERY_CONSUME_TIME_SPAN),
     **_rows(both(topic(GET), group(GET, field="compareGroup"), all_groups(GET)), C.QUERY_CORRECTION_OFFSET),
-    **_rows(
-        both(group(GET, field="srcGroup"), group(UPDATE, field="destGroup"), if_given("topic", topic(UPDATE))), C.CLONE_GROUP_OFFSET
-    ),
+    **_rows(_clone, C.CLONE_GROUP_OFFSET),
     **_rows(_body(consumerGroup=(GROUP, (UPDATE,)), topic=(TOPIC, (UPDATE,))), C.SET_MESSAGE_REQUEST_MODE),
     **_rows(topic(UPDATE), C.RESUME_CHECK_HALF_MESSAGE),
     # users

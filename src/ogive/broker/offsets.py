@@ -7,6 +7,7 @@ from typing import Any, Final
 from ogive.broker.numbers import whole_number
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
+from ogive.model import DLQ_PREFIX, RETRY_PREFIX
 from ogive.wire.bodies import DataVersion
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,10 @@ class OffsetTable:
     def topics_of(self, group: str) -> list[str]:
         """Topics on which the group has progress."""
         return [topic for topic, owner in self._queues if owner == group]
+
+    def topics_to_clone(self, group: str) -> list[str]:
+        """Those on which another group can be put where this one is: its retry topic and its dead letters are its own."""
+        return [topic for topic in self.topics_of(group) if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
     def pairs(self) -> Iterable[tuple[str, str]]:
         """Topic and group of all that has progress."""

@@ -182,7 +182,7 @@ class Broker:
                 now_ms=now_ms,
                 timers=lambda: (opened.timers.taken_up, opened.timers.delivered),
             ),
-            guard=None if self._access is None else Guard(self._access, cluster=config.cluster, topic_at=partial(_topic_at, opened.store)),
+            guard=None if self._access is None else _guard(self._access, config.cluster, opened),
             own_properties=own_properties(config.region, config.cluster),
             send_answer=answer_template(config.region, message_id_format(store_host)),
             batch_answer=answer_template(config.region, "%b"),
@@ -310,6 +310,10 @@ class _Job(NamedTuple):
     period_s: float
     work: Callable[[], Awaitable[None]]
     name: str
+
+
+def _guard(access: AccessTable, cluster: str, opened: Opened) -> Guard:
+    return Guard(access, cluster=cluster, topic_at=partial(_topic_at, opened.store), topics_to_clone=opened.offsets.topics_to_clone)
 
 
 def _duplicates(ctx: Context) -> Duplicates | None:

@@ -14,7 +14,12 @@ from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 
 LOG = {100: "T", 200: "%RETRY%G"}
-FACTS = Facts(cluster="C", is_super=lambda name: name == "root", topic_at=LOG.get)
+FACTS = Facts(
+    cluster="C",
+    is_super=lambda name: name == "root",
+    topic_at=LOG.get,
+    topics_to_clone=lambda group: ["T", "U"] if group == "G" else [],
+)
 
 
 def needs(code: int, fields: dict[str, str] | None = None, body: Any = b"") -> list[Need]:
@@ -88,6 +93,7 @@ HEARTBEAT = {
         (215, TOPIC, b"", ["Delete on Topic:T"]),
         (222, {"topic": "T", "group": "G"}, b"", ["Update on Topic:T", "Update on Group:G"]),
         (314, {"srcGroup": "G", "destGroup": "H", "topic": "T"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T"]),
+        (314, {"srcGroup": "G", "destGroup": "H"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T", "Update on Topic:U"]),
         (309, GROUP | {"msgId": "7F00000100002A9F" + "0000000000000064", "topic": "Mine"}, b"", ["Sub on Group:G", "Sub on Topic:T"]),
         (309, GROUP | {"msgId": "-64"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
         (309, GROUP | {"msgId": "7F00000100002A9F" + "00000001" + "        00000064"}, b"", ["Sub on Group:G", "Sub on Topic:"]),

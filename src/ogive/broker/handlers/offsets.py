@@ -22,7 +22,7 @@ Differs from Java
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
-from ogive.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_WRITE, TopicConfig, offset_table_dumps
 from ogive.wire.codes import BEYOND_THE_END
@@ -97,9 +97,8 @@ def _offset_at(ctx: Context, topic: str, queue_id: int, timestamp_ms: int) -> in
 
 def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest, body: bytes) -> RemotingCommand:
     _check_group(ctx, header.dest_group)
-    for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            continue  # those are the source group's own
+    topics = ctx.offsets.topics_to_clone(header.src_group)
+    for topic in [topic for topic in topics if topic == header.topic] if header.topic else topics:
         for queue_id, offset in dict(ctx.offsets.queues_of(header.src_group, topic)).items():
             _put_elsewhere(ctx, header.dest_group, topic, queue_id, offset)
     return success()
