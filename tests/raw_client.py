@@ -10,6 +10,7 @@ from typing import Self
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.connection import Connection, connect, split_address
+from ogive.wire.acl import Credentials
 from ogive.wire.bodies import ConsumerData, HeartbeatData, LockBatchBody, SubscriptionData, locked_queues_loads
 from ogive.wire.codes import Flag, LanguageCode, PullSysFlag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
@@ -33,10 +34,18 @@ class RawClient:
         self._connection: Connection | None = None
 
     @classmethod
-    async def open(cls, address: str, codec: SerializeType = SerializeType.JSON, language: LanguageCode = LanguageCode.JAVA) -> Self:
+    async def open(
+        cls,
+        address: str,
+        codec: SerializeType = SerializeType.JSON,
+        language: LanguageCode = LanguageCode.JAVA,
+        credentials: Credentials | None = None,
+    ) -> Self:
         client = cls(codec, language)
         host, port = split_address(address)
-        client._connection = await connect(host, port, on_request=lambda _, command: client.requests.put_nowait(command))
+        client._connection = await connect(
+            host, port, on_request=lambda _, command: client.requests.put_nowait(command), credentials=credentials
+        )
         return client
 
     @property

@@ -60,6 +60,10 @@ def to_send(topic: str) -> Need:
     return _on_topic(topic, (PUB,))
 
 
+def to_pull(topic: str, group: str) -> tuple[Need, Need]:
+    return _on_topic(topic, (SUB,)), Need(GROUP, group, (SUB,))
+
+
 def topic(*actions: str, field: str = "topic") -> Rule:
     return lambda command, _: (_on_topic(command.ext_fields.get(field), actions),)
 

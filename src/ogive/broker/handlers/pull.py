@@ -14,6 +14,7 @@ Behaviour
 - A pull from beyond the end of its queue is sent to the progress of its group, and to the end where there is none to tell. A commit
   beyond the end, of a member that has outlived a broker and what that lost, does not count.
 - A client that does not read its answers gets no further ones read from the log until it does.
+- With access control, a pull that has waited, for whatever, gets messages only if its user may still have them.
 - What is not in memory is read from disk on another thread, see cold_reads.py, and the pull goes on when it is there.
 
 Limits. A pull that asks for at most 32 messages gets at most 256 KiB, as from Apache's broker. One that asks for more knows what it
@@ -30,16 +31,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from ogive.access.needs import to_pull
+from ogive.access.refused import AccessRefused
 from ogive.broker.clients import ConsumerGroup
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.replies import ONEWAY, Rejected, refuse
-from ogive.errors import ResponseCode, StoreError
+from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
 from ogive.store.disk import Cold
 from ogive.store.model import GetResult, GetStatus
 from ogive.transport.connection import Connection
+from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig
 from ogive.wire.codes import VERSION, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
@@ -70,11 +74,14 @@ class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
     __slots__ = (
-        "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_suspend_s", "_tries", "_wanted", "connection", "key", "offset",
+        "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_permission", "_suspend_s", "_tries", "_user", "_wanted", "connection",
+        "key", "offset",
     )  # fmt: skip
 
-    def __init__(self, ctx: Context, connection: Connection, opaque: int, header: PullMessageRequest, wanted: Wanted) -> None:
-        self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, opaque, wanted
+    def __init__(self, ctx: Context, connection: Connection, command: RemotingCommand, header: PullMessageRequest, wanted: Wanted) -> None:
+        self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, command.opaque, wanted
+        self._user = command.ext_fields.get(ACCESS_KEY, "")
+        self._permission = ctx.guard.table.version if ctx.guard is not None else 0  # what it rests on
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = header.queue_offset
@@ -91,7 +98,8 @@ class Pull:
                 self._max_bytes = min(self._max_bytes, header.max_msg_bytes)
 
     def read(self) -> GetResult:
-        """Raises StoreError; Cold where the disk must be waited for."""
+        """Raises StoreError, AccessRefused; Cold where the disk must be waited for."""
+        self._check_access()
         started = self._ctx.loop.time()
         wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
         if isinstance(wanted, Expression):
@@ -101,8 +109,17 @@ class Pull:
         self._ctx.traffic.get_times.add(self._ctx.loop.time() - started)
         return result
 
+    def _check_access(self) -> None:
+        """The request was let through when it came; rules may have changed meanwhile. Raises AccessRefused."""
+        guard = self._ctx.guard
+        if guard is None or guard.table.version == self._permission:
+            return
+        for need in to_pull(self.key[0], self._group):
+            if not guard.may(self._user, self.connection.remote_address, need):
+                raise AccessRefused(f"User:{self._user} has no permission any more: {need} is needed")
+
     def serve(self) -> None:
-        """Answer, or hold if there is nothing yet. Raises Rejected, StoreError."""
+        """Answer, or hold if there is nothing yet. Raises Rejected, AccessRefused, StoreError."""
         try:
             result = self.read()
         except Cold as cold:
@@ -117,7 +134,7 @@ class Pull:
     def _serve_again(self) -> None:
         try:
             self.serve()
-        except (Rejected, StoreError) as exc:
+        except (Refused, StoreError) as exc:
             self._refuse(exc)
 
     def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
@@ -172,7 +189,7 @@ class Pull:
                 self.offset = result.next_offset
                 result = self.read()
             self._tries = 0
-        except StoreError as exc:
+        except (AccessRefused, StoreError) as exc:
             self._refuse(exc)
             return True
         except Cold:
@@ -185,11 +202,11 @@ class Pull:
 
     def answer(self) -> None:
         """Whatever there is now."""
-        if self.answer_reset():
-            return
         try:
-            self.reply(self.read())
-        except StoreError as exc:
+            self._check_access()
+            if not self.answer_reset():
+                self.reply(self.read())
+        except (AccessRefused, StoreError) as exc:
             self._refuse(exc)
         except Cold as cold:
             try:
@@ -197,7 +214,7 @@ class Pull:
             except StoreError as exc:
                 self._refuse(exc)
 
-    def _refuse(self, error: Rejected | StoreError) -> None:
+    def _refuse(self, error: Refused | StoreError) -> None:
         refuse(self.connection, RemotingCommand(RequestCode.PULL_MESSAGE, opaque=self._opaque), error)
 
 
@@ -210,7 +227,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & ONEWAY:
         return
-    pull = Pull(ctx, connection, command.opaque, header, wanted)
+    pull = Pull(ctx, connection, command, header, wanted)
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
         return

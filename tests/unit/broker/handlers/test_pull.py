@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from ogive.access.table import AccessTable
 from ogive.broker import Broker
 from ogive.errors import ResponseCode, StoreError
 from ogive.store.model import GetResult
 from ogive.transport.limits import ServerLimits
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig
+from ogive.wire.acl import Credentials
+from ogive.wire.bodies import Acl, ConsumerData, HeartbeatData, Policy, PolicyEntry, SubscriptionData, TopicConfig, User
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker, not_reading
@@ -254,6 +256,34 @@ async def test_a_held_pull_is_answered_by_the_next_message_of_its_queue(server: 
     await another.send("T", b"new")
     assert [message.body for message in messages(await pull)] == [b"new"]
     assert len(server.context.holds) == 0
+
+
+@pytest.mark.parametrize(("change", "code"), [("no user", 16), ("no rule", 16), ("disabled", 16), ("another rule", 0)])
+async def test_a_held_pull_gets_no_message_that_its_user_may_not_have_any_more(start_broker: StartBroker, change: str, code: int) -> None:
+    access = AccessTable()
+    await access.create_user(User(username="u", password="p"))
+    rules = [PolicyEntry.from_json({"resource": name, "actions": ["Sub"], "decision": "Allow"}) for name in ("Topic:T", "Group:G")]
+    await access.put_acl(Acl(subject="User:u", policies=(Policy(entries=tuple(rules)),)))
+    server = await start_broker(access=access)
+    mine = Credentials(access_key="u", secret_key="p")
+    async with (
+        await RawClient.open(server.address, credentials=mine) as client,
+        await RawClient.open(server.address, credentials=access.internal) as another,
+    ):
+        await another.send("T", b"before")
+        held = client.start_pull("G", "T", 1, suspend_ms=60_000)
+        await until_held(server)
+        if change == "no user":
+            await access.delete_user("u")
+        elif change == "no rule":
+            await access.delete_acl("User:u", None, "Topic:T")
+        elif change == "disabled":
+            await access.update_user(User(username="u", status="disable"))
+        else:
+            await access.create_user(User(username="other", password="p"))
+        await another.send("T", b"after")
+        answer = await held
+        assert (answer.code, b"after" in answer.body) == (code, code == 0)
 
 
 async def test_a_pull_from_an_empty_queue_is_held_too(server: Broker, client: RawClient, another: RawClient) -> None:
