@@ -9,14 +9,13 @@
 import base64
 import binascii
 import hmac
-import ipaddress
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ogive.transport.http import LOCAL_NAMES, names_this_server
 from ogive.wire.acl import Credentials
 
 HEADERS: Final = {
@@ -34,7 +33,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, name: str | None = None, credentials: Credentials | None = None) -> None:
         self._app = app
-        self._names = {"localhost"} | ({name.lower()} if name else set())
+        self._names = LOCAL_NAMES | ({name.lower()} if name else set())
         self._expected = None if credentials is None else f"{credentials.access_key}:{credentials.secret_key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,21 +55,11 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("The console only shows things; the command line changes them.\n", 405, {"Allow": "GET, HEAD"})
-        if not self._is_ours(headers.get("host", "")):
+        if not names_this_server(headers.get("host", ""), self._names):
             return PlainTextResponse("This host name is not one of the console's: use its address, or give the console this one.\n", 421)
         if self._expected is not None and not _basic(headers.get("authorization", ""), self._expected):
             return PlainTextResponse("Credentials are needed.\n", 401, {"WWW-Authenticate": 'Basic realm="ogive console", charset="UTF-8"'})
         return None
-
-    def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            if name in self._names:
-                return True
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def _basic(header: str, expected: bytes) -> bool:

@@ -1,20 +1,34 @@
-"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything bounded."""
+"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything bounded.
+
+On loopback the Host header, if there is one, must be an address or ``localhost``: a web page of another site whose name is made to point
+here (DNS rebinding) sends its own, and would read what is meant for this machine.
+"""
 
 import asyncio
+import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from ogive.errors import ConnectError
-from ogive.transport.connection import join_address, reason_of
+from ogive.transport.connection import is_loopback, join_address, reason_of
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 8 * 1024
 MAX_CONNECTIONS: Final = 64
 TIMEOUT_S: Final = 10.0  # for the request to come, and again for the answer to be read
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+LOCAL_NAMES: Final = frozenset({"localhost"})
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    503: "Service Unavailable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,18 @@ class Page:
 
 Make = Callable[[], Page | Awaitable[Page]]
 """What makes a page, on the loop."""
+
+
+def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
+    """Whether a Host header is an address, or one of *names*, in any case."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name in names:
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class PageServer:
@@ -84,7 +110,9 @@ class PageServer:
         if len(words) == 3 and words[2].startswith(b"HTTP/1."):
             body = words[0] != b"HEAD"
             make = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
-            if words[0] not in (b"GET", b"HEAD"):
+            if is_loopback(self.host) and not all(map(names_this_server, _hosts(head))):
+                page = Page(421, "ask for this page by the server's address\n")
+            elif words[0] not in (b"GET", b"HEAD"):
                 page = Page(405, "use GET or HEAD\n")
             elif make is None:
                 page = Page(404, f"no such page; there are {' '.join(self._pages)}\n")
@@ -97,3 +125,9 @@ class PageServer:
             "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         )
         return top.encode() + (raw if body else b"")
+
+
+def _hosts(head: bytes) -> list[str]:
+    """The values of all Host headers; probes in HTTP/1.0 send none."""
+    lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    return [value.strip().decode("latin-1") for name, _, value in lines if name.strip().lower() == b"host"]

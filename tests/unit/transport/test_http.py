@@ -32,7 +32,9 @@ async def ask(server: PageServer, request: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("request_", "status", "body"),
     [
-        (b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK", "größe\n".encode()),
+        (b"GET /a HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n", b"200 OK", "größe\n".encode()),
+        (b"GET /a HTTP/1.1\r\nhost:LOCALHOST:9\r\n\r\n", b"200 OK", "größe\n".encode()),
+        (b"GET /a HTTP/1.1\r\nHost: [::1]\r\n\r\n", b"200 OK", "größe\n".encode()),
         (b"GET /a?x=1 HTTP/1.0\r\n\r\n", b"200 OK", "größe\n".encode()),
         (b"HEAD /a HTTP/1.1\r\n\r\n", b"200 OK", b""),
         (b"GET /b HTTP/1.1\r\n\r\n", b"503 Service Unavailable", b"no\n"),
@@ -46,6 +48,17 @@ async def test_a_page_is_answered(server: PageServer, request_: bytes, status: b
     assert head.startswith(b"HTTP/1.1 " + status)
     assert found == body
     assert b"Content-Length: %d" % len("größe\n".encode()) in head or status != b"200 OK"
+
+
+@pytest.mark.parametrize("hosts", [b"Host: rebound.example\r\n", b"Host:\r\n", b"Host: localhost\r\nHost : rebound.example:9\r\n"])
+async def test_a_name_that_was_pointed_here_is_refused(server: PageServer, hosts: bytes) -> None:
+    """DNS rebinding: a page of another site would read this one."""
+    assert (await ask(server, b"GET /a HTTP/1.1\r\n" + hosts + b"\r\n")).startswith(b"HTTP/1.1 421 Misdirected Request")
+
+
+async def test_pages_that_a_network_reaches_are_asked_by_any_name(server: PageServer) -> None:
+    server.host = "192.0.2.7"  # as if it listened there
+    assert (await ask(server, b"GET /a HTTP/1.1\r\nHost: broker.example\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_request_that_is_too_long_or_never_ends_gets_nothing(server: PageServer) -> None:
