@@ -62,6 +62,9 @@ class Wire(asyncio.Transport):
     def pause_reading(self) -> None:
         pass
 
+    def resume_reading(self) -> None:
+        pass
+
     def close(self) -> None:
         asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import ssl as tls
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -32,6 +33,7 @@ RunHandler = Callable[["Connection", list[bytes], int], int]
 All others are for the RequestHandler. Calls ``Connection.take_requests`` for those that want an answer, before it answers any.
 """
 
+SLICE_S: Final = 0.01  # requests that came together are carried out for so long before others have their turn
 MAX_ASKED_IN_VAIN: Final = 6  # then it is asked every 64 frames
 _WORTH_ASKING: Final = 8  # a run of so many pays for being asked in vain for the few that are none
 _RESPONSE: Final = int(Flag.RESPONSE)
@@ -51,7 +53,8 @@ def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
 class Connection(asyncio.Protocol):
     """Frames in and out of one socket, on one event loop.
 
-    Answers are matched by opaque. Writes of one loop turn leave as one. When calls time out and the peer has sent nothing at all for
+    Answers are matched by opaque. Writes of one loop turn leave as one. Requests that came together and take long are carried out in
+    slices, between which the loop turns; nothing more is read meanwhile. When calls time out and the peer has sent nothing at all for
     ``Limits.silence_s`` since the first of them, the link counts as dead: it is closed, and the next call gets a fresh one.
     A peer that answers GO_AWAY is about to close; *on_go_away* is called before the caller gets the answer.
     """
@@ -82,6 +85,8 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._writable: asyncio.Future[None] | None = None  # set while the socket's buffer is over its limit
         self._requests_in_flight = 0
+        self._kept: list[bytes] = []  # frames that were read, for the next slice, and what is wrong behind them
+        self._kept_fault: ProtocolError | None = None
         self._idle: asyncio.Future[None] | None = None  # somebody waits for the last answer
         self._last_words: str | None = None  # why the connection ends once the requests in flight are answered
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -192,14 +197,18 @@ class Connection(asyncio.Protocol):
         for one-way requests."""
         before = self._requests_in_flight
         self._requests_in_flight -= requests
-        has_room = self._requests_in_flight <= self.limits.max_requests_in_flight // 2 < before
-        if has_room and self._transport is not None and not self.closed and self._idle is None:  # else it finishes what was read
-            self._transport.resume_reading()
+        if self._requests_in_flight <= self.limits.max_requests_in_flight // 2 < before:
+            self._read_on()
         if not self.closed:
             self.write(answer if isinstance(answer, bytes) else encode_command(answer))
-        if self._requests_in_flight == 0:
+        if self._requests_in_flight == 0 and not self._kept:
             self._all_answered()
             self._leave_when_done()
+
+    def _read_on(self) -> None:
+        """Unless it finishes what was read, or has not come to all of that yet."""
+        if self._transport is not None and not self.closed and self._idle is None and not self._kept:
+            self._transport.resume_reading()
 
     def _all_answered(self) -> None:
         if self._idle is not None and not self._idle.done():
@@ -215,7 +224,7 @@ class Connection(asyncio.Protocol):
         """Read nothing more; return when every request that was read has been answered."""
         if self._transport is not None and not self.closed:
             self._transport.pause_reading()
-        while self._requests_in_flight and not self.closed:
+        while (self._requests_in_flight or self._kept) and not self.closed:
             self._idle = self._idle or self._loop.create_future()
             await asyncio.wait([self._idle])
 
@@ -274,11 +283,19 @@ class Connection(asyncio.Protocol):
         return self._decoder.buffered
 
     def data_received(self, data: bytes) -> None:
-        if self._last_words is not None:
+        if self._last_words is not None or self._kept_fault is not None:
             return
         self.received_at = self._loop.time()
         frames, fault = self._decoder.feed(data)
+        if self._kept:  # a transport may bring what it had before it was told to pause
+            self._kept += frames
+            self._kept_fault = fault
+        else:
+            self._carry_out(frames, fault)
+
+    def _carry_out(self, frames: list[bytes], fault: ProtocolError | None) -> None:
         calls = self._calls
+        until = time.monotonic() + SLICE_S  # not the loop's time: uvloop's stands still within a turn
         at = 0
         while at < len(frames):
             if self._run_handler is not None and at < len(frames) - 1 and self.received_frames >= self._ask_from:
@@ -305,9 +322,34 @@ class Connection(asyncio.Protocol):
                 self._take_request(command)
                 if self.closed:  # by its handling: the others would go unanswered
                     return
+                if at < len(frames) and time.monotonic() > until:
+                    self._keep(frames[at:], fault)
+                    return
         if fault is not None:
             self._end(f"{self.remote_address} sent what is no frame: {fault}")
         self._leave_when_done()
+
+    def _keep(self, frames: list[bytes], fault: ProtocolError | None) -> None:
+        self._kept, self._kept_fault = frames, fault
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        self._loop.call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """The next slice of what was read."""
+        frames, fault = self._kept, self._kept_fault
+        self._kept, self._kept_fault = [], None
+        if not self.closed:
+            self._carry_out(frames, fault)
+        if self._kept or self.closed or self._last_words is not None:
+            return
+        if self._requests_in_flight == 0:
+            self._all_answered()
+        if self._requests_in_flight < self.limits.max_requests_in_flight:
+            self._read_on()
 
     def _take_run(self, handler: RunHandler, frames: list[bytes], at: int) -> int:
         taken = handler(self, frames, at)
@@ -344,7 +386,7 @@ class Connection(asyncio.Protocol):
         self._loop.call_soon(self._leave_when_done)
 
     def _leave_when_done(self) -> None:
-        if self.leaving and not self._calls and not self._requests_in_flight:
+        if self.leaving and not self._calls and not self._requests_in_flight and not self._kept:
             self.close()
 
     async def wait_closed(self) -> None:

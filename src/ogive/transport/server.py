@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 from ogive.errors import ConnectError
@@ -86,13 +86,16 @@ class ServerConnection(Connection):
         if self._unsent_bytes > self._server.limits.max_unsent_bytes:
             self._check_unsent(self._unsent_bytes)
 
+    def _go_on_later(self) -> None:
+        self._server._go_on_later(self)
+
     def _at_end_of_turn(self, job: Callable[[], None]) -> None:
         self._server.turn.add(job)
 
     def _flush(self) -> None:
         super()._flush()
         self._check_unsent(self.unsent_bytes)
-        if self._frames_of_read == 1 and not self._requests_in_flight:
+        if self._frames_of_read == 1 and not self._requests_in_flight and not self._kept:
             self._server._answered(self)
 
     def _check_unsent(self, unsent: int) -> None:
@@ -152,6 +155,7 @@ class Server:
         self._connections: set[ServerConnection] = set()
         self._per_host: Counter[str] = Counter()
         self._last_reader: ServerConnection | None = None
+        self._slices: deque[ServerConnection] = deque()  # connections with requests for a later slice, each once
         self._read_buffer_bytes = 0
         self._stranger_bytes = 0  # of these, those of connections that are not trusted
         self._refused = 0
@@ -252,6 +256,18 @@ class Server:
         if self._lookout is not None:
             self._lookout.asked(again=again)
         return again
+
+    def _go_on_later(self, connection: ServerConnection) -> None:
+        """One slice a turn, whoever it is of: many connections with much to do take no more from the others than one."""
+        if not self._slices:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._slices.append(connection)
+
+    def _go_on(self) -> None:
+        connection = self._slices.popleft()
+        if self._slices:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        connection.go_on()
 
     def _answered(self, connection: ServerConnection) -> None:
         """The only request of *connection* is."""

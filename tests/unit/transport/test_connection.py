@@ -10,6 +10,7 @@ from typing import Final, cast
 import pytest
 
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, TooManyRequests
+from ogive.transport import connection as transport_connection
 from ogive.transport.connection import Connection, connect
 from ogive.transport.limits import Limits, ServerLimits
 from ogive.transport.pool import ConnectionPool
@@ -608,6 +609,92 @@ async def test_what_comes_after_the_beginning_of_the_end_is_not_read_however_man
         read.connection.reply(b"", number)
     await finishing
     assert not read.wire.is_read
+
+
+@pytest.fixture
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request each."""
+    monkeypatch.setattr(transport_connection, "SLICE_S", -1.0)
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_requests_that_came_together_and_take_long_let_others_have_their_turn() -> None:
+    """However many there are: 900 pulls with filters in one read stopped a broker for seconds."""
+    read = Read()
+    read.bring(10, 10, 1, 2, 3)
+    turns = []
+    while read.connection._kept:
+        assert not read.wire.is_read
+        turns.append(list(read.seen))
+        await asyncio.sleep(0)
+    assert turns == [[2], [2, 3]]
+    assert (read.seen, read.wire.is_read) == ([2, 3, 4], True)
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_many_connections_with_much_to_do_take_one_slice_of_a_turn() -> None:
+    served: list[Connection] = []
+    server = Server(lambda connection, _: served.append(connection))
+    connections = [ServerConnection(server) for _ in range(3)]
+    for connection in connections:
+        connection.connection_made(ReadableWire())
+        connection.data_received(encode_command(RemotingCommand(1)) * 3)
+    turns = [len(served)]
+    while any(connection._kept for connection in connections):
+        await asyncio.sleep(0)
+        turns.append(len(served))
+    assert turns == list(range(3, 10))
+    assert served == connections * 3
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_what_was_read_and_not_begun_is_answered_before_the_end() -> None:
+    read = Read()
+    read.bring(1, 1, 1)
+    finishing = asyncio.create_task(read.connection.finish_requests())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert not finishing.done()
+        read.connection.reply(b"")
+    await finishing
+    assert (read.seen, read.wire.is_read) == ([0, 1, 2], False)
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_a_fault_behind_requests_for_later_slices_ends_the_connection_after_them() -> None:
+    read = Read()
+    read.connection.data_received(encode_command(RemotingCommand(1)) * 3 + bytes(4))
+    read.connection.data_received(b"of no meaning any more")
+    assert (len(read.seen), read.connection._last_words) == (1, None)
+    while read.connection._kept:
+        await asyncio.sleep(0)
+    assert len(read.seen) == 3
+    assert read.connection._last_words is not None
+    read.connection.reply(b"", 3)
+    await asyncio.sleep(0)
+    assert read.connection.closed
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_what_a_transport_brings_although_it_was_told_to_pause_waits_its_turn() -> None:
+    read = Read()
+    read.bring(1, 2)
+    read.bring(3)
+    assert len(read.seen) == 1
+    while read.connection._kept:
+        await asyncio.sleep(0)
+    assert read.seen == [0, 1, 0]
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_a_connection_that_ends_carries_out_nothing_more() -> None:
+    read = Read()
+    read.wire.abort = lambda: None  # type: ignore[method-assign]
+    read.bring(1, 1, 1)
+    read.connection.abort("")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert read.seen == [0]
 
 
 async def test_a_fault_behind_a_run_ends_the_connection_once_the_run_is_answered() -> None:
