@@ -2,11 +2,12 @@
 
 Source: ExpressionMessageFilter.java, ConsumerFilterManager.java, 5.3.
 
-Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than SCAN records and SCAN_BYTES and then
-reports how far it got, so that a filter that matches nothing blocks the loop for a few milliseconds at most.
+Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than SCAN records and SCAN_BYTES, or for
+SCAN_S, and then reports how far it got, so that a filter that matches nothing blocks the loop for a few milliseconds at most.
 """
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +27,7 @@ MAX_EXPRESSION: Final = MAX_CHARACTERS
 MAX_TAGS: Final = 1000  # of one subscription
 SCAN: Final = 800  # records looked at for one request; as many as Apache's broker does
 SCAN_BYTES: Final = 4 * 1024 * 1024
+SCAN_S: Final = 0.02  # three times what SCAN usual records take; thousands of properties, or of words in an expression, would take seconds
 _STEP: Final = 64  # records read at once
 _STEP_BYTES: Final = 256 * 1024
 
@@ -76,9 +78,10 @@ def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
 
 def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int, max_bytes: int) -> GetResult:
     """Read with SQL92, which the store does not know: the matching records from *offset* on, and the next offset."""
-    matches = wanted.matches
+    matches, until = wanted.matches, time.monotonic() + SCAN_S
     parts: list[bytes | memoryview] = []
     count = size = scanned = scanned_bytes = 0
+    looked = False
     while True:
         result = read(offset, min(_STEP, SCAN - scanned), _STEP_BYTES)
         if result.status is not GetStatus.FOUND:
@@ -88,9 +91,12 @@ def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int
             at = 0
             while at < len(view):
                 record_bytes, queue_offset, properties = stored_properties(view, at)
+                if looked and time.monotonic() > until:
+                    return _so_far(result, queue_offset, parts, count, size)
+                looked = True
                 if matches(decode_properties(properties)):
                     if count and (count >= max_messages or size + record_bytes > max_bytes):
-                        return _found(result, queue_offset, parts, count, size)
+                        return _so_far(result, queue_offset, parts, count, size)
                     parts.append(view[at : at + record_bytes])
                     count += 1
                     size += record_bytes
@@ -100,11 +106,7 @@ def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int
         offset = result.next_offset
         if scanned >= SCAN or scanned_bytes >= SCAN_BYTES or count >= max_messages:
             break
-    if count:
-        return _found(result, offset, parts, count, size)
-    if scanned:
-        return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, result.min_offset, result.max_offset)
-    return result
+    return _so_far(result, offset, parts, count, size) if scanned else result
 
 
 def lets_pass(wanted: Expression, record: bytes) -> bool:
@@ -113,5 +115,7 @@ def lets_pass(wanted: Expression, record: bytes) -> bool:
     return wanted.matches(decode_properties(properties))
 
 
-def _found(last: GetResult, next_offset: int, parts: list[bytes | memoryview], count: int, size: int) -> GetResult:
+def _so_far(last: GetResult, next_offset: int, parts: list[bytes | memoryview], count: int, size: int) -> GetResult:
+    if not count:
+        return GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, last.min_offset, last.max_offset)
     return GetResult(GetStatus.FOUND, next_offset, last.min_offset, last.max_offset, parts, count, size)

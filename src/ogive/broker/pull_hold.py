@@ -4,6 +4,7 @@ Source: PullRequestHoldService.java, 5.3, which looks at every list every 5 seco
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -22,16 +23,25 @@ class HeldPull(Protocol):
     def key(self) -> QueueKey: ...
     @property
     def offset(self) -> int: ...
+    @property
+    def is_costly(self) -> bool:
+        """Whether what arrived must be read and compared with an expression to know if it is waited for."""
 
     def try_answer(self) -> bool:
-        """Answer if there is something to deliver now; else say False and keep waiting."""
+        """Answer if there is something to deliver now; else say False and keep waiting, at a later offset if there is more to look at."""
 
     def answer(self) -> None:
         """Answer with whatever there is."""
 
 
+SLICE_S: Final = 0.005  # costly pulls are tried for so long before others have their turn
+
+
 class PullHolds:
-    """Held pulls by queue and by connection, within limits. Owner: the event loop."""
+    """Held pulls by queue and by connection, within limits. Owner: the event loop.
+
+    An arrival wakes the usual ones at once. Those that are costly are tried in slices, between which the loop turns.
+    """
 
     def __init__(self, max_held: int, max_per_connection: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,6 +49,8 @@ class PullHolds:
         self._by_queue: dict[QueueKey, dict[HeldPull, asyncio.TimerHandle]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._count = 0
+        self._due: dict[HeldPull, int] = {}  # costly ones, each with the end that its queue has come to
+        self._slice_is_due = False
         self.closed = False
 
     def __len__(self) -> int:
@@ -65,8 +77,33 @@ class PullHolds:
         for key in ends.keys() & waiting.keys() if len(waiting) < len(ends) else [key for key in ends if key in waiting]:
             end = ends[key]
             for pull in list(waiting.get(key, ())):
-                if pull.offset < end and pull.try_answer():
-                    self._forget(pull)
+                if pull.offset < end:
+                    if pull.is_costly:
+                        self._due[pull] = end
+                    else:
+                        self._try(pull, end)
+        if self._due and not self._slice_is_due:
+            self._try_costly()
+
+    def _try_costly(self) -> None:
+        """One slice, at least one pull."""
+        self._slice_is_due = False
+        until = time.monotonic() + SLICE_S
+        while self._due:
+            pull = next(iter(self._due))
+            self._try(pull, self._due.pop(pull))
+            if self._due and time.monotonic() > until:
+                self._slice_is_due = True
+                self._loop.call_soon(self._try_costly)
+                return
+
+    def _try(self, pull: HeldPull, end: int) -> None:
+        """An answer may end connections, and with them pulls that are due."""
+        before = pull.offset
+        if pull.try_answer():
+            self._forget(pull)
+        elif before < pull.offset < end:
+            self._due[pull] = end
 
     def answer_all(self, key: QueueKey) -> None:
         """Answer every pull that waits at the queue, with whatever there is."""
@@ -98,6 +135,7 @@ class PullHolds:
         if timer is None:
             return False
         timer.cancel()
+        self._due.pop(pull, None)
         if not by_queue:
             del self._by_queue[pull.key]
         by_connection = self._by_connection[pull.connection]

@@ -97,6 +97,10 @@ class Pull:
             if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
                 self._max_bytes = min(self._max_bytes, header.max_msg_bytes)
 
+    @property
+    def is_costly(self) -> bool:
+        return isinstance(self._wanted, Expression)
+
     def read(self) -> GetResult:
         """Raises StoreError, AccessRefused; Cold where the disk must be waited for."""
         self._check_access()
@@ -179,15 +183,12 @@ class Pull:
         return status is GetStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and self.offset == 0)
 
     def try_answer(self) -> bool:
-        """Try a held pull again after an arrival. Messages that the filter rejects are skipped for good."""
+        """Try a held pull again after an arrival. Messages that the filter rejects are passed over for good; there may be more."""
         if self._ctx.slow_readers.must_wait(self.connection):
             self._ctx.slow_readers.put(self)
             return True
         try:
             result = self.read()
-            while result.status is GetStatus.NO_MATCHED_MESSAGE:
-                self.offset = result.next_offset
-                result = self.read()
             self._tries = 0
         except (AccessRefused, StoreError) as exc:
             self._refuse(exc)
@@ -195,6 +196,9 @@ class Pull:
         except Cold:
             self.answer()
             return True
+        if result.status is GetStatus.NO_MATCHED_MESSAGE:
+            self.offset = result.next_offset
+            return False
         if self.is_unanswered(result):
             return False
         self.reply(result)

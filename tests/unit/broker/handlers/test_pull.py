@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from ogive.access.table import AccessTable
-from ogive.broker import Broker
+from ogive.broker import Broker, filtering
 from ogive.errors import ResponseCode, StoreError
 from ogive.store.model import GetResult
 from ogive.transport.limits import ServerLimits
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, ConsumerData, HeartbeatData, Policy, PolicyEntry, SubscriptionData, TopicConfig, User
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
+from ogive.wire.message import encode_batch
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker, not_reading
 
@@ -165,10 +166,27 @@ async def test_sql_chooses_by_properties_and_passes_the_rest_over(client: RawCli
     assert (none.code, none.remark, offsets(none)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", ("7", "0", "7"))
 
 
-async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(client: RawClient) -> None:
+async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtering, "SCAN_S", 600.0)
     await asyncio.gather(*(client.send_batch("T", [b"x"] * 500) for _ in range(2)))
     answer = await client.pull("G", "T", 0, subscription="missing = 'x'", expressionType="SQL92")
     assert (answer.remark, answer.ext_fields["nextBeginOffset"]) == ("NO_MATCHED_MESSAGE", "800")
+
+
+async def test_sql_pulls_that_take_long_say_how_far_they_came_and_lose_nothing(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filtering, "SCAN_S", -1.0)
+    sql = {"subscription": "colour = 'red'", "expressionType": "SQL92"}
+    for colour in ("blue", "red", "red"):
+        await client.send("T", colour.encode(), {"colour": colour})
+    answers = [await client.pull("G", "T", offset, **sql) for offset in range(2)]
+    assert [(answer.remark, answer.ext_fields["nextBeginOffset"]) for answer in answers] == [("NO_MATCHED_MESSAGE", "1"), ("FOUND", "2")]
+    held = client.start_pull("G", "T", 3, suspend_ms=60_000, **sql)  # type: ignore[arg-type]
+    await until_held(server)
+    items = [(0, b"x", f"colour\x01{colour}\x02".encode()) for colour in ("blue", "green", "blue", "red")]
+    await another.ok(RequestCode.SEND_BATCH_MESSAGE, encode_batch(items), **(another.send_fields("T", 0, "") | {"m": True}))
+    assert (await held).ext_fields["nextBeginOffset"] == "7"
 
 
 async def test_the_groups_sql_filter_counts_and_wakes_a_held_pull(server: Broker, client: RawClient, another: RawClient) -> None:
