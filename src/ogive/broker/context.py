@@ -18,6 +18,7 @@ from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.remote_config import RemoteSettings
 from ogive.broker.retention import Retention
+from ogive.broker.room import RequestRoom
 from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
@@ -81,6 +82,8 @@ class Context:
     """How many more searches by key may begin now."""
     listings: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a listing is made: one at a time."""
+    room: RequestRoom = field(default_factory=RequestRoom)
+    """What requests that wait may hold."""
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while topics are deleted: one request at a time."""
     sends_waiting: int = 0
@@ -172,11 +175,12 @@ class Context:
         self._submit_due = False
         self.store.submit()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task that is kept alive here and awaited when the broker stops."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def finish_tasks(self) -> None:
         while self._tasks:

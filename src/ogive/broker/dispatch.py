@@ -2,14 +2,16 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, refuse, reply
+from ogive.broker.room import size_of
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
 from ogive.store.disk import Cold
@@ -29,10 +31,13 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
             with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
                 ctx.guard.check(command, connection.remote_address)
             connection.trust()
+        if type(route) is Route and len(command.body) > route.max_body_bytes:
+            remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route and route.listing and not in_turn:
-            ctx.spawn(_in_turn(ctx, connection, command, tries), f"request {command.code} of {connection.remote_address}, in turn")
+            _later(ctx, connection, command, partial(_in_turn, ctx, connection, command, tries), ", in turn")
         elif type(route) is Route:
             _serve(ctx, connection, command, route)
         else:
@@ -40,7 +45,21 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
     except OgiveError as exc:
         refuse(connection, command, exc)
     except Cold as cold:
-        ctx.spawn(_again(ctx, connection, command, cold, tries + 1), f"request {command.code} of {connection.remote_address}, from disk")
+        _later(ctx, connection, command, partial(_again, ctx, connection, command, cold, tries + 1), ", from disk")
+
+
+def _later(
+    ctx: Context, connection: Connection, command: RemotingCommand, work: Callable[[], Coroutine[Any, Any, None]], how: str = ""
+) -> bool:
+    """Carry the request out in a task of its own. Where those that wait hold too much it is refused, and *work* not begun."""
+    size = size_of(command)
+    if not ctx.room.take(connection, size):
+        remark = "[REJECTREQUEST]system busy: requests that wait hold too much memory already"
+        refuse(connection, command, Rejected(ResponseCode.SYSTEM_BUSY, remark))
+        return False
+    task = ctx.spawn(work(), f"request {command.code} of {connection.remote_address}{how}")
+    task.add_done_callback(lambda _: ctx.room.give_back(connection, size))
+    return True
 
 
 def _not_supported(code: int) -> str:
@@ -102,8 +121,9 @@ def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route
     if isinstance(answer, RemotingCommand):
         reply(connection, command, answer)
     else:
-        assert inspect.isawaitable(answer)
-        ctx.spawn(_serve_later(connection, command, answer), f"request {command.code} of {connection.remote_address}")
+        assert inspect.iscoroutine(answer)
+        if not _later(ctx, connection, command, partial(_serve_later, connection, command, answer)):
+            answer.close()
 
 
 async def _serve_later(connection: Connection, command: RemotingCommand, answer: Awaitable[RemotingCommand]) -> None:

@@ -72,7 +72,7 @@ class Duplicates:
         max_keys: int,
         store: Stored,
         bring_in: Callable[[Cold], Awaitable[None]],
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
         """*bring_in* reads from disk, *spawn* starts a task that is waited for at the end."""
         self._window_ms, self._max_keys, self._store = round(window_s * 1000), max_keys, store

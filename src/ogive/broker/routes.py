@@ -30,19 +30,25 @@ from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.frame import MAX_FRAME_BYTES
 from ogive.wire.headers import Header
 
 H = TypeVar("H", bound=Header)
 
 
+SHORT_BODY: Final = 64 * 1024
+LONG_BODY: Final = 1024 * 1024  # lists of thousands: topics, groups, queues, rules; it is read in some ten milliseconds
+
+
 @dataclass(frozen=True, slots=True)
 class Route(Generic[H]):
     """The handler gets the decoded header and the body, and gives the answer, at once or later. *listing*: one that grows with what the
-    broker holds, so it is made one at a time."""
+    broker holds, so it is made one at a time. *max_body_bytes*: most requests have no body, or a short one."""
 
     header: type[H]
     handle: Callable[[Context, Connection, H, bytes], RemotingCommand | Awaitable[RemotingCommand]]
     listing: bool = False
+    max_body_bytes: int = SHORT_BODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,8 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.END_TRANSACTION: Direct(transaction.end),
     **_table(
         Route(headers.RecallMessageRequest, recall.handle),
-        Route(headers.SendReplyMessageRequest, replies.handle),
-        Route(headers.SendReplyMessageRequestV2, replies.handle),
+        Route(headers.SendReplyMessageRequest, replies.handle, max_body_bytes=MAX_FRAME_BYTES),
+        Route(headers.SendReplyMessageRequestV2, replies.handle, max_body_bytes=MAX_FRAME_BYTES),
         Route(headers.QueryConsumerOffsetRequest, offsets.query_consumer_offset),
         Route(headers.UpdateConsumerOffsetRequest, offsets.update_consumer_offset),
         Route(headers.SearchOffsetRequest, offsets.search_offset),
@@ -81,9 +87,9 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.QueryMessageRequest, query.query),
         Route(headers.UnregisterClientRequest, clients.unregister),
         Route(headers.GetConsumerListRequest, clients.consumer_list),
-        Route(headers.CheckClientConfigRequest, clients.check_config),
-        Route(headers.LockBatchRequest, locks.lock),
-        Route(headers.UnlockBatchRequest, locks.unlock),
+        Route(headers.CheckClientConfigRequest, clients.check_config, max_body_bytes=LONG_BODY),
+        Route(headers.LockBatchRequest, locks.lock, max_body_bytes=LONG_BODY),
+        Route(headers.UnlockBatchRequest, locks.unlock, max_body_bytes=LONG_BODY),
         Route(headers.CreateTopicRequest, topics.create),
         Route(headers.DeleteTopicRequest, topics.delete),
         Route(headers.GetAllTopicConfigRequest, topics.show_all, listing=True),
@@ -106,18 +112,18 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.DeleteUserRequest, access.delete_user),
         Route(headers.GetUserRequest, access.show_user),
         Route(headers.ListUsersRequest, access.list_users, listing=True),
-        Route(headers.CreateAclRequest, access.create_acl),
-        Route(headers.UpdateAclRequest, access.update_acl),
+        Route(headers.CreateAclRequest, access.create_acl, max_body_bytes=LONG_BODY),
+        Route(headers.UpdateAclRequest, access.update_acl, max_body_bytes=LONG_BODY),
         Route(headers.DeleteAclRequest, access.delete_acl),
         Route(headers.GetAclRequest, access.show_acl),
         Route(headers.ListAclsRequest, access.list_acls, listing=True),
-        Route(headers.CreateTopicListRequest, topics.create_all),
+        Route(headers.CreateTopicListRequest, topics.create_all, max_body_bytes=LONG_BODY),
         Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group, listing=True),
         Route(headers.QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
         Route(headers.CleanUnusedTopicRequest, topics.clean_unused, listing=True),
         Route(headers.DeleteExpiredLogRequest, cleaning.delete_expired_log),
         Route(headers.CleanExpiredQueuesRequest, cleaning.clean_expired_queues),
-        Route(headers.CreateGroupListRequest, groups.create_all),
+        Route(headers.CreateGroupListRequest, groups.create_all, max_body_bytes=LONG_BODY),
         Route(headers.GetConsumerRunningInfoRequest, ask_clients.running_info),
         Route(headers.ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
         Route(headers.InvokeGetConsumerStatusRequest, ask_clients.consumer_status),

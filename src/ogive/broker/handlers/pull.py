@@ -80,8 +80,9 @@ class Pull:
 
     def __init__(self, ctx: Context, connection: Connection, command: RemotingCommand, header: PullMessageRequest, wanted: Wanted) -> None:
         self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, command.opaque, wanted
-        self._user = command.ext_fields.get(ACCESS_KEY, "")
-        self._permission = ctx.guard.table.version if ctx.guard is not None else 0  # what it rests on
+        self._user, self._permission = "", 0  # of whom, and the version of the rules that it rests on
+        if ctx.guard is not None:
+            self._user, self._permission = command.ext_fields.get(ACCESS_KEY, ""), ctx.guard.table.version
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = header.queue_offset

@@ -1,0 +1,75 @@
+"""Requests that wait hold so much and no more."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from ogive.broker import Broker, room
+from ogive.broker.room import RequestRoom, size_of
+from ogive.errors import ResponseCode
+from ogive.transport.connection import Connection
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.raw_client import RawClient
+
+
+def connections(count: int) -> list[Connection]:
+    return [cast("Connection", cast("Any", object())) for _ in range(count)]
+
+
+def test_a_connection_has_its_share_and_what_it_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_BYTES_PER_CONNECTION", 10)
+    waiting = RequestRoom()
+    [one] = connections(1)
+    assert [waiting.take(one, size) for size in (6, 5, 4, 0, 1)] == [True, False, True, True, False]
+    for size in (0, 6, 4, 0):
+        waiting.give_back(one, size)
+    assert not waiting._held
+    assert waiting.take(one, 10)
+
+
+def test_who_holds_little_is_refused_on_no_others_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_BYTES", 25)
+    monkeypatch.setattr(room, "FREE_BYTES", 3)
+    waiting = RequestRoom()
+    greedy, another, modest = connections(3)
+    assert [waiting.take(greedy, 20), waiting.take(another, 10), waiting.take(modest, 3), waiting.take(modest, 3)] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    waiting.give_back(greedy, 20)
+    assert waiting.take(another, 10)
+
+
+def test_names_and_values_count() -> None:
+    assert size_of(RemotingCommand(1, {"abc": "de"}, b"xyz")) == 8
+
+
+async def test_listings_that_wait_hold_no_more_than_they_may(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty of them with 16 MB each took a gigabyte."""
+    monkeypatch.setattr(room, "MAX_BYTES_PER_CONNECTION", 100_000)
+    async with server.context.listings:
+        waiting = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000)) for _ in range(2)]
+        refused = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
+        other = another.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
+    assert (refused.code, "hold too much memory" in str(refused.remark)) == (ResponseCode.SYSTEM_BUSY, True)
+    assert [answer.code for answer in await asyncio.gather(*waiting, other)] == [0, 0, 0]
+    await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
+
+
+async def test_a_request_that_waits_for_another_is_not_begun_where_too_much_waits(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MAX_BYTES_PER_CONNECTION", 1)
+    answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+
+
+@pytest.mark.parametrize(("code", "most"), [(21, 64 * 1024), (12, 64 * 1024), (18, 1024 * 1024), (41, 1024 * 1024)])
+async def test_a_body_is_as_long_as_its_request_needs(client: RawClient, code: int, most: int) -> None:
+    answer = await client.call(code, bytes(most + 1), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1)
+    assert (answer.code, answer.remark) == (ResponseCode.INVALID_PARAMETER, f"a body of {most + 1} bytes, {most} are allowed")
+    allowed = await client.call(code, bytes(most), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1)
+    assert "are allowed" not in str(allowed.remark)
