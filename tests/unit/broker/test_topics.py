@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker.topics import TopicTable
+from ogive.broker.topics import MAX_MADE_QUEUES, TopicTable
 from ogive.errors import InvalidOption
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
-from ogive.wire.bodies import MAX_QUEUES, DataVersion, TopicConfig
+from ogive.wire.bodies import DataVersion, TopicConfig
 
 SYSTEM = ["BenchmarkTest", "C", "C_REPLY_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
           "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "TBW102", "TRANS_CHECK_MAX_TIME_TOPIC", "b", "rmq_sys_wheel_timer"]  # fmt: skip
@@ -82,7 +82,8 @@ async def test_retry_and_dead_letter_topics_are_made_also_when_auto_creation_is_
         {"name": "rmq_sys_anything"},
         {"name": "RMQ_SYS_TRACE_TOPIC"},
         {"read_queues": 0},
-        {"write_queues": MAX_QUEUES + 1},
+        {"write_queues": MAX_MADE_QUEUES + 1},
+        {"read_queues": MAX_MADE_QUEUES + 1},
         {"perm": 8},
         {"perm": -1},
         {"filter_type": "X"},
@@ -94,6 +95,22 @@ def test_a_topic_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str
     with pytest.raises(InvalidOption):
         table.create_or_update(replace(TopicConfig(name="T"), **change))  # type: ignore[arg-type]
     assert table.data_version == before
+
+
+async def test_a_topic_that_came_with_more_queues_than_can_be_made_is_changed_but_does_not_grow(tmp_path: Path) -> None:
+    wide = TopicConfig(name="T", read_queues=5_000, write_queues=4_000)
+    stored = {"topicConfigTable": {"T": wide.to_json()}, "dataVersion": DataVersion().to_json()}
+    (tmp_path / "config").mkdir()
+    JsonTable(OsFs(), tmp_path / "config" / "topics.json").save(stored)
+    table = a_table(tmp_path)
+    assert table.get("T") == wide
+    table.create_or_update(replace(wide, perm=4, write_queues=5_000))
+    with pytest.raises(InvalidOption, match="1 to 5000 are possible"):
+        table.create_or_update(replace(wide, read_queues=5_001))
+    table.create_or_update(replace(wide, read_queues=8, write_queues=MAX_MADE_QUEUES))
+    with pytest.raises(InvalidOption, match="1 to 1024 are possible"):
+        table.create_or_update(wide)
+    await table.saved()
 
 
 async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(tmp_path: Path) -> None:
