@@ -1,8 +1,11 @@
 """What a consume queue holds."""
 
+import pytest
+
 from ogive.broker import Broker
+from ogive.broker.handlers import queue_entries
 from ogive.errors import ResponseCode
-from ogive.wire.bodies import loads_object
+from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 
@@ -35,3 +38,17 @@ async def test_places_where_nothing_is(client: RawClient) -> None:
     for index, count in ((-1, 1), (0, 0)):
         answer = await client.call(RequestCode.QUERY_CONSUME_QUEUE, topic="T", queueId=0, index=index, count=count)
         assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_an_expression_that_takes_long_leaves_entries_for_the_next_request(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request over a thousand messages with thousands of properties stopped the broker for two seconds."""
+    monkeypatch.setattr(queue_entries, "LOOK_S", -1.0)
+    await client.send_batch("T", [b"x"] * 3)
+    data = SubscriptionData(topic="T", expression="colour = 'red'", expression_type="SQL92", version=1)
+    await client.ok(
+        RequestCode.HEART_BEAT, HeartbeatData(client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)).encode()
+    )
+    answer = await client.ok(RequestCode.QUERY_CONSUME_QUEUE, topic="T", queueId=0, index=0, count=5, consumerGroup="G")
+    assert [row["eval"] for row in loads_object(answer.body)["queueData"]] == [False]
