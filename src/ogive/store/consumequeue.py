@@ -217,10 +217,13 @@ def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> byt
 
 
 class QueueFiles:
-    """Changes the files of all consume queues, through a bounded number of handles."""
+    """Changes the files of all consume queues, through a bounded number of handles.
 
-    def __init__(self, fs: Fs, max_open: int) -> None:
-        self._fs = fs
+    *keep*: a file that is begun keeps what an older one of its name holds behind the entries that are written, until leave_only().
+    """
+
+    def __init__(self, fs: Fs, max_open: int, *, keep: bool = False) -> None:
+        self._fs, self._keep = fs, keep
         self._handles = Handles(fs, max_open)
 
     def write(self, writes: Iterable[QueueWrite]) -> None:
@@ -231,7 +234,8 @@ class QueueFiles:
                 path = segment_path(write.directory, (index - at) * size)
                 if at == 0:
                     self._fs.make_dirs(write.directory)
-                    handle = self._handles.create(path, write.file_entries * size)
+                    begin = self._handles.create_over if self._keep else self._handles.create
+                    handle = begin(path, write.file_entries * size)
                 else:
                     handle = self._handles.get(path)
                 self._fs.pwrite(handle, piece, at * size)
@@ -244,6 +248,15 @@ class QueueFiles:
         handle = self._handles.get(segment_path(queue.directory, (queue.written - at) * size))
         self._fs.truncate(handle, at * size)
         self._fs.truncate(handle, queue.file_entries * size)
+
+    def leave_only(self, queue: ConsumeQueue, names: Iterable[str]) -> None:
+        """Of the files *names* those that hold what was written of *queue*, with zeros behind it."""
+        size = queue.file_entries * queue.entry_bytes
+        kept = {segment_path(queue.directory, (queue.first_file + number) * size).name for number in range(len(queue.crcs))}
+        for name in names:
+            if name not in kept:
+                self.unlink(queue.directory / name)
+        self.cut(queue)
 
     def unlink(self, path: Path) -> None:
         self._handles.forget(path)

@@ -9,6 +9,7 @@ Behaviour
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
 - A delayed message whose queue entry is made again is due by the delay levels of the last start, which apache-broker.conf holds.
+- The files of a queue that is made again are written over, and what they hold beyond it is removed at the end.
 - flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
   there, so that nothing survives behind a gap.
 
@@ -126,7 +127,8 @@ class _Recovery:
         self._commitlog = config.root / "commitlog"
         self._kinds = QueueKinds.found(fs, config)
         self._batched = {topic.encode() for topic in self._kinds.batched}
-        self._files = QueueFiles(fs, config.max_open_files)
+        self._files = QueueFiles(fs, config.max_open_files, keep=True)
+        self._written_over: dict[ConsumeQueue, list[str]] = {}  # the names of the files that it had
         self._found = Found((), config.segment_bytes)  # until run()
         self._delay_levels = _levels_of_last_start(fs, config.root) or config.delay_levels
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
@@ -194,6 +196,8 @@ class _Recovery:
         if checkpoint is None:
             self._keep_offsets()
         self._flush()
+        for queue, names in self._written_over.items():
+            self._files.leave_only(queue, names)
         moved = checkpoint is not None and checkpoint.log_start < scan.start and self._correct_min_offsets(scan.start)
         for queue in self._queues.values():
             queue.next_offset = queue.max_offset
@@ -333,9 +337,13 @@ class _Recovery:
         return queue
 
     def _new_queue(self, key: QueueKey, first: int) -> ConsumeQueue:
+        before = self._queues.get((key[0].encode(), key[1]))
+        if before is not None:
+            self._written_over.pop(before, None)
         queue = self._queues[key[0].encode(), key[1]] = self._kinds.of(key[0]).new(key, first)
-        if self._fs.list(queue.directory):
-            self._files.remove(queue.directory)
+        names = self._fs.list(queue.directory)
+        if names:
+            self._written_over[queue] = names
         return queue
 
     def _tags_code(self, topic: bytes, properties: bytes, stored_ms: int) -> int:
@@ -384,7 +392,7 @@ class _Recovery:
         finally:
             scan.close()
         for queue in self._queues.values():
-            if not clean:
+            if not clean and queue not in self._written_over:
                 self._files.cut(queue)
 
 

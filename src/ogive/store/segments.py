@@ -96,6 +96,19 @@ class Handles:
         self._fs.truncate(handle, size)
         return handle
 
+    def create_over(self, path: Path, size: int) -> int:
+        """A file of *size* bytes, with those of the file that was there before."""
+        try:
+            handle = self.get(path)
+        except FileNotFoundError:
+            return self.create(path, size)
+        except OSError:  # it may not be written to, or is a link
+            self._fs.unlink(path)
+            return self.create(path, size)
+        if self._fs.size(handle) != size:
+            self._fs.truncate(handle, size)
+        return handle
+
     def forget(self, path: Path) -> None:
         handle = self._open.pop(path, None)
         if handle is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
-from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, PutResult, StoreConfig
+from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
 from ogive.store.checkpoint import as_file
 from ogive.store.disk import Cold
 from ogive.store.record import crc_property
@@ -493,6 +493,29 @@ def test_ten_thousand_queues_need_few_open_files(tmp_path: Path) -> None:
         assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2 * 16 + 4
     with Driver(config) as again:
         assert len(list(again.store.queues)) == 2000
+
+
+def test_queues_that_no_checkpoint_names_are_written_over_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill in the first life there may be forty thousand: to remove each directory and make it again costs seconds. What is no
+    longer needed goes."""
+    driver = Driver(small(tmp_path))
+    for n in range(60):
+        driver.put(message(b"%d" % n, queue_id=n % 3))
+    crash(driver)
+    (tmp_path / "queues.json").unlink(missing_ok=True)
+    queue = tmp_path / "consumequeue" / "T" / "1"
+    (queue / f"{320 * 7:020d}").write_bytes(b"x" * 320)
+    with (queue / f"{320:020d}").open("r+b") as file:
+        file.write(b"x" * 320)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a directory is removed")
+
+    monkeypatch.setattr(OsFs, "remove_dir", refused)
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies("T", 1) == [b"%d" % n for n in range(1, 60, 3)]
+    assert [path.name for path in sorted(queue.iterdir())] == [f"{0:020d}", f"{320:020d}"]
+    assert (queue / f"{320:020d}").read_bytes()[80:] == bytes(240)
 
 
 def test_put_outside_start_and_close_is_refused() -> None:
