@@ -1,12 +1,13 @@
 """``apache-broker.conf`` in the broker's directory, with which Apache's broker starts on this store.
 
 Apache's broker refuses files of any size but the configured ones, so this file has the sizes of the store. Ours reads them from the
-files themselves.
+files themselves; what it reads here are the delay levels, see store/due_times.py.
 """
 
 from typing import Final
 
 from ogive.broker.config import BrokerConfig
+from ogive.store.due_times import LevelTables
 from ogive.store.fs import Fs
 from ogive.store.model import APACHE_CONF
 from ogive.store.store import MessageStore
@@ -45,7 +46,8 @@ def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
 
 def write(fs: Fs, config: BrokerConfig, store: MessageStore) -> None:
     """Only where it says something else. Raises OSError."""
-    path = config.data / APACHE_CONF
-    text = (_HEAD + "".join(f"{name}={value}\n" for name, value in settings(config, store).items())).encode()
+    path, stats = config.data / APACHE_CONF, store.stats()
+    levels = LevelTables.read(fs, config.data).followed_by(config.levels, stats.commitlog_start, stats.commitlog_end)
+    text = (_HEAD + "".join(f"{name}={value}\n" for name, value in settings(config, store).items()) + levels.lines()).encode()
     if read_file(fs, path) != text:
         replace_file(fs, path, text)

@@ -8,7 +8,7 @@ Behaviour
   record is there, else by searching; counted, and logged once.
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
-- A delayed message whose queue entry is made again is due by the delay levels of the last start, which apache-broker.conf holds.
+- A delayed message whose queue entry is made again is due by the delay levels with which it was sent, see due_times.py.
 - The files of a queue that is made again are written over, and what they hold beyond it is removed at the end.
 - flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
   there, so that nothing survives behind a gap.
@@ -25,27 +25,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ogive.errors import InvalidOption
-from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import checkpoint as checkpoints
 from ogive.store import removal
 from ogive.store.batchqueue import messages_in
 from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory, read_entries
 from ogive.store.disk import Disk
+from ogive.store.due_times import DueTimes
 from ogive.store.fs import Fs
 from ogive.store.index import KeyIndex
 from ogive.store.indexfile import IndexFiles, Sizes, index_names
 from ogive.store.indexfile import found_sizes as found_index_sizes
 from ogive.store.indexfile import restored as restored_index
 from ogive.store.logscan import LogEnd, LogScan, Scanned
-from ogive.store.model import APACHE_CONF, QueueKey, StoreConfig
+from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuecheck import check_queue, end_of_files, restored
 from ogive.store.queuekinds import QueueKinds
 from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
-from ogive.store.tables import read_file
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
@@ -109,18 +107,6 @@ def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
         log.warning("files of an extension whose queues are gone stay in %s: %s", root, exc)
 
 
-def _levels_of_last_start(fs: Fs, root: Path) -> DelayLevels | None:
-    """None where no broker of ours has said."""
-    for line in (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines():
-        name, _, value = line.partition("=")
-        if name == "messageDelayLevel":
-            try:
-                return DelayLevels.parse(value)
-            except InvalidOption as exc:
-                log.warning("%s is not used: %s", root / APACHE_CONF, exc)
-    return None
-
-
 class _Recovery:
     def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
         self._fs, self._config, self._rebuild_all = fs, config, rebuild
@@ -130,7 +116,7 @@ class _Recovery:
         self._files = QueueFiles(fs, config.max_open_files, keep=True)
         self._written_over: dict[ConsumeQueue, list[str]] = {}  # the names of the files that it had
         self._found = Found((), config.segment_bytes)  # until run()
-        self._delay_levels = _levels_of_last_start(fs, config.root) or config.delay_levels
+        self._due_times = DueTimes(fs, config.root, config.delay_levels)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._index_directory = config.root / "index"
         self._index = KeyIndex(self._index_directory, config.index_sizes)
@@ -164,6 +150,7 @@ class _Recovery:
             scan.close()
             self._files.close()
             self._index_files.close()
+            self._due_times.close()
         if result.damaged or self._skipped:
             log.error(
                 "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
@@ -313,7 +300,9 @@ class _Recovery:
             queue = self._place(queue, topic, queue_id, queue_offset, offset)
             if queue is None:
                 return
-        queue.append(queue.entry(offset, size, self._tags_code(topic, properties, stored_ms), stored_ms, queue_offset, count), count)
+        level = delay_level(properties) if queue.scheduled else 0
+        code = self._due_times.of(queue, offset, size, level, stored_ms) if level > 0 else tag_hash(properties)
+        queue.append(queue.entry(offset, size, code, stored_ms, queue_offset, count), count)
         self._unwritten += 1
         if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
@@ -345,11 +334,6 @@ class _Recovery:
         if names:
             self._written_over[queue] = names
         return queue
-
-    def _tags_code(self, topic: bytes, properties: bytes, stored_ms: int) -> int:
-        if topic == SCHEDULE_TOPIC.encode() and (level := delay_level(properties)) > 0:
-            return stored_ms + self._delay_levels.delay_ms(level)
-        return tag_hash(properties)
 
     def _flush(self) -> None:
         """Write what is not in files yet, and forget all but the newest entries."""

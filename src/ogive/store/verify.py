@@ -7,8 +7,7 @@ Behaviour
   looked up. Our broker rebuilds such queues from the log when it opens the store.
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no valid record; bytes that are not a record
   stay in the middle of the log, and are zeroed behind its end. What keeps the log from being read at all is mended first, see mending.py.
-- For the due times of delayed messages, repair uses the delay levels in apache-broker.conf, which our broker writes at every start, or
-  else the default ones.
+- Delayed messages stay due when they were, or become due later, see due_times.py.
 - Both refuse while a broker runs on the directory.
 """
 

@@ -1,0 +1,111 @@
+"""When delayed messages are due whose queue entries are made again from the log.
+
+The log says when a message was stored and its level, not how long that level was then. apache-broker.conf says it: the delay levels of the
+last start, and those before it with the commit-log offset up to which they counted. Where an entry of the old files still names the
+message, it counts if it is later: the levels may have been others before anything noted them. So a message may be late where all of that
+is lost, and is never early.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ogive.errors import InvalidOption
+from ogive.model import DelayLevels
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from ogive.store.fs import Fs
+from ogive.store.model import APACHE_CONF
+from ogive.store.segments import Handles, segment_path
+from ogive.store.tables import read_file
+
+log = logging.getLogger(__name__)
+
+_LEVELS: Final = "messageDelayLevel"
+_BEFORE: Final = "# before commit-log offset "
+_MAX_EARLIER: Final = 100  # tables: who changes the levels every day has three months of them
+_MAX_OFFSET_DIGITS: Final = 19
+_LONGEST_MS: Final = 366 * 24 * 3600 * 1000  # what an entry says beyond that, and no table does, is damage
+_MAX_OPEN: Final = 32  # files; there are 18 levels
+_BLOCK_ENTRIES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTables:
+    """*earlier*: tables of delay levels, each with the commit-log offset up to which it counted, in order; *last* is the one since then."""
+
+    last: DelayLevels | None = None  # None: no broker of ours has said
+    earlier: tuple[tuple[int, DelayLevels], ...] = ()
+
+    @classmethod
+    def read(cls, fs: Fs, root: Path) -> "LevelTables":
+        """Those of a directory. Raises OSError."""
+        last, earlier = None, []
+        for line in (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines():
+            name, _, value = line.partition("=")
+            until, _, setting = name.removeprefix(_BEFORE).partition(": ")
+            try:
+                if name == _LEVELS:
+                    last = DelayLevels.parse(value)
+                elif name.startswith(_BEFORE) and setting == _LEVELS and until.isdecimal() and len(until) <= _MAX_OFFSET_DIGITS:
+                    earlier.append((int(until), DelayLevels.parse(value)))
+            except InvalidOption as exc:
+                log.warning("%s is not used: %s", root / APACHE_CONF, exc)
+        return cls(last, tuple(sorted(earlier, key=lambda one: one[0])))
+
+    def at(self, commitlog_offset: int) -> DelayLevels | None:
+        """Those that counted for a message there."""
+        return next((levels for until, levels in self.earlier if commitlog_offset < until), self.last)
+
+    def followed_by(self, levels: DelayLevels, start: int, end: int) -> "LevelTables":
+        """With *levels* from here on, where the log goes from *start* to *end*."""
+        earlier = [(min(until, end), table) for until, table in self.earlier if until > start]  # end: a power cut took what was behind it
+        if self.last is not None and self.last != levels and end > start:
+            earlier.append((end, self.last))
+        return LevelTables(levels, tuple(earlier[-_MAX_EARLIER:]))
+
+    def lines(self) -> str:
+        """What read() finds again of *earlier*. A comment: Apache's broker passes over it."""
+        return "".join(f"{_BEFORE}{until}: {_LEVELS}={_text(levels)}\n" for until, levels in self.earlier)
+
+
+def _text(levels: DelayLevels) -> str:
+    """What DelayLevels.parse() makes the same of."""
+    return " ".join([f"{delay_ms // 1000}s" for delay_ms in levels.delays_ms])
+
+
+class DueTimes:
+    """Asked for one message after the other, before its new entry is written over the old one."""
+
+    def __init__(self, fs: Fs, root: Path, default: DelayLevels) -> None:
+        self._fs, self._default = fs, default
+        self._tables = LevelTables.read(fs, root)
+        self._handles = Handles(fs, _MAX_OPEN)
+        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}  # first index, entries of the old file
+
+    def of(self, queue: ConsumeQueue, commitlog_offset: int, size: int, level: int, stored_ms: int) -> int:
+        """For the message that gets the next index of *queue*. Raises OSError."""
+        due_ms = stored_ms + (self._tables.at(commitlog_offset) or self._default).delay_ms(level)
+        raw = self._old_entry(queue, queue.end)
+        if len(raw) == ENTRY_BYTES:
+            old_offset, old_size, old_ms = ENTRY.unpack(raw)
+            if (old_offset, old_size) == (commitlog_offset, size) and due_ms < old_ms <= stored_ms + _LONGEST_MS:
+                return int(old_ms)
+        return due_ms
+
+    def close(self) -> None:
+        self._handles.close()
+
+    def _old_entry(self, queue: ConsumeQueue, index: int) -> bytes:
+        first, block = self._blocks.get(queue, (0, b""))
+        at = (index - first) * ENTRY_BYTES
+        if not 0 <= at < len(block):
+            within = index % queue.file_entries
+            try:
+                handle = self._handles.get(segment_path(queue.directory, (index - within) * ENTRY_BYTES))
+            except FileNotFoundError:
+                return b""
+            count = min(_BLOCK_ENTRIES, queue.file_entries - within)
+            block, at = self._fs.pread(handle, count * ENTRY_BYTES, within * ENTRY_BYTES), 0
+            self._blocks[queue] = index, block
+        return block[at : at + ENTRY_BYTES]
