@@ -147,6 +147,11 @@ class Context:
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """put_now() for what the broker itself stores: who sent it was answered with its topic saved."""
+        messages = [
+            message if (queue_id := self.topics.served(message.topic, message.queue_id)) == message.queue_id
+            else message._replace(queue_id=queue_id)
+            for message in messages
+        ]  # fmt: skip
         self.put_now(messages, self.traffic.counted(messages, done))
 
     def put_once(self, messages: Sequence[NewMessage], answer: Answer, topic: str) -> None:

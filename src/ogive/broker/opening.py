@@ -89,6 +89,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             max_topics=config.max_topics,
             complete=lambda stored: completed(stored, {*store.queues, *places_of_waiting(fs, config.data)}, store.has_batches),
         )
+        topics.check_made = lambda made: store.check_topic(made.name, batches=keeps_batches(made.attributes))
         topics.on_made = lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes))
         groups = GroupTable(
             JsonTable(fs, folder / "subscriptionGroup.json"),
@@ -107,7 +108,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         timers = Timers(store, now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
-        transactions = Transactions(store, store.now_ms, config.max_open_transactions)
+        transactions = Transactions(store, store.now_ms, config.max_open_transactions, topics.served)
         transactions.recover(offsets)
         retention = Retention(
             store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 READ_WRITE_INHERIT: Final = READ_WRITE | PERM_INHERIT
 MAX_MADE_QUEUES: Final = 1_024  # as many as Apache's own BenchmarkTest; an answer about 65,536 took the broker seconds
+_MAX_MISSED: Final = 1_000  # topics that are told about: names come from messages
 UNIT_FLAG: Final = 1  # topicSysFlag of a topic made by a producer in unit mode
 
 _FIXED: Final = {
@@ -76,8 +77,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         self.pending: dict[str, int] = {}
         """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
         stored no sooner. Some may be saved by now."""
+        self.check_made: Callable[[TopicConfig], None] | None = None
+        """Raises InvalidOption for a new topic that must not be made now."""
         self._auto_create = auto_create
         self._leaving: Collection[str] = ()
+        self._missed: set[str] = set()  # topics that are not there and got messages; those are told once
         replies = reply_topic(cluster)
         self._system = SYSTEM_TOPICS | {cluster, broker_name, replies}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
@@ -119,6 +123,17 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self.is_saved(name):
             await self._writer.saved(self.pending[name])
 
+    def served(self, name: str, queue_id: int) -> int:
+        """The queue for a message that waited for its time, or for its commit, and was sent to *queue_id*: that one, or where the topic has
+        fewer queues now, one that is read. Where the topic is gone the message is there should it be made again; told once for each."""
+        config = self._configs.get(name)
+        if config is not None:
+            return queue_id if queue_id < config.read_queues else queue_id % min(config.read_queues, config.write_queues)
+        if name not in self._missed and len(self._missed) < _MAX_MISSED:
+            self._missed.add(name)
+            log.warning("topic %s is not there, but messages that waited for it are: they are served if it is made again", name)
+        return queue_id
+
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def check(self, config: TopicConfig) -> None:
@@ -135,6 +150,11 @@ class TopicTable(ConfigTable[TopicConfig]):
             raise InvalidOption(f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are possible")
         if config.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise InvalidOption(f"topic {config.name}: filter type {config.filter_type[:40]!r}, SINGLE_TAG or MULTI_TAG is expected")
+        self._check_made(config)
+
+    def _check_made(self, config: TopicConfig) -> None:
+        if self.check_made is not None and config.name not in self._configs:
+            self.check_made(config)
 
     def auto_create_on_send(self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False) -> TopicConfig | None:
         """The topic for a send, made after *default_topic* where it is missing; None when that is not possible.
@@ -167,9 +187,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         known = self._configs.get(config.name)
         if known is None and config.name in self._leaving:
             raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {config.name} is being deleted: it can be made again in a moment")
+        self._check_made(config)
         if not self.unsaved:
             self.pending.clear()
         put = super()._put(config)
+        self._missed.discard(put.name)
         if known is None and self.on_made is not None:
             self.on_made(put)
         if known is None or known.write_queues < put.write_queues:

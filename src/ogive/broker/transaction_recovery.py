@@ -13,7 +13,7 @@ from typing import Final
 from ogive.broker.half_messages import half_message, identity_of, identity_of_record, immunity_ms
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.transaction_state import MarkProgress, Transaction
-from ogive.broker.waiting import real_place
+from ogive.broker.waiting import Served, real_place
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.store import MessageStore
 from ogive.wire.codes import Decision, SysFlag
@@ -35,7 +35,7 @@ class Found:
     marks: MarkProgress
 
 
-def find_transactions(store: MessageStore, offsets: OffsetTable) -> Found:
+def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served) -> Found:
     """Blocking. Raises StoreError."""
     first = max(offsets.get(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, store.min_offset(OP_HALF_TOPIC, 0))
     found = Found({}, [], set(), MarkProgress(first))
@@ -58,7 +58,7 @@ def find_transactions(store: MessageStore, offsets: OffsetTable) -> Found:
         else:
             transaction.places = unmarked
             found.open[transaction.identity] = transaction
-    _note_committed(store, found.open)
+    _note_committed(store, found.open, served)
     return found
 
 
@@ -83,9 +83,12 @@ def _counts(store: MessageStore, mark: StoredMessage) -> bool:
     return store.record_at(mark.commitlog_offset - mark.flag) is not None
 
 
-def _note_committed(store: MessageStore, opened: dict[bytes, Transaction]) -> None:
+def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], served: Served) -> None:
     """Note the decision where a crash came between a commit and its mark."""
-    for topic, queue_id in _real_places(store, opened.values()):  # commits are under their real topic, near the end of the log
+    places = _real_places(store, opened.values())
+    for topic, queue_id in places | dict.fromkeys(
+        [(topic, served(topic, queue_id)) for topic, queue_id in places]
+    ):  # commits are under their real topic, near the end of the log
         end = store.max_offset(topic, queue_id)
         newest_ms = store.store_time(topic, queue_id, end - 1)
         first = store.offset_by_time(topic, queue_id, newest_ms - UNMARKED_MS)
@@ -97,7 +100,7 @@ def _note_committed(store: MessageStore, opened: dict[bytes, Transaction]) -> No
                     transaction.decision = Decision.COMMIT
 
 
-def _real_places(store: MessageStore, transactions: Iterable[Transaction]) -> Iterable[tuple[str, int]]:
+def _real_places(store: MessageStore, transactions: Iterable[Transaction]) -> dict[tuple[str, int], None]:
     halves = [half_message(store, transaction.commitlog_offset) for transaction in transactions]
     return dict.fromkeys(place for half in halves if (place := real_place(decode_properties(half.properties))) is not None)
 

@@ -28,6 +28,7 @@ from ogive.broker.replies import Rejected
 from ogive.broker.stats import Values
 from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
+from ogive.broker.waiting import Served
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.model import SIZE_BEFORE, NewMessage, PutDone, PutResult
@@ -51,11 +52,16 @@ Put = Callable[[Sequence[NewMessage], PutDone], None]
 _Stored = list[PutResult] | StoreError
 
 
+def _as_sent(_topic: str, queue_id: int) -> int:
+    return queue_id
+
+
 class Transactions:
     """Owned by the event loop. First ``recover``, then ``start``."""
 
-    def __init__(self, store: MessageStore, now_ms: Callable[[], int], max_open: int) -> None:
-        self._store, self._now_ms, self._max_open = store, now_ms, max_open
+    def __init__(self, store: MessageStore, now_ms: Callable[[], int], max_open: int, served: Served = _as_sent) -> None:
+        """*served*: see TopicTable.served()."""
+        self._store, self._now_ms, self._max_open, self._served = store, now_ms, max_open, served
         self._put: Put = store.put
         self._store_host = bytes(8)
         self._open: dict[bytes, Transaction] = {}
@@ -209,7 +215,12 @@ class Transactions:
         place = transaction.queue_offset
         ready = self._ready.get(place) if decision is Decision.COMMIT else None
         transaction.decision = decision
-        return [self._mark(place)] if ready is None else [ready, self._mark(place, SIZE_BEFORE)]
+        if ready is None:
+            return [self._mark(place)]
+        queue_id = self._served(ready.topic, ready.queue_id)
+        if queue_id != ready.queue_id:
+            ready = ready._replace(queue_id=queue_id)
+        return [ready, self._mark(place, SIZE_BEFORE)]
 
     def take_back_end(self, transaction: Transaction) -> None:
         """What begin_end() returned was refused at once."""
@@ -331,7 +342,7 @@ class Transactions:
 
     def recover(self, offsets: OffsetTable) -> None:
         """Read the two topics from the group's progress on. Blocking. Raises StoreError."""
-        found = find_transactions(self._store, offsets)
+        found = find_transactions(self._store, offsets, self._served)
         self._open, self._marks, self._stray, self._doubted = found.open, found.marks, found.stray, found.doubted
         self._places.update(sorted((place, transaction) for transaction in self._open.values() for place in transaction.places))
         self.note_progress(offsets)

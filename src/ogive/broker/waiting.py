@@ -13,6 +13,9 @@ MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 """Stores one message, and tells when it is safe."""
 
+Served = Callable[[str, int], int]
+"""The queue id of a topic that a message goes to now which was sent to that one."""
+
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """REAL_TOPIC and REAL_QID; None where they are missing, or are no topic and no queue."""

@@ -262,10 +262,23 @@ class MessageStore:
         self._work.sync_now()
         self._on_owner(done)
 
+    def check_topic(self, topic: str, *, batches: bool) -> None:
+        """Raises InvalidOption where make_topic() would lose messages: they came after a topic of the other kind was deleted, or its table
+        was lost."""
+        if batches == (topic in self._kinds.batched):
+            return
+        count = sum([queue.next_offset - queue.min_offset for key, queue in self._queues.items() if key[0] == topic])
+        if count:
+            other = "without" if batches else "with"
+            raise InvalidOption(
+                f"topic {topic}: {count} messages are kept for it as a topic {other} queue.type=BatchCQ: make it so, or have them removed "
+                "first (mqadmin cleanUnusedTopic)"
+            )
+
     def make_topic(self, topic: str, *, batches: bool) -> None:
         """A new topic, before anything is put to it: whether its batches are kept whole, each as one record with the flag INNER_BATCH.
 
-        Queues of that name that were made otherwise are what is left of a topic whose table was lost: they are forgotten.
+        Queues of that name that were made otherwise are forgotten, see check_topic().
         """
         if batches == (topic in self._kinds.batched):
             return

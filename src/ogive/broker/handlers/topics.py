@@ -9,12 +9,18 @@ Behaviour
   the log, unseen. Until then nobody can make it again (14). Deleting what is not there succeeds. Members of groups that are online are told
   to begin anew with the first pull of a topic that is made again, also after a restart.
 - 21 answers by pages where the request asks for them (5.4 and later).
-- 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind.
+- What waits for a deleted topic is not cancelled: delayed and timed messages are stored under it when they are due, and so is what is
+  committed (with SUCCESS); the log tells it once. They are there if the topic is made again, as a topic without queue.type=BatchCQ; as
+  one of whole batches it cannot be made while there are such messages.
+- In a topic that has fewer queues than when they were sent, they go to a queue that is read.
+- 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind, with what came after
+  a deletion.
 
 Differs from Java
 - 18 changes all topics of its list or, where one is refused, none; Java stops at the first that it knows already.
 - An unchanged update is a success that changes nothing.
 - 202 shows every queue that can be read or written; Java only those that can be written.
+- Java stores what waited for a queue that nobody may read any more there.
 - Java's members go on from their old places in a topic that was deleted and made again, and pass over its first messages.
 - Queue mappings of static topics do not exist here: the request's "lo" is ignored.
 """

@@ -1,5 +1,6 @@
 """Topics over a socket: create, change, delete, show, statistics."""
 
+import asyncio
 import errno
 import json
 from collections.abc import Awaitable, Callable
@@ -14,11 +15,12 @@ from ogive.broker.topics import TopicTable
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
+from ogive.store.model import NewMessage
 from ogive.wire.bodies import TopicConfig, TopicRouteData, dumps, group_list_loads, loads_object, topic_list_loads, topic_stats_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FailFrom, FaultyFs
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker, crash_image
 
 
@@ -218,6 +220,59 @@ async def test_a_deleted_topic_takes_its_queues_and_everybody_s_offsets_with_it(
     await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     stored = json.loads(Path(server.config.data, "config", "topics.json").read_text())
     assert "T" not in stored["topicConfigTable"]
+
+
+async def waited(server: Broker, topic: str, queue: int, body: bytes) -> None:
+    """A message whose time has come is stored."""
+    stored = asyncio.Event()
+    server.context.put_counted((NewMessage(topic, queue, body),), lambda _: stored.set())
+    await stored.wait()
+
+
+async def test_what_waited_for_a_queue_that_is_gone_goes_to_one_that_is_read(server: Broker, client: RawClient) -> None:
+    """Delayed, timed and transactional messages, however many of the topic's queues are written or read by now."""
+    await create(client, "T", readQueueNums=8, writeQueueNums=8)
+    own = {"TRAN_MSG": "true", "PGROUP": "shop"}
+    halves = [await client.send("T", b"half %d" % n, own | {"UNIQ_KEY": f"K{n}"}, queue=7, f=4) for n in range(2)]
+    await create(client, "T", readQueueNums=6, writeQueueNums=4)
+    server.context.transactions._ready.drop(0)  # the first comes from the log
+    for half in halves:
+        place = {"commitLogOffset": int(half.ext_fields["msgId"][-16:], 16), "tranStateTableOffset": half.ext_fields["queueOffset"]}
+        await client.ok(RequestCode.END_TRANSACTION, producerGroup="shop", commitOrRollback=8, **place)
+    for queue in (7, 5, 0):
+        await waited(server, "T", queue, b"for %d" % queue)
+    found = {queue: [m.body for m in messages(await client.pull("G", "T", 0, queue=queue))] for queue in (0, 3, 5)}
+    assert found == {0: [b"for 0"], 3: [b"half 0", b"half 1", b"for 7"], 5: [b"for 5"]}
+    assert {queue for topic, queue in server.context.store.queues if topic == "T"} == {0, 3, 5}
+
+
+async def test_what_waited_for_a_deleted_topic_is_told_once_and_there_when_it_is_made_again(
+    server: Broker, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    for round_ in (1, 2):
+        await create(client, "T")
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        for n in range(3):
+            await waited(server, "T", 3, b"%d" % n)
+        assert caplog.text.count("topic T is not there") == round_
+        await create(client, "T")
+        assert [m.body for m in messages(await client.pull("G", "T", 0, queue=3))] == [b"0", b"1", b"2"]
+
+
+async def test_a_topic_is_not_made_as_the_other_kind_over_what_came_after_its_deletion(server: Broker, client: RawClient) -> None:
+    """Its queues would have to go. A cleaning on command takes them, and then it may be."""
+    batches = {"attributes": "+queue.type=BatchCQ"}
+    await create(client, "T")
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    await waited(server, "T", 0, b"late")
+    refused = await create(client, "T", **batches)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert "1 messages are kept for it as a topic without queue.type=BatchCQ" in (refused.remark or "")
+    listed = dumps({"topicConfigList": [{"topicName": "T", "attributes": {"+queue.type": "BatchCQ"}}]})
+    assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, listed)).code == ResponseCode.INVALID_PARAMETER
+    assert server.context.store.max_offset("T", 0) == 1
+    await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
+    assert (await create(client, "T", **batches)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX"])
