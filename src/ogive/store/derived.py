@@ -1,4 +1,4 @@
-"""Writes and removes the files beside the log while the store runs: consume queues, index of keys, checkpoint.
+"""Writes and removes the files beside the log while the store runs: consume queues, index of keys, checkpoint, table of deleted topics.
 
 Writer thread only, except close(), after that thread has ended, and *saved_position*, *saved_deletions* and *has_left*, which the owner
 reads.
@@ -13,6 +13,7 @@ from pathlib import Path
 from ogive.store import checkpoint as checkpoints
 from ogive.store import removal
 from ogive.store.consumequeue import QueueFiles
+from ogive.store.deletions import DeletionTable
 from ogive.store.flusher import Flush
 from ogive.store.fs import Fs
 from ogive.store.indexfile import IndexFiles
@@ -27,6 +28,7 @@ class DerivedFiles:
         self._fs, self._root, self._sync_log = fs, root, sync_log
         self._queues = QueueFiles(fs, max_open_files)
         self._index = IndexFiles(fs)
+        self._deletions = DeletionTable(fs, root)
         self.saved_position = position  # of the checkpoint on the disk
         self.saved_deletions: Mapping[str, int] = {}  # in it: see Checkpoint.deleted
         self._left: dict[Path, None] = {}  # segments and queue files that are still to be removed, in this order
@@ -39,6 +41,7 @@ class DerivedFiles:
         self._index.write(flush.keys)
         if flush.checkpoint is not None:
             self._sync_log()
+            self._deletions.save(flush.checkpoint.deleted)
             checkpoints.save(self._fs, self._root, flush.checkpoint)
             self.saved_position, self.saved_deletions = flush.checkpoint.position, flush.checkpoint.deleted
 

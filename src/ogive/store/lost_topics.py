@@ -21,6 +21,7 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.store import checkpoint as checkpoints
+from ogive.store.deletions import deletions
 from ogive.store.fs import Fs
 from ogive.store.logscan import LogEnd, LogScan
 from ogive.store.model import QueueKey
@@ -64,9 +65,9 @@ def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
 
 def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
     """Those of everything that waits, or waited, in the log of *root*, but for topics that were deleted since. Reads the whole log."""
-    checkpoint = checkpoints.load(fs, root)
-    deleted = checkpoint.deleted if checkpoint is not None else {}
-    scan = LogScan(fs, root / "commitlog", find_segments(fs, root / "commitlog", 1), checkpoints.crc_from(fs, root, checkpoint))
+    checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
+    deleted = deletions(fs, root, checkpoint, found.end)
+    scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
     places: set[QueueKey] = set()
     try:
         for offset, record, buffer, at in scan.records(scan.start, LogEnd(scan.start)):

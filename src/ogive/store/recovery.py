@@ -30,6 +30,7 @@ from ogive.store import removal
 from ogive.store.batchqueue import messages_in
 from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory, read_entries
+from ogive.store.deletions import deletions
 from ogive.store.disk import Disk
 from ogive.store.due_times import DueTimes
 from ogive.store.fs import Fs
@@ -139,6 +140,7 @@ class _Recovery:
         self._found = find_segments(fs, self._commitlog, self._config.segment_bytes)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(saved, start, self._found.end)
+        self._deleted = deletions(fs, root, checkpoint, self._found.end)
         for directory in list(self._kinds.strays(fs)):
             log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
             self._files.remove(directory)
@@ -212,7 +214,6 @@ class _Recovery:
 
     def _restore(self, checkpoint: Checkpoint) -> list[QueueState]:
         """Take over the queues whose files are as they should be; returns the others."""
-        self._deleted = dict(checkpoint.deleted)
         self._store_timestamp_ms = checkpoint.store_timestamp_ms
         if self._rebuild_all:
             return list(checkpoint.queues)

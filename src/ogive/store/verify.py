@@ -23,6 +23,7 @@ from ogive.store.batchcheck import ExpectedUnits, units_in_files
 from ogive.store.batchqueue import UNIT, messages_in
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
+from ogive.store.deletions import deletions
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
@@ -194,7 +195,7 @@ class _Verification:
         scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
         report.log_start = scan.start
         result = LogEnd(scan.start)
-        deleted = checkpoint.deleted if checkpoint is not None else {}
+        deleted = deletions(fs, root, checkpoint, found.end)
         try:
             for offset, record, buffer, at in scan.records(scan.start, result):
                 report.records += 1

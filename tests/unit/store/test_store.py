@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, OsFs, Put
 from ogive.store.checkpoint import as_file
 from ogive.store.disk import Cold
 from ogive.store.record import crc_property
+from ogive.store.verify import verify
 from ogive.store.writer import Group, GroupWriter, Job
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -393,6 +395,51 @@ def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as rebuilt:
         assert rebuilt.bodies("Old") == [b"new"]
         assert len(rebuilt.bodies("Kept")) == 40
+
+
+def delete(driver: Driver, topic: str) -> None:
+    driver.store.delete_topic(topic)
+    while not driver.store.is_deletion_saved(topic):
+        done: list[None] = []
+        driver.store.sync(partial(done.append, None))
+        driver.wait(done)
+
+
+@pytest.mark.parametrize("table", ["whole", "damaged", "lost"])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_deletion_outlives_the_list_of_queues(crashed: bool, table: str, tmp_path: Path) -> None:
+    """The list can be made again, but the log does not know of deletions: they are in a table with a backup."""
+    driver = Driver(small(tmp_path))
+    driver.put(*[message(b"old", "T", queue) for queue in range(2)])
+    delete(driver, "T")
+    driver.put(message(b"new", "T"))
+    driver.put(message(b"old", "Other"))
+    delete(driver, "Other")
+    if crashed:
+        crash(driver)
+    else:
+        driver.close()
+    file = tmp_path / "config" / "deletedTopics.json"
+    if table == "damaged":
+        file.write_bytes(file.read_bytes()[:-9])
+    elif table == "lost":
+        file.unlink()
+    (tmp_path / "queues.json").unlink()
+    assert verify(tmp_path).wrong_tables == (table == "damaged")
+    for _ in range(2):
+        with Driver(small(tmp_path)) as again:
+            assert (again.bodies("T"), again.bodies("T", 1)) == ([b"new"], [])
+            assert again.bodies("Other") == ([] if table == "whole" else [b"old"]), "the backup is one version older"
+
+
+def test_deletions_in_another_log_count_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "deletedTopics.json").write_text('{"deleted":{"T":99999999,"U":"x"}}')
+    with Driver(small(tmp_path)) as driver:
+        driver.put(message(b"new"))
+    (tmp_path / "queues.json").unlink()
+    with Driver(small(tmp_path)) as again:
+        assert again.bodies() == [b"new"]
 
 
 def test_topic_that_is_made_again_shows_nothing_of_the_files_before(tmp_path: Path) -> None:
