@@ -27,7 +27,8 @@ from ogive.wire.checksum import crc32
 FORMAT: Final = 1
 _PAGE: Final = struct.Struct(">qqqqq8sqq")
 """physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset (source: StoreCheckpoint.java, 5.3);
-then, where Apache leaves zeros: our mark, the first timestamp again, and Checkpoint.crc_from"""
+then, where Apache leaves zeros: our mark, the first timestamp again, and Checkpoint.crc_from; and a checksum of all that"""
+_SUM: Final = struct.Struct(">I")
 _MARK: Final = b"ogive\0\0\1"
 _PAGE_BYTES: Final = 4096
 _NAME: Final = "queues.json"
@@ -105,6 +106,7 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
     replace_file(fs, root / _NAME, as_file(body.encode()))
     stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
     page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from)
+    page += _SUM.pack(crc32(page))
     write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
 
 
@@ -122,7 +124,8 @@ def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
     """From which commit-log offset on the records of a log that is to be read carry their own checksum.
 
     Nothing is promised when another broker ran here since our last checkpoint. Apache's says so in the lock at once, and moves its
-    timestamp in the page, but not our copy of it: 5.5 after a moment, 4.9 only after a minute.
+    timestamp in the page, but not our copy of it: 5.5 after a moment, 4.9 only after a minute. Nor where the page is not what the
+    checkpoint says or, without one, its checksum does not hold: sound records would be taken for damaged ones.
     """
     if not was_ours(fs, root):
         return NEVER
@@ -130,7 +133,11 @@ def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
     if len(raw) < _PAGE.size:
         return checkpoint.crc_from if checkpoint is not None else NEVER
     physic, _, _, _, _, mark, ours, promised = _PAGE.unpack_from(raw)
-    return int(promised) if mark == _MARK and physic == ours else NEVER
+    if checkpoint is not None:
+        agrees = promised == checkpoint.crc_from
+    else:
+        agrees = raw[_PAGE.size : _PAGE.size + _SUM.size] == _SUM.pack(crc32(raw[: _PAGE.size]))
+    return int(promised) if mark == _MARK and physic == ours and agrees else NEVER
 
 
 def load(fs: Fs, root: Path) -> Checkpoint | None:

@@ -167,6 +167,34 @@ def test_after_a_kill_delayed_messages_are_due_by_the_levels_of_the_last_start(t
         assert entry.tags_code == stored_ms + delay_ms
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_damaged_page_makes_no_sound_record_a_damaged_one(listed: bool, tmp_path: Path) -> None:
+    """It says from where on records have checksums of their own. Those before have none, such as those of Apache's broker."""
+    for record_crc in (False, True):
+        with Driver(small(tmp_path, record_crc=record_crc)) as driver:
+            for n in range(50):
+                driver.put(message(b"%d" % n))
+    if not listed:
+        (tmp_path / "queues.json").unlink()
+    page = bytearray((tmp_path / "checkpoint").read_bytes())
+    page[56:64] = bytes(8)
+    (tmp_path / "checkpoint").write_bytes(page)
+    assert verify(tmp_path).damaged_places == 0
+    repair(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue")
+    with Driver(small(tmp_path)) as driver:
+        assert len(driver.bodies()) == 100
+
+
+def test_the_page_is_believed_where_the_list_is_lost(tmp_path: Path) -> None:
+    """A record with a checksum of its own that does not hold is damaged, and not one without."""
+    with Driver(small(tmp_path)) as driver:
+        places = [driver.put(message(b"%d" % n))[0] for n in range(10)]
+    (tmp_path / "queues.json").unlink()
+    flip(a_file(tmp_path, "commitlog"), places[4].commitlog_offset + places[4].size - 40)  # in its properties
+    assert verify(tmp_path).damaged_places == 1
+
+
 def test_store_of_a_killed_broker_is_behind_not_wrong(tmp_path: Path) -> None:
     JsonTable(OsFs(), tmp_path / "config" / "topics.json").save({"topicConfigTable": {"T": {}}})
     driver = Driver(small(tmp_path, flush_bytes=100_000))
