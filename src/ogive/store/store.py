@@ -94,6 +94,7 @@ class MessageStore:
         self._reader = QueueReader(self._log, self._disk, recovered.queues)
         self._index = recovered.index
         self._deleted = recovered.deleted
+        self._queues_start = recovered.start  # the lowest offset of every queue is that of a log which begins there, or later
         self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync")
         self._derived = DerivedFiles(fs, config.root, config.max_open_files, self._log_writer.sync, recovered.end)
         self._derived.saved_deletions = dict(recovered.deleted)
@@ -104,7 +105,7 @@ class MessageStore:
             recovered.end,
             recovered.deleted,
             recovered.crc_from,
-            lambda: self._log.start,
+            lambda: self._queues_start,
         )
         self._work = GroupWriter(
             self._log_writer,
@@ -356,6 +357,7 @@ class MessageStore:
                 dropped.append((queue, queue.drop_files()))
             if number % _QUEUES_AT_ONCE == 0:
                 yield
+        self._queues_start = until  # not before: a stop in between leaves the rest to the next start
         for queue, files in dropped:
             if self._queues.get(queue.key) is queue:  # else its topic was deleted in between, and may have new files of these names
                 gone += files

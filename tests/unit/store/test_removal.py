@@ -232,6 +232,35 @@ def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(tmp_path: Path, c
         assert (driver.store.max_offset("Quiet", 0), driver.store.max_offset("Busy", 0)) == (10, BUSY)
 
 
+@pytest.mark.parametrize("checkpoint", ["of the stop", "from before a kill"])
+def test_a_stop_in_the_middle_of_a_removal_leaves_no_lowest_offset_without_a_message(checkpoint: str, tmp_path: Path) -> None:
+    """Queues were not looked at yet for the log as it begins now: the next start does that."""
+    with Driver(small(tmp_path), threaded=False) as driver:
+        for n in range(90):
+            driver.put(message(b"%d" % n + bytes(500), f"T{n % 3}"))
+        store = driver.store
+        removing = store.expire(store.full_segments[1])
+        while not store.stats().commitlog_start:
+            next(removing)
+        begins = store.stats().commitlog_start
+        left = b""
+        if checkpoint != "of the stop":
+            store._flush(checkpoint=True)
+            left = (tmp_path / "queues.json").read_bytes()
+            for _ in removing:
+                pass
+    if left:
+        (tmp_path / "queues.json").write_bytes(left)
+        (tmp_path / "abort").write_text("")
+    for _ in range(2):
+        with Driver(small(tmp_path), threaded=False) as again:
+            assert again.store.stats().commitlog_start == begins
+            for n in range(3):
+                low = again.store.min_offset(f"T{n}", 0)
+                assert low > 0
+                assert again.read_all(f"T{n}")[0].queue_offset == low
+
+
 def test_a_store_that_fails_meanwhile_removes_nothing(tmp_path: Path) -> None:
     failing = FailFrom("create", "queues.json.tmp", 0, NEVER)
     with Driver(config(tmp_path), FaultyFs(failing)) as driver:
