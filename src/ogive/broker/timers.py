@@ -215,14 +215,14 @@ class Timers:
 
     def _read(self, progress: Progress = _FROM_HERE) -> None:
         while entries := self._store.entries(*TIMER_KEY, self._end, _READ):
+            self.version += 1
             for offset, entry in enumerate(entries, self._end):
                 record = self._store.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
                 if record is None:
                     log.warning("timer message %d is not in the log any more", offset)
                 else:
                     self._take_up(offset, entry.commitlog_offset, record, progress)
-            self._end += len(entries)
-            self.version += 1
+                self._end = offset + 1  # each by itself: where one cannot be read now, the next try begins with that one
 
     def _take_up(self, offset: int, commitlog_offset: int, record: bytes, progress: Progress) -> None:
         properties = decode_properties(decode_stored(record).properties)

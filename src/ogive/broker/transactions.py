@@ -29,7 +29,7 @@ from ogive.broker.stats import Values
 from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
 from ogive.broker.waiting import Served
-from ogive.errors import ResponseCode, StoreError
+from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.model import SIZE_BEFORE, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
@@ -334,8 +334,8 @@ class Transactions:
         if transaction.decision is not None:  # arrived in between
             try:
                 self._end(transaction, transaction.decision)
-            except StoreError as exc:
-                self.end_failed(transaction, exc)
+            except (StoreError, InvalidOption) as exc:  # whoever waits for the move hears of it in any case
+                self.end_failed(transaction, exc if isinstance(exc, StoreError) else StoreError(str(exc)))
         moved(result if isinstance(result, StoreError) else None)
 
     # --- starting ----------------------------------------------------------------------------------------------------

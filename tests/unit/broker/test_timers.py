@@ -327,6 +327,30 @@ async def test_a_message_is_taken_back_by_its_key_and_second(bench: Bench, key: 
     assert await bench.at(NOW + 6_000) == [b"b"]
 
 
+async def test_a_read_error_in_the_middle_takes_nothing_up_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken back, a message that was there twice ended the reading of all behind it."""
+    monkeypatch.setattr(bench.timers, "_wake", lambda: None)
+    stored = bench.send(b"a", 5_000)
+    second = bench.send(b"b", 5_000)
+    bench.send(b"0", int(stored["TIMER_OUT_MS"]) + 1 - NOW, TIMER_DEL_UNIQKEY="a")
+    monkeypatch.undo()
+    read, fails = bench.store.record_at, [2]
+
+    def failing(commitlog_offset: int) -> bytes | None:
+        found = read(commitlog_offset)
+        if found is not None and b"UNIQ_KEY\x01b" in found and fails:
+            fails.pop()
+            raise StoreError("cannot be read")
+        return found
+
+    monkeypatch.setattr(bench.store, "record_at", failing)
+    bench.timers._wake()
+    assert (fails, bench.timers.taken_up) == ([], 1)
+    bench.timers._wake()
+    assert bench.timers.taken_up == 2
+    assert await bench.at(int(second["TIMER_OUT_MS"]) + 1_000) == [b"b"]
+
+
 async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
     handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from ogive.broker import transaction_state
-from ogive.broker.half_messages import committed
+from ogive.broker.half_messages import as_it_is, committed
 from ogive.broker.transaction_state import MAX_MARKS, Transaction
 from ogive.broker.transactions import MAX_MARKS_AT_ONCE, MAX_SETTLED
 from ogive.errors import InvalidOption, StoreBusy, StoreError
@@ -220,6 +220,23 @@ def test_an_end_that_comes_while_the_half_message_moves_counts(bench: Refusing, 
     assert answers == [None]
     assert bench.visible() == ({b"1:a": 1} if decision is Decision.COMMIT else {})
     assert (bench.marks(), len(bench.transactions)) == ([0, 1], 0)
+
+
+def test_who_waits_for_a_move_hears_of_it_where_the_end_that_came_meanwhile_is_impossible(
+    bench: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no transaction would ever be asked about again."""
+    transaction, answers, moved = bench.half(), list[StoreError | None](), list[StoreError | None]()
+    bench.transactions.move(transaction, as_it_is(bench.transactions.half_message(transaction), HOST), moved.append)
+    bench.transactions.end(transaction, Decision.COMMIT, answers.append)
+
+    def refusing(messages: Sequence[NewMessage], done: PutDone) -> None:
+        raise InvalidOption("it fits no record")
+
+    monkeypatch.setattr(bench.transactions, "_put", refusing)
+    bench.settle()
+    assert (moved, [str(answer) for answer in answers]) == ([None], ["it fits no record"])
+    assert bench.transactions.idle() == [transaction]
 
 
 @pytest.mark.parametrize("later", [False, True])
