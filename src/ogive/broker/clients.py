@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, tag_codes
+from ogive.broker.offsets import ALL
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
@@ -87,6 +88,11 @@ class ConsumerGroup:
     @property
     def is_broadcasting(self) -> bool:
         return self.message_model == "BROADCASTING"
+
+    @property
+    def each(self) -> list[str]:
+        """Who has to learn by itself where to go on: the group, or each broadcasting member. See OffsetTable.reset()."""
+        return self.client_ids if self.is_broadcasting else [ALL]
 
     def difference(self, wanted: Iterable[SubscriptionData]) -> str:
         """How these subscriptions differ from the group's, in words; empty where they do not."""

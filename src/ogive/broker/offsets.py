@@ -12,6 +12,8 @@ from ogive.wire.bodies import DataVersion
 
 log = logging.getLogger(__name__)
 
+ALL: Final = ""
+"""In place of a client id: a group whose queues each have one member at a time."""
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
@@ -22,7 +24,8 @@ class OffsetTable:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._count = 0
         self._max = max_offsets
-        self._untold: dict[tuple[str, str], set[int]] = {}  # (topic, group) -> queue ids; without an offset in the table: back to 0
+        # (topic, group, client id or ALL) -> queue ids; without an offset in the table: back to 0
+        self._untold: dict[tuple[str, str, str], set[int]] = {}
         self._untold_count = 0
         self.version = 0  # grows with every change
 
@@ -49,29 +52,34 @@ class OffsetTable:
         queues[queue_id] = offset
         self.version += 1
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: bool) -> None:
-        """Put the group elsewhere. *tell*: members are online, the one that holds the queue has to learn of it with its next pull."""
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: Collection[str]) -> None:
+        """Put the group elsewhere. *tell*: those online who have to learn of it with their next pull: ALL stands for whoever holds the
+        queue, and a broadcasting member is its client id."""
         self.commit(group, topic, queue_id, offset)
-        if tell:
-            self._note_untold(group, topic, queue_id)
+        for member in tell:
+            self._note_untold(group, topic, queue_id, member)
 
-    def is_untold(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether the queue was reset and its member does not know yet: what it commits is ignored."""
-        return bool(self._untold) and queue_id in self._untold.get((topic, group), ())
+    @property
+    def has_untold(self) -> bool:
+        return bool(self._untold)
 
-    def tell(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset that the queue was reset to, if its member does not know; from now on it counts as told."""
-        if not self.is_untold(group, topic, queue_id):
+    def is_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> bool:
+        """Whether the queue was reset and *member* does not know yet: what it commits is ignored."""
+        return bool(self._untold) and queue_id in self._untold.get((topic, group, member), ())
+
+    def tell(self, group: str, topic: str, queue_id: int, member: str = ALL) -> int | None:
+        """The offset that the queue was reset to, if *member* does not know; from now on it counts as told."""
+        if not self.is_untold(group, topic, queue_id, member):
             return None
-        self._untold[topic, group].discard(queue_id)
-        if not self._untold[topic, group]:
-            del self._untold[topic, group]
+        self._untold[topic, group, member].discard(queue_id)
+        if not self._untold[topic, group, member]:
+            del self._untold[topic, group, member]
         self._untold_count -= 1
         self.version += 1
         return self.get(group, topic, queue_id) or 0
 
-    def _note_untold(self, group: str, topic: str, queue_id: int) -> None:
-        queues = self._untold.setdefault((topic, group), set())
+    def _note_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> None:
+        queues = self._untold.setdefault((topic, group, member), set())
         if queue_id not in queues:
             queues.add(queue_id)
             self._untold_count += 1
@@ -97,13 +105,14 @@ class OffsetTable:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
-    def remove_topic(self, topic: str, online: Iterable[str] = (), queue_ids: Collection[int] = ()) -> None:
-        """The topic is deleted. *online*: groups with members, which are told to begin anew in *queue_ids* should it be made again."""
+    def remove_topic(self, topic: str, online: Iterable[tuple[str, str]] = (), queue_ids: Collection[int] = ()) -> None:
+        """The topic is deleted. *online*: groups, and who of them, see reset(), is told to begin anew in *queue_ids* should it be made
+        again."""
         self._remove([key for key in self._queues if key[0] == topic])
-        for group in online:
+        for group, member in online:
             if self._untold_count + len(queue_ids) <= self._max:
                 for queue_id in queue_ids:
-                    self._note_untold(group, topic, queue_id)
+                    self._note_untold(group, topic, queue_id, member)
 
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._queues if key[1] == group])
@@ -140,7 +149,8 @@ class OffsetTable:
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0": 5}}}``; neither name can hold an @.
 
-        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group": [0]}``; Apache's broker passes over it.
+        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group": [0], "topic@group@client": [0]}``;
+        Apache's broker passes over it.
 
         The table may change while it is called, in another thread.
         """
@@ -151,7 +161,7 @@ class OffsetTable:
             "offsetTable": {
                 f"{topic}@{group}": {str(queue): at for queue, at in table.items()} for (topic, group), table in queues.items()
             },
-            **({"untoldTable": {f"{topic}@{group}": ids for (topic, group), ids in untold.items()}} if untold else {}),
+            **({"untoldTable": {"@".join(key).removesuffix("@"): ids for key, ids in untold.items()}} if untold else {}),
         }
 
     def load(self, value: Mapping[str, Any]) -> None:
@@ -161,9 +171,10 @@ class OffsetTable:
             if group:
                 self.note(group, topic, queue, offset)
         for key, queue in _untold_entries(value.get("untoldTable")):
-            topic, _, group = key.partition("@")
+            topic, _, rest = key.partition("@")
+            group, _, member = rest.partition("@")
             if group:
-                self._note_untold(group, topic, queue)
+                self._note_untold(group, topic, queue, member)
         self.version = 0
         if self._count > self._max:
             log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)

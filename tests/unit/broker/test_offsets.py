@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ogive.broker.offsets import OffsetTable
+from ogive.broker.offsets import ALL, OffsetTable
 from ogive.broker.replies import Rejected
 
 
@@ -68,12 +68,13 @@ def test_the_file_is_apaches_and_a_snapshot_is_of_its_moment() -> None:
 def test_whom_a_member_has_to_be_told_is_in_the_file_until_it_is() -> None:
     table = OffsetTable(10)
     table.commit("G", "T", 1, 5)
-    table.reset("G", "T", 1, 5, tell=True)
-    table.remove_topic("U", ["G", "H"], [0, 3])
+    table.reset("G", "T", 1, 5, tell=[ALL])
+    table.remove_topic("U", [("G", ALL), ("H", ALL), ("H", "10.0.0.1@7#8")], [0, 3])
     content, version = table.snapshot()(), table.version
     again = OffsetTable(10)
     again.load(json.loads(json.dumps(content)))
     assert [again.is_untold(group, "U", 3) for group in "GHI"] == [True, True, False]
+    assert [again.is_untold("H", "U", 3, member) for member in ("10.0.0.1@7#8", "10.0.0.1@7#9")] == [True, False]
     assert (again.tell("G", "T", 1), again.tell("G", "T", 1), again.tell("H", "U", 0), again.version) == (5, None, 0, 2)
     for topic, queue in (("T", 1), ("U", 0), ("U", 3)):
         table.tell("G", topic, queue)
@@ -84,7 +85,7 @@ def test_whom_a_member_has_to_be_told_is_in_the_file_until_it_is() -> None:
 
 def test_a_deletion_that_is_repeated_leaves_nobody_untold() -> None:
     table = OffsetTable(10)
-    table.remove_topic("T", ["G"], [0])
+    table.remove_topic("T", [("G", ALL)], [0])
     table.remove_topic("T", [], [])
     assert table.is_untold("G", "T", 0)
 

@@ -105,7 +105,8 @@ def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest,
 
 
 def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
-    ctx.offsets.reset(group, topic, queue_id, offset, tell=ctx.clients.consumer_group(group) is not None)
+    online = ctx.clients.consumer_group(group)
+    ctx.offsets.reset(group, topic, queue_id, offset, tell=online.each if online is not None else ())
     ctx.holds.answer_all((topic, queue_id))
 
 

@@ -37,6 +37,7 @@ from ogive.broker.clients import ConsumerGroup
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
+from ogive.broker.offsets import ALL
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
@@ -170,7 +171,7 @@ class Pull:
 
     def answer_reset(self) -> bool:
         """Tell the client the offset that its group was reset to, unless it knows."""
-        offset = self._ctx.offsets.tell(self._group, *self.key)
+        offset = self._ctx.offsets.tell(self._group, *self.key, _member(self._ctx, self.connection, self._group))
         if offset is None:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
@@ -226,7 +227,8 @@ class Pull:
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(PullMessageRequest, command.ext_fields)
     wanted = _check(ctx, header)
-    moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id)
+    member = _member(ctx, connection, header.consumer_group)
+    moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id, member)
     commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not moved
     if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -239,6 +241,13 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if moved and pull.answer_reset():
         return
     pull.serve()
+
+
+def _member(ctx: Context, connection: Connection, group: str) -> str:
+    """Who asks, as far as it makes a difference for what it has to be told, see OffsetTable.reset()."""
+    online = ctx.clients.consumer_group(group) if ctx.offsets.has_untold else None
+    member = online.members.get(connection) if online is not None and online.is_broadcasting else None
+    return member.client_id if member is not None else ALL
 
 
 def _check(ctx: Context, header: PullMessageRequest) -> Wanted:

@@ -7,7 +7,7 @@ Behaviour
 - A created or changed topic is on stable storage, and the name servers that can be reached know it, before the answer leaves.
 - Deleting a topic removes its configuration, its queues and every group's offsets, for good before the answer leaves; its messages stay in
   the log, unseen. Until then nobody can make it again (14). Deleting what is not there succeeds. Members of groups that are online are told
-  to begin anew with the first pull of a topic that is made again, also after a restart.
+  to begin anew with the first pull of a topic that is made again, also after a restart; where they broadcast, each of them.
 - 21 answers by pages where the request asks for them (5.4 and later).
 - What waits for a deleted topic is not cancelled: delayed and timed messages are stored under it when they are due, and so is what is
   committed (with SUCCESS); the log tells it once. They are there if the topic is made again, as a topic without queue.type=BatchCQ; as
@@ -117,7 +117,8 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
         if topic in queues:
             queues[topic].add(queue_id)
     for topic, queue_ids in queues.items():
-        online = [name for name, group in ctx.clients.consumers.items() if topic in group.subscriptions]
+        groups = [group for group in ctx.clients.consumers.values() if topic in group.subscriptions]
+        online = [(group.name, member) for group in groups for member in group.each]
         ctx.offsets.remove_topic(topic, online, queue_ids)
     await ctx.save_offsets()  # then the queues: progress that outlived them would pass over the first messages of a topic made again
     for topic, queue_ids in queues.items():

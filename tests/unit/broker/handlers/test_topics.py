@@ -185,6 +185,28 @@ async def test_a_member_that_outlives_a_restart_behind_the_deletion_begins_anew(
         assert (await client.pull("G", "T", 0)).remark == "FOUND"
 
 
+@pytest.mark.parametrize("restart", [False, True])
+async def test_every_broadcasting_member_begins_anew_in_a_topic_that_is_made_again(restart: bool, start_broker: StartBroker) -> None:
+    """Once each; one that comes later keeps the place that it asks for."""
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as second:
+        await client.heartbeat("c1", "G", "T", model="BROADCASTING")
+        await second.heartbeat("c2", "G", "T", model="BROADCASTING")
+        await client.send_batch("T", [b"old"] * 40)
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    if restart:
+        await server.stop()
+        server = await start_broker()
+    async with AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(3)]
+        for number, member in enumerate(members, 1):
+            await member.heartbeat(f"c{number}", "G", "T", model="BROADCASTING")
+        await members[0].send_batch("T", [b"new"] * 60)
+        told = [(await member.pull("G", "T", 40)).ext_fields["nextBeginOffset"] for member in members]
+        again = [(await member.pull("G", "T", 40)).ext_fields["nextBeginOffset"] for member in members]
+    assert (told, again) == (["0", "0", "60"], ["60"] * 3)
+
+
 @pytest.mark.parametrize("part", ["topics.json", "consumerOffset.json", "queues.json"])
 async def test_a_deletion_that_finds_no_room_is_refused_and_goes_on_with_the_next_try(
     start_broker: StartBroker, tmp_path: Path, part: str
