@@ -97,6 +97,10 @@ class MemoryFs:
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         return bytes(self._handles[handle].data[offset : offset + size])
 
+    def boot_id(self) -> str:
+        """Nobody knows whether the power was cut."""
+        return ""
+
     def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
         return self.pread(handle, size, offset)
 

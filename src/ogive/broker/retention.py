@@ -11,27 +11,18 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import StoreError
-from ogive.store import JsonTable, MessageStore
+from ogive.store import JsonTable, MessageStore, OsFs
 from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 
 log = logging.getLogger(__name__)
 
 SAVE_S: Final = 300.0
 _STEP_S: Final = 0.001  # between two steps of a removal, the first of which waits for the disk
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_time_s() -> float:
     """Seconds since the machine started, including sleep; this clock cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-def boot_id() -> str:
-    """The id of this run of the machine; empty if unknown."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
 
 
 def local_hour() -> int:
@@ -63,7 +54,7 @@ class Retention:
     ) -> None:
         self._store, self._file, self._config = store, file, config
         self._now_s, self._hour, self._used = now_s, hour, used
-        self._ages = Ages(boot or boot_id(), now_s())
+        self._ages = Ages(boot or OsFs().boot_id(), now_s())
         self._ages.load(file.load() or {})
         self._saved_at_s = now_s()
         self.needed: list[Callable[[], int]] = []

@@ -171,10 +171,28 @@ def _batch_state(
     return QueueState((topic, queue_id), min_offset, max_offset, first_file, crcs, (first_index, end))
 
 
-def mark_running(fs: Fs, root: Path) -> None:
-    """Make the abort marker: as long as it stands, the last stop was none."""
-    write_synced(fs, root / "abort", str(os.getpid()).encode())
+def mark_running(fs: Fs, root: Path, flush: str) -> None:
+    """Make the abort marker: as long as it stands, the last stop was none.
+
+    It holds the process, as that of Apache's broker does, which reads none; then how this run syncs, and the run of the machine.
+    """
+    write_synced(fs, root / "abort", f"{os.getpid()} {flush} {fs.boot_id()}".encode())
     fs.fsync_dir(root)
+
+
+def may_be_torn(fs: Fs, root: Path, flush: str) -> bool:
+    """Whether damage at the end of the log may be what a power cut left there. *flush* is how the last run synced, where it does not say.
+
+    Not after a stop, nor behind what was synced before it was answered; and not where the machine has run on since: a process that was
+    killed leaves everything that it wrote. Raises OSError.
+    """
+    raw = read_file(fs, root / "abort")
+    if raw is None:
+        return False
+    _, said, boot, *_ = [*raw.decode("utf-8", "replace").split(" "), "", "", ""]
+    if not said or not was_ours(fs, root):
+        said = flush
+    return said != "sync" and (not boot or boot != fs.boot_id())
 
 
 def mark_stopped(fs: Fs, root: Path) -> None:

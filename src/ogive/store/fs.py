@@ -19,6 +19,7 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFI
 and must not end the store by connecting."""
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _OWN_FILE: Final = 0o600
 _OWN_DIRECTORY: Final = 0o700
 _ROOM_BYTES: Final = 1024 * 1024
@@ -94,6 +95,9 @@ class Fs(Protocol):
 
     def lock(self, path: Path) -> int:
         """Handle that holds the file exclusively until it is closed or the process ends. Raises BlockingIOError when another holds it."""
+
+    def boot_id(self) -> str:
+        """Names this run of the machine: as long as it is the same, nothing was lost that was written and not synced. Empty if unknown."""
 
 
 class OsFs:
@@ -206,6 +210,12 @@ class OsFs:
             os.close(handle)
             raise
         return handle
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text("ascii").strip()
+        except OSError:
+            return ""
 
 
 class ReadOnlyFs(OsFs):

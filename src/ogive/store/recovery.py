@@ -10,8 +10,8 @@ Behaviour
   topic was deleted, gets no entry.
 - A delayed message whose queue entry is made again is due by the delay levels with which it was sent, see due_times.py.
 - The files of a queue that is made again are written over, and what they hold beyond it is removed at the end.
-- flush=async: damage behind the last checkpoint, with less than the unsynced window after it, is what a power cut leaves. The log ends
-  there, so that nothing survives behind a gap.
+- Where a power cut may have come over a run with flush=async, damage behind the last checkpoint, with less than the unsynced window after
+  it, is what that leaves. The log ends there, so that nothing survives behind a gap. A repair keeps what can be read.
 
 Differs from Java
 - Java stops at the first invalid record and drops everything after it, even whole segments. Source: CommitLog.recoverAbnormally, 5.3.
@@ -112,6 +112,7 @@ class _Recovery:
     def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
         self._fs, self._config, self._rebuild_all = fs, config, rebuild
         self._commitlog = config.root / "commitlog"
+        self._may_be_torn = not rebuild and checkpoints.may_be_torn(fs, config.root, config.flush)
         self._kinds = QueueKinds.found(fs, config)
         self._batched = {topic.encode() for topic in self._kinds.batched}
         self._files = QueueFiles(fs, config.max_open_files, keep=True)
@@ -270,7 +271,7 @@ class _Recovery:
             self._unwritten += queue.pad(state.max_offset)
 
     def _read_on(self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd) -> None:
-        torn_from = None if self._config.flush == "sync" else position
+        torn_from = position if self._may_be_torn else None
         for scanned in scan.records(position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit):
             self._dispatch(scanned)
         if checkpoint is not None and result.offset < checkpoint.position:

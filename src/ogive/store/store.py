@@ -149,7 +149,7 @@ class MessageStore:
                 make_lasting_dirs(fs, config.root / name)
             recovered = recover(fs, config)
             mark_ours(fs, lock)
-            checkpoints.mark_running(fs, config.root)
+            checkpoints.mark_running(fs, config.root, config.flush)
         except BaseException as exc:
             fs.close(lock)
             if isinstance(exc, OSError):

@@ -565,6 +565,43 @@ def test_queues_that_no_checkpoint_names_are_written_over_where_they_are(tmp_pat
     assert (queue / f"{320:020d}").read_bytes()[80:] == bytes(240)
 
 
+BOOT = OsFs().boot_id()
+
+
+@pytest.mark.parametrize(
+    ("marker", "cut"),
+    [
+        ("1 async " + BOOT, False),
+        ("1 async another-run", True),
+        ("1 async ", True),
+        ("1 sync another-run", False),
+        ("1", True),
+        ("", True),
+        (None, False),
+    ],
+    ids=["killed", "power cut", "unknown", "power cut, sync", "as Apache's", "empty", "stopped"],
+)
+@pytest.mark.skipif(not BOOT, reason="no boot id")
+def test_damage_ends_the_log_only_where_a_power_cut_may_have_come(marker: str | None, cut: bool, tmp_path: Path) -> None:
+    """With flush=async. The marker of the run before says how it synced and when; without that, this start's way counts."""
+    driver = Driver(small(tmp_path, flush="async"))
+    places = [driver.put(message(b"%d" % n))[0] for n in range(9)]
+    crash(driver)
+    (tmp_path / "queues.json").unlink(missing_ok=True)
+    assert (tmp_path / "abort").read_text().split()[1:] == ["async", BOOT]
+    if marker is None:
+        (tmp_path / "abort").unlink()
+    else:
+        (tmp_path / "abort").write_text(marker)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(places[4].commitlog_offset + places[4].size - 30)
+        file.write(b"\0")
+    with Driver(small(tmp_path, flush="async")) as again:
+        served = [b"0", b"1", b"2", b"3"]
+        assert again.bodies() == (served if cut else [*served, b"5", b"6", b"7", b"8"])
+        assert again.store.stats().damaged == (not cut)
+
+
 def test_put_outside_start_and_close_is_refused() -> None:
     store = MessageStore.open(small(ROOT), fs=MemoryFs())
     with pytest.raises(IllegalStateError):
