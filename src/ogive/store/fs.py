@@ -42,7 +42,10 @@ _REASONS: Final = {
 def reason(failure: OSError) -> str:
     """Why a file call on a directory failed, in words."""
     words = _REASONS.get(failure.errno or 0)
-    return words.format(path=failure.filename or "it") if words else failure.strerror or str(failure)
+    if words:
+        return words.format(path=failure.filename or "it")
+    told = failure.strerror or str(failure)
+    return f"{failure.filename}: {told}" if failure.filename else told
 
 
 class Fs(Protocol):

@@ -50,7 +50,7 @@ def test_a_disk_without_room_to_reserve_is_an_error(tmp_path: Path, monkeypatch:
         (errno.EACCES, "this user has no permission for /data/lock"),
         (errno.ENOSPC, "its disk is full"),
         (errno.EFBIG, "a file of it would be larger than this process may write (ulimit -f)"),
-        (errno.EIO, "Input/output error"),
+        (errno.EIO, "/data/lock: Input/output error"),
     ],
 )
 def test_the_reason_of_a_failure_is_said_in_words(code: int, says: str) -> None:
