@@ -49,6 +49,71 @@ class FaultyFs(OsFs):
         super().fsync_dir(directory)
 
 
+class BadSectors(OsFs):
+    """Real files, some blocks of which the disk cannot read: whatever needs their bytes is answered EIO, a write to a part of one too."""
+
+    BLOCK = 4096
+
+    def __init__(self) -> None:
+        self.bad: set[tuple[Path, int]] = set()  # file and number of a block
+        self.gone: tuple[str, ...] = ()  # parts of the paths of files of which nothing can be read
+        self.times: int | None = None  # after so many failures everything can be read
+        self.failures = 0
+        self.code = errno.EIO
+        self._paths: dict[int, Path] = {}
+
+    def spoil(self, path: Path, at: int) -> None:
+        """The block that byte *at* is in."""
+        self.bad.add((path, at // self.BLOCK))
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        self._paths[handle] = path
+        return handle
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        if self._hits(handle, size, offset):
+            self._fail()
+        return super().pread(handle, size, offset)
+
+    def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
+        return None if self._hits(handle, size, offset) else super().pread(handle, size, offset)
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        path, end = self._paths[handle], offset + len(data)
+        for block in self._blocks(len(data), offset):
+            if (path, block) in self.bad and (offset > block * self.BLOCK or end < (block + 1) * self.BLOCK):
+                self._fail()
+        super().pwrite(handle, data, offset)
+        self.bad.difference_update((path, block) for block in self._blocks(len(data), offset))
+
+    def truncate(self, handle: int, size: int) -> None:
+        path = self._paths[handle]
+        super().truncate(handle, size)
+        self.bad = {(other, block) for other, block in self.bad if other != path or block * self.BLOCK < size}
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.bad = {(other, block) for other, block in self.bad if other != path}
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.bad = {(target if other == source else other, block) for other, block in self.bad if other != target}
+
+    def _hits(self, handle: int, size: int, offset: int) -> bool:
+        if self.times is not None and self.failures >= self.times:
+            return False
+        path, size = self._paths[handle], min(size, max(0, self.size(handle) - offset))
+        return any(part in str(path) for part in self.gone) or any((path, block) in self.bad for block in self._blocks(size, offset))
+
+    def _blocks(self, size: int, offset: int) -> range:
+        return range(offset // self.BLOCK, -(-(offset + size) // self.BLOCK))
+
+    def _fail(self) -> None:
+        self.failures += 1
+        raise OSError(self.code, os.strerror(self.code))
+
+
 class FailFrom:
     """The n-th matching call after arm() fails, and *times* - 1 more."""
 

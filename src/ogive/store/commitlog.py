@@ -260,7 +260,9 @@ class LogReader:
         """Bytes of one segment; fewer at its end, none where no segment is. Raises StoreError when the disk cannot be read, and Cold."""
         start = offset - offset % self._segment_bytes
         try:
-            return self._disk.read(segment_path(self._directory, start), min(size, start + self._segment_bytes - offset), offset - start)
+            return self._disk.read_log(
+                segment_path(self._directory, start), min(size, start + self._segment_bytes - offset), offset - start
+            )
         except FileNotFoundError:
             return b""
         except OSError as exc:

@@ -4,14 +4,16 @@ from pathlib import Path
 
 from ogive.store.fs import Fs
 from ogive.store.segments import Handles
+from ogive.store.unreadable import Unreadable
 
 
 class Cold(Exception):
     """Bytes that only the disk has. The caller has bring_in() run on another thread, and tries again."""
 
-    def __init__(self, path: Path, offset: int, size: int) -> None:
+    def __init__(self, path: Path, offset: int, size: int, unreadable: Unreadable | None = None) -> None:
+        """*unreadable* takes note of what cannot be read, where that is no error."""
         super().__init__(f"{path} at {offset}: {size} bytes are not in memory")
-        self.path, self.offset, self.size = path, offset, size
+        self.path, self.offset, self.size, self.unreadable = path, offset, size, unreadable
 
 
 class Disk:
@@ -21,15 +23,26 @@ class Disk:
         self._fs, self._handles = fs, Handles(fs, max_open)
         self.waits = True
         self.must_wait = False
+        self.unreadable = Unreadable()
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
-        """At most *size* bytes, fewer where the file ends. Raises FileNotFoundError, OSError, Cold."""
+        """At most *size* bytes of a derived file, fewer where it ends. Raises FileNotFoundError, OSError, Cold."""
         handle = self._handles.get(path)
         if self.waits or self.must_wait:
             return self._fs.pread(handle, size, offset)
         data = self._fs.pread_now(handle, size, offset)
         if data is None:
             raise Cold(path, offset, size)
+        return data
+
+    def read_log(self, path: Path, size: int, offset: int) -> bytes:
+        """read() of the commit log: what the disk cannot read is zeros, and no record stands in them."""
+        handle = self._handles.get(path)
+        if self.waits or self.must_wait:
+            return self.unreadable.read(self._fs, handle, path, size, offset)
+        data = self.unreadable.read_now(self._fs, handle, path, size, offset)
+        if data is None:
+            raise Cold(path, offset, size, self.unreadable)
         return data
 
     def forget(self, path: Path) -> None:
@@ -51,6 +64,9 @@ def bring_in(fs: Fs, cold: Cold) -> None:
     except FileNotFoundError:
         return
     try:
-        fs.pread(handle, cold.size, cold.offset)
+        if cold.unreadable is not None:
+            cold.unreadable.read(fs, handle, cold.path, cold.size, cold.offset)
+        else:
+            fs.pread(handle, cold.size, cold.offset)
     finally:
         fs.close(handle)

@@ -10,6 +10,7 @@ from ogive.native import native
 from ogive.store.fs import Fs
 from ogive.store.record import BLANK, BLANK_BYTES, Record, read_record
 from ogive.store.segments import Found, Handles, segment_path
+from ogive.store.unreadable import BLOCK, Unreadable
 from ogive.wire.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,15 @@ class LogEnd:
 
 
 class LogScan:
-    """Reads a log that nobody writes."""
+    """Reads a log that nobody writes. What the disk cannot read is damage; *unreadable* is what others know of it."""
 
-    def __init__(self, fs: Fs, directory: Path, found: Found, crc_from: int) -> None:
+    def __init__(self, fs: Fs, directory: Path, found: Found, crc_from: int, unreadable: Unreadable | None = None) -> None:
         self._fs, self._directory, self._crc_from = fs, directory, crc_from
         self.segment_bytes = found.segment_bytes
         self.start = found.starts[0] if found.starts else 0
         self.limit = found.end
         self._handles = Handles(fs, 2)
+        self._unreadable = unreadable or Unreadable()
         self._block = b""
         self._block_at = 0  # commit-log offset of _block
 
@@ -54,7 +56,7 @@ class LogScan:
             follower = self.next_valid(position)
             if follower is None:
                 break
-            if torn_from is not None and position >= torn_from and self._end_after(follower) - position <= torn_window:
+            if torn_from is not None and position >= torn_from and self._is_torn(position, follower, torn_window):
                 break
             result.damaged += 1
             result.damaged_bytes += follower - position
@@ -76,14 +78,19 @@ class LogScan:
 
     def is_end(self, position: int) -> bool:
         """Whether nothing was ever written at *position*."""
-        return position >= self.limit or not any(self._bytes(position, BLANK_BYTES))
+        return position >= self.limit or not (any(self._bytes(position, BLANK_BYTES)) or self._is_unreadable(position, BLANK_BYTES))
+
+    def writable_from(self, position: int) -> int:
+        """*position*, where nothing follows, or the border behind the unreadable block that it is inside."""
+        inside = position % self.segment_bytes % BLOCK
+        return position + BLOCK - inside if inside and self._is_unreadable(position, 1) else position
 
     def nonzero_after(self, position: int) -> bool:
-        """Whether the rest of the segment of *position* holds anything."""
+        """Whether the rest of the segment of *position* holds anything, or what cannot be read."""
         end = self._segment_end(position)
         while position < end:
             block = self._bytes(position, _BLOCK)
-            if block.count(0) != len(block):
+            if block.count(0) != len(block) or self._is_unreadable(position, len(block)):
                 return True
             position += len(block) or end
         return False
@@ -113,6 +120,10 @@ class LogScan:
             yield position, record, block, at
             position += record.size
         return position
+
+    def _is_torn(self, position: int, follower: int, window: int) -> bool:
+        """Whether the damage at *position* is what a power cut leaves: that can be read, and little stands behind it."""
+        return not self._is_unreadable(position, follower - position) and self._end_after(follower) - position <= window
 
     def _end_after(self, position: int) -> int:
         """Where the last valid record ends, from a valid one at *position* on."""
@@ -156,8 +167,19 @@ class LogScan:
         start = position - position % self.segment_bytes
         if position >= self.limit:
             return b""
-        handle = self._handles.get(segment_path(self._directory, start))
-        return self._fs.pread(handle, min(size, start + self.segment_bytes - position), position - start)
+        path = segment_path(self._directory, start)
+        size = min(size, start + self.segment_bytes - position)
+        return self._unreadable.read(self._fs, self._handles.get(path), path, size, position - start)
+
+    def _is_unreadable(self, position: int, size: int) -> bool:
+        """Whether any of these bytes, which were read, could not be. They may reach into the next segment."""
+        start = position - position % self.segment_bytes
+        while start < position + size:
+            begin, end = max(start, position), min(start + self.segment_bytes, position + size)
+            if self._unreadable.is_in(segment_path(self._directory, start), end - begin, begin - start):
+                return True
+            start += self.segment_bytes
+        return False
 
     def _segment_end(self, position: int) -> int:
         return position - position % self.segment_bytes + self.segment_bytes

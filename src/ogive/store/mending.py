@@ -12,6 +12,7 @@ from ogive.errors import StoreCorrupt
 from ogive.store.fs import Fs
 from ogive.store.segments import segment_names, segment_path, size_of
 from ogive.store.tables import make_lasting_dirs
+from ogive.store.unreadable import Unreadable
 
 SET_ASIDE: Final = "set-aside"
 _MAX_MISSING: Final = 1_000  # files of the log; beyond that it is another directory's file that is in the way
@@ -56,7 +57,7 @@ def _segment_bytes(sizes: dict[int, int]) -> int | None:
 def _cut(fs: Fs, root: Path, path: Path, size: int) -> None:
     handle = fs.open(path)
     try:
-        excess = fs.pread(handle, _MAX_EXCESS_BYTES, size)
+        excess = Unreadable().read(fs, handle, path, _MAX_EXCESS_BYTES, size)
         kept = _place_aside(fs, root, path)
         copy = fs.open(kept, create=True)
         try:

@@ -45,6 +45,7 @@ from ogive.store.queuekinds import QueueKinds
 from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
+from ogive.store.unreadable import Unreadable
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,7 @@ class _Recovery:
         self._store_timestamp_ms = 0
         self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are rebuilt
         self._skipped = 0
+        self._unreadable = Unreadable()
         self._plain_end = 0  # after the last record seen without a checksum of its own
 
     def run(self) -> Recovered:
@@ -145,7 +147,7 @@ class _Recovery:
         for directory in list(self._kinds.strays(fs)):
             log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
             self._files.remove(directory)
-        scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint))
+        scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint), self._unreadable)
         result = LogEnd(start)
         try:
             crc_from = self._bring_up_to_date(scan, checkpoint, clean, result)
@@ -183,6 +185,7 @@ class _Recovery:
             result.offset = position
         else:
             self._read_on(scan, position, checkpoint, result)
+            result.offset = scan.writable_from(result.offset)
         if checkpoint is None:
             self._keep_offsets()
         self._flush()
@@ -191,7 +194,7 @@ class _Recovery:
         moved = checkpoint is not None and checkpoint.log_start < scan.start and self._correct_min_offsets(scan.start)
         for queue in self._queues.values():
             queue.next_offset = queue.max_offset
-        if lost or result.offset != position or not clean:
+        if lost or result.offset != position or not clean or not scan.is_end(position):
             self._clear(result.offset, clean)
         crc_from = self._crc_from(checkpoint, result.offset)
         unchanged = checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
@@ -372,7 +375,7 @@ class _Recovery:
 
     def _clear(self, end: int, clean: bool) -> None:
         """Leave nothing behind the ends of the log and the queues."""
-        scan = LogScan(self._fs, self._commitlog, self._found, NEVER)
+        scan = LogScan(self._fs, self._commitlog, self._found, NEVER, self._unreadable)
         try:
             zero_tail(self._fs, self._commitlog, scan, self._found, end)
         finally:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from ogive.store.fs import Fs
 from ogive.store.logscan import LogScan
 from ogive.store.segments import Found
+from ogive.store.unreadable import Unreadable
 
 MAX_RECORDS: Final = 1000  # of one step
 
@@ -17,9 +18,11 @@ class Scrubbed(NamedTuple):
     damaged: list[tuple[int, int]]
 
 
-def scrub(fs: Fs, directory: Path, segment_bytes: int, crc_from: int, position: int, end: int, most_bytes: int) -> Scrubbed:
+def scrub(
+    fs: Fs, directory: Path, segment_bytes: int, crc_from: int, unreadable: Unreadable, position: int, end: int, most_bytes: int
+) -> Scrubbed:
     """Any thread: check the records from *position* on, about *most_bytes* of them. Raises OSError; FileNotFoundError after retention."""
-    scan = LogScan(fs, directory, Found((position - position % segment_bytes,), segment_bytes), crc_from)
+    scan = LogScan(fs, directory, Found((position - position % segment_bytes,), segment_bytes), crc_from, unreadable)
     scan.limit = end
     damaged: list[tuple[int, int]] = []
     stop, count = min(end, position + most_bytes), 0

@@ -417,8 +417,9 @@ class MessageStore:
 
     def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
         """A function that checks about *most_bytes* of records from *position* on. It may run on any thread, and raises OSError."""
+        unreadable = self._disk.unreadable
         return functools.partial(
-            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, position, self._visible_end, most_bytes
+            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, unreadable, position, self._visible_end, most_bytes
         )
 
     def report_damage(self, commitlog_offset: int, size: int) -> None:

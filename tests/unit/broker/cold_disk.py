@@ -1,6 +1,7 @@
 """A store's disk as it is when the operating system's memory holds nothing of it."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ogive.errors import StoreError
@@ -13,7 +14,7 @@ class ColdDisk:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._read = store._disk.read
+        self._read, self._read_log = store._disk.read, store._disk.read_log
         self._in_memory: set[tuple[Path, int, int]] = set()
         self.waiting: list[tuple[Cold, Callable[[StoreError | None], None]]] = []
 
@@ -22,12 +23,13 @@ class ColdDisk:
         self._store._log.hot._chunks.clear()
         self._store._log.hot._starts.clear()
         self._in_memory.clear()
-        self._store._disk.read = self._now  # type: ignore[method-assign]  # the one place through which every read goes
+        self._store._disk.read = partial(self._now, self._read)  # type: ignore[method-assign]  # every read goes through one of the two
+        self._store._disk.read_log = partial(self._now, self._read_log)  # type: ignore[method-assign]
 
-    def _now(self, path: Path, size: int, offset: int) -> bytes:
+    def _now(self, read: Callable[[Path, int, int], bytes], path: Path, size: int, offset: int) -> bytes:
         if not self._store._disk.waits and (path, offset, size) not in self._in_memory:
-            raise Cold(path, offset, size)
-        return self._read(path, size, offset)
+            raise Cold(path, offset, size, self._store._disk.unreadable if read == self._read_log else None)
+        return read(path, size, offset)
 
     def fetch(self, cold: Cold, then: Callable[[StoreError | None], None]) -> None:
         """In the place of ColdReads.fetch."""
@@ -38,6 +40,7 @@ class ColdDisk:
         waiting, self.waiting = self.waiting, []
         for cold, then in waiting:
             if error is None:
+                self._store.bring_in(cold)
                 self._in_memory.add((cold.path, cold.offset, cold.size))
             then(error)
 

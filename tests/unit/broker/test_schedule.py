@@ -12,6 +12,7 @@ from ogive.broker.schedule import BATCH, Schedule, delayed
 from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ProtocolError, StoreBusy, StoreError, StoreFull
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
+from ogive.store.fs import Fs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.wire.java_json import FrozenObject
@@ -25,10 +26,11 @@ LEVELS = DelayLevels.parse("10s 20s 1h")
 class Bench:
     """A store without a writer thread, and a schedule on it."""
 
-    def __init__(self, root: Path, now_ms: int = 1_000_000, levels: DelayLevels = LEVELS) -> None:
+    def __init__(self, root: Path, now_ms: int = 1_000_000, levels: DelayLevels = LEVELS, *, fs: Fs | None = None) -> None:
         self.now_ms, self.levels = now_ms, levels
         self.refuse = False
-        self.store = MessageStore.open(StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=levels), clock_ms=lambda: self.now_ms)
+        config = StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=levels)
+        self.store = MessageStore.open(config, fs=fs, clock_ms=lambda: self.now_ms)
         self.disk = ColdDisk(self.store)
         self.schedule = Schedule(self.store, self.put, self.disk.fetch, levels, bytes(8), lambda: self.now_ms)
         self.store.on_arrival = self.schedule.arrived

@@ -16,7 +16,7 @@ from ogive.broker.timers import BATCH, IN_FLIGHT, Progress, Timers
 from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
-from ogive.store.fs import OsFs
+from ogive.store.fs import Fs, OsFs
 from ogive.store.model import NewMessage, PutDone, StoreConfig
 from ogive.store.store import MessageStore
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
@@ -30,12 +30,12 @@ WEEK_S = 7 * 86_400.0
 class Bench:
     """A store without a writer thread, its timers, and their file."""
 
-    def __init__(self, root: Path, now_ms: int = NOW, *, max_waiting: int = 10_000) -> None:
+    def __init__(self, root: Path, now_ms: int = NOW, *, max_waiting: int = 10_000, fs: Fs | None = None) -> None:
         self.now_ms = now_ms
         self.passed_s = 0.0
         self.refuse = False
         config = StoreConfig(root=root, segment_bytes=4 * 1024 * 1024)
-        self.store = MessageStore.open(config, clock_ms=lambda: self.now_ms, monotonic=lambda: self.passed_s)
+        self.store = MessageStore.open(config, fs=fs, clock_ms=lambda: self.now_ms, monotonic=lambda: self.passed_s)
         self.file = TimerProgressFile(OsFs(), root)
         self.timers = Timers(self.store, lambda: self.now_ms, max_waiting)
         self.timers.recover(self.file.progress())

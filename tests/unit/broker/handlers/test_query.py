@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +123,7 @@ class ColdDisk:
         self.brought_in: list[Cold] = []
         self._read_before: set[str] = set()
         store = server.context.store
-        bring_in, read = store.bring_in, store._disk.read
+        bring_in = store.bring_in
 
         def slowly(cold: Cold) -> None:
             assert self.gate.wait(20)
@@ -129,13 +131,14 @@ class ColdDisk:
             self.brought_in.append(cold)
             self._read_before.add(cold.path.parent.name)
 
-        def now(path: Any, size: int, offset: int) -> bytes:
+        def now(read: Callable[[Any, int, int], bytes], path: Any, size: int, offset: int) -> bytes:
             if not store._disk.waits and path.parent.name not in self._read_before:
-                raise Cold(path, offset, size)
+                raise Cold(path, offset, size, store._disk.unreadable if path.parent.name == "commitlog" else None)
             return read(path, size, offset)
 
         monkeypatch.setattr(server.context.cold_reads, "_bring_in", slowly)
-        monkeypatch.setattr(store._disk, "read", now)
+        for name in ("read", "read_log"):
+            monkeypatch.setattr(store._disk, name, partial(now, getattr(store._disk, name)))
 
 
 async def fill_and_forget(server: Broker, client: RawClient) -> None:

@@ -281,7 +281,7 @@ async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_o
     monkeypatch.setattr(dispatch, "MAX_TRIES", 3)
     server = await start_broker()
     disk, tries = server.context.store._disk, []
-    read = disk.read
+    read = disk.read_log
 
     def gone(path: Path, size: int, offset: int) -> bytes:
         if not (disk.waits or disk.must_wait):
@@ -293,7 +293,7 @@ async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_o
 
     async with await RawClient.open(server.address) as client:
         half = await send_half(client)
-        monkeypatch.setattr(disk, "read", gone)
+        monkeypatch.setattr(disk, "read_log", gone)
         monkeypatch.setattr(server.context.transactions, "_ready", ReadyMessages())
         for kept in (server.context.store._log.hot._chunks, server.context.store._log.hot._starts):
             kept.clear()

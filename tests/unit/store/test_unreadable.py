@@ -1,0 +1,299 @@
+"""Sectors that the disk cannot read any more (EIO): what is in them is lost, and nothing else."""
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import StoreError, StoreUnusable
+from ogive.store import StoreConfig
+from ogive.store import unreadable as unreadable_module
+from ogive.store import verify as verification
+from ogive.store.disk import Cold
+from ogive.store.model import GetResult
+from ogive.store.verify import repair, verify
+from ogive.wire.message import decode_stored
+from tests.chaos.faults import BadSectors
+from tests.stores import Driver, crash, message, small
+
+COUNT = 60
+SEGMENT = small(Path()).segment_bytes
+BLOCK = BadSectors.BLOCK
+
+
+def settings(root: Path, **changes: object) -> StoreConfig:
+    return small(root, **({"hot_log_bytes": 1024, "hot_entries": 4} | changes))
+
+
+def filled(root: Path, fs: BadSectors, **changes: object) -> Driver:
+    """Messages of some 600 bytes in two queues, hardly any of them in memory."""
+    driver = Driver(settings(root, **changes), fs)
+    for n in range(COUNT):
+        driver.put(message(b"%d " % n + bytes(400), queue_id=n % 2, properties=b"KEYS\x01k%d\x02" % n))
+    return driver
+
+
+def served_of(driver: Driver, queue_id: int) -> set[int]:
+    return {int(body.split()[0]) for body in driver.bodies(queue_id=queue_id)}
+
+
+def served(driver: Driver) -> set[int]:
+    return served_of(driver, 0) | served_of(driver, 1)
+
+
+def places(driver: Driver) -> dict[int, tuple[int, int]]:
+    """Where each message stands in the log, and its size."""
+    found = {}
+    for queue_id in (0, 1):
+        for entry in driver.store.entries("T", queue_id, 0, COUNT):
+            record = driver.store.record_at(entry.commitlog_offset)
+            assert record is not None
+            found[int(decode_stored(record).body.split()[0])] = (entry.commitlog_offset, entry.size)
+    return found
+
+
+def spoil(fs: BadSectors, root: Path, at: int) -> range:
+    """Make the block at commit-log offset *at* unreadable; the offsets in it."""
+    fs.spoil(root / "commitlog" / f"{at - at % SEGMENT:020d}", at % SEGMENT)
+    return range(at - at % BLOCK, at - at % BLOCK + BLOCK)
+
+
+def those_in(stored: dict[int, tuple[int, int]], block: range) -> set[int]:
+    return {n for n, (at, size) in stored.items() if at < block.stop and at + size > block.start}
+
+
+def errors(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    return [r.message for r in caplog.records if r.levelno >= logging.ERROR and all(word in r.message for word in words)]
+
+
+@pytest.fixture
+def fs() -> BadSectors:
+    return BadSectors()
+
+
+# --- the log, while the store runs -----------------------------------------------------------------------------------
+
+
+def test_an_unreadable_block_costs_the_records_in_it(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture) -> None:
+    driver = filled(tmp_path, fs)
+    stored = places(driver)
+    driver.close()
+    driver = Driver(settings(tmp_path), fs)
+    lost = those_in(stored, spoil(fs, tmp_path, stored[20][0]))
+    assert 2 <= len(lost) < 15
+    for _ in range(2):
+        assert served(driver) == set(range(COUNT)) - lost
+    assert driver.store.stats().damaged == len(lost)
+    assert driver.store.record_at(stored[20][0]) is None
+    assert len(errors(caplog, "cannot be read", str(tmp_path / "commitlog" / f"{stored[20][0] // SEGMENT * SEGMENT:020d}"))) == 1
+    failures = fs.failures
+    assert served(driver)
+    assert fs.failures == failures  # a disk takes seconds to say it
+    driver.close()
+
+
+def test_whoever_must_not_wait_passes_over_it_too(tmp_path: Path, fs: BadSectors) -> None:
+    driver = filled(tmp_path, fs)
+    stored = places(driver)
+    lost = those_in(stored, spoil(fs, tmp_path, stored[20][0]))
+    found, waits = served_without_waiting(driver)
+    assert found == set(range(COUNT)) - lost
+    assert 0 < waits <= 2 * COUNT // 4
+    driver.close()
+
+
+def served_without_waiting(driver: Driver) -> tuple[set[int], int]:
+    """And how often something had to be brought in."""
+    found: set[int] = set()
+    waits = 0
+    for queue_id in (0, 1):
+        offset = 0
+        while offset < driver.store.max_offset("T", queue_id):
+            try:
+                result = driver.store.get("T", queue_id, offset, 4, 1 << 20, wait=False)
+            except Cold as cold:
+                waits += 1
+                driver.store.bring_in(cold)
+            else:
+                found |= numbers(result)
+                offset = result.next_offset
+    return found, waits
+
+
+def numbers(result: GetResult) -> set[int]:
+    buffer, at, found = b"".join(result.parts), 0, set()
+    while at < len(buffer):
+        record = decode_stored(buffer, at)
+        found.add(int(record.body.split()[0]))
+        at += record.size
+    return found
+
+
+def test_what_can_be_read_the_second_time_is_good(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture) -> None:
+    driver = filled(tmp_path, fs)
+    spoil(fs, tmp_path, 5000)
+    fs.times = 1
+    assert served(driver) == set(range(COUNT))
+    assert (fs.failures, driver.store.stats().damaged, errors(caplog)) == (1, 0, [])
+    driver.close()
+
+
+@pytest.mark.parametrize("code", [errno.EBADF, errno.ENOMEM, errno.EINTR])
+def test_any_other_error_is_one(tmp_path: Path, fs: BadSectors, code: int) -> None:
+    driver = filled(tmp_path, fs)
+    spoil(fs, tmp_path, 5000)
+    fs.code = code
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot be read"):
+            served(driver)
+    assert driver.store.stats().damaged == 0
+    fs.bad.clear()
+    assert served(driver) == set(range(COUNT))
+    driver.close()
+
+
+def test_a_disk_that_is_gone_is_no_damage(tmp_path: Path, fs: BadSectors) -> None:
+    """Readers must not pass over everything, and a start must not clear it."""
+    driver = filled(tmp_path, fs)
+    fs.gone = ("commitlog",)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"its disk fails, .*commitlog/0{20}"):
+            served(driver)
+        with pytest.raises(StoreError, match="its disk fails"):
+            served_without_waiting(driver)
+    assert driver.store.stats().damaged == 0
+    crash(driver)
+    before = {path: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()}
+    with pytest.raises(StoreUnusable, match="its disk fails"):
+        Driver(settings(tmp_path), fs)
+    assert {path: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()} == before
+    fs.gone = ()
+    with Driver(settings(tmp_path), fs) as driver:
+        assert served(driver) == set(range(COUNT))
+
+
+def test_there_is_a_limit_to_what_counts_as_damage(tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unreadable_module, "_MAX_BLOCKS", 1)
+    driver = filled(tmp_path, fs)
+    spoil(fs, tmp_path, 100)
+    spoil(fs, tmp_path, SEGMENT + 100)
+    with pytest.raises(StoreError, match=r"1 blocks of the log cannot be read, and that at byte 0 is one more: its disk fails"):
+        served(driver)
+    driver.close()
+
+
+def test_the_background_reader_counts_it_once(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture) -> None:
+    driver = filled(tmp_path, fs)
+    spoil(fs, tmp_path, 5000)
+    for _ in range(3):
+        scrubbed = driver.store.scrub_step(0, 1 << 20)()
+        assert len(scrubbed.damaged) == 1
+        driver.store.report_damage(*scrubbed.damaged[0])
+    assert driver.store.stats().damaged == 1
+    assert len(errors(caplog, "cannot be read")) == 1
+    driver.close()
+
+
+# --- the log, at the start and for the tools -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_start_skips_it(tmp_path: Path, fs: BadSectors, flush: str, killed: bool) -> None:
+    """Also in what a power cut may have torn: that can be read."""
+    driver = filled(tmp_path, fs, flush=flush, checkpoint_bytes=1 << 30)
+    stored = places(driver)
+    crash(driver) if killed else driver.close()
+    lost = those_in(stored, spoil(fs, tmp_path, stored[20][0]))
+    with Driver(settings(tmp_path, flush=flush), fs) as driver:
+        assert served(driver) == set(range(COUNT)) - lost
+        assert driver.store.stats().damaged >= 1
+        driver.put(message(b"99 "))
+        assert 99 in served(driver)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("segment_bytes", [SEGMENT, 4 * SEGMENT])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_the_end_of_the_log_can_be_written_again(tmp_path: Path, fs: BadSectors, flush: str, segment_bytes: int, killed: bool) -> None:
+    """A write to a part of a block has to read the rest of it. In the small segment nothing is behind it."""
+    driver = filled(tmp_path, fs, flush=flush, segment_bytes=segment_bytes)
+    stored = places(driver)
+    end = driver.store.stats().commitlog_end
+    crash(driver) if killed else driver.close()
+    fs.spoil(tmp_path / "commitlog" / f"{end - end % segment_bytes:020d}", end % segment_bytes)
+    lost = those_in(stored, range(end - end % BLOCK, end))
+    for n in (98, 99):
+        with Driver(settings(tmp_path, flush=flush), fs) as driver:
+            driver.put(message(b"%d " % n))
+            assert served(driver) == set(range(COUNT)) - lost | {98, n}
+
+
+def test_a_block_behind_the_end_of_the_log_is_cleared_when_it_is_met(tmp_path: Path, fs: BadSectors) -> None:
+    """flush=async takes room without writing it: the first write to a part of the block ends the store, and the next start goes on."""
+    driver = filled(tmp_path, fs, flush="async", segment_bytes=4 * SEGMENT)
+    end = driver.store.stats().commitlog_end
+    driver.close()
+    fs.spoil(tmp_path / "commitlog" / f"{0:020d}", end + BLOCK)
+    driver = Driver(settings(tmp_path, flush="async"), fs)
+    with pytest.raises(StoreError, match="Input/output error"):
+        put_one_by_one(driver, range(100, 120))
+    driver.close()
+    with Driver(settings(tmp_path, flush="async"), fs) as driver:
+        put_one_by_one(driver, range(100, 120))
+        assert served_of(driver, 1) >= set(range(1, COUNT, 2)) | set(range(100, 120))
+
+
+def test_a_block_that_begins_where_the_log_ends_is_cleared_at_once(tmp_path: Path, fs: BadSectors) -> None:
+    driver = filled(tmp_path, fs, flush="async", segment_bytes=4 * SEGMENT)
+    (result,) = driver.put(message(b""))
+    bare = driver.store.stats().commitlog_end - result.commitlog_offset
+    driver.put(message(bytes(-(driver.store.stats().commitlog_end + bare) % BLOCK)))
+    end = driver.store.stats().commitlog_end
+    assert end % BLOCK == 0
+    driver.close()
+    fs.spoil(tmp_path / "commitlog" / f"{0:020d}", end)
+    with Driver(settings(tmp_path, flush="async"), fs) as driver:
+        put_one_by_one(driver, range(100, 120))
+        assert driver.store.max_offset("T", 1) == COUNT // 2 + 20
+
+
+def put_one_by_one(driver: Driver, numbers: range) -> None:
+    for n in numbers:
+        driver.put(message(b"%d " % n + bytes(400), queue_id=1))
+
+
+def test_verify_and_repair_tell_of_it(tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = filled(tmp_path, fs)
+    stored = places(driver)
+    driver.close()
+    lost = those_in(stored, spoil(fs, tmp_path, stored[20][0]))
+    monkeypatch.setattr(verification, "ReadOnlyFs", lambda: fs)
+    monkeypatch.setattr(verification, "OsFs", lambda: fs)
+    report = verify(tmp_path)
+    assert (report.records, report.damaged_places) == (COUNT - len(lost), 1)
+    before, after = repair(tmp_path)
+    assert (before.damaged_places, after.damaged_places, after.wrong_queues) == (1, 1, 0)
+    with Driver(settings(tmp_path), fs) as driver:
+        assert served(driver) == set(range(COUNT)) - lost
+    fs.gone = ("commitlog",)
+    for tool in (verify, repair):
+        with pytest.raises(
+            StoreUnusable, match=f"{tmp_path}/commitlog/0{{20}}: Input/output error, nothing near byte 0 can be read: its disk fails"
+        ):
+            tool(tmp_path)
+
+
+def test_what_a_segment_has_too_much_is_cut_though_it_cannot_be_read(
+    tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, fs).close()
+    path = tmp_path / "commitlog" / f"{SEGMENT:020d}"
+    with path.open("ab") as file:
+        file.write(b"extra")
+    fs.spoil(path, SEGMENT)
+    monkeypatch.setattr(verification, "ReadOnlyFs", lambda: fs)
+    monkeypatch.setattr(verification, "OsFs", lambda: fs)
+    assert "5 bytes too long" in repair(tmp_path)[0].problems[0]
+    assert path.stat().st_size == SEGMENT
