@@ -8,6 +8,7 @@ from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
 from ogive.store.queuekinds import QueueKind
 from ogive.store.segments import Handles, segment_names, segment_path
+from ogive.store.unreadable import read_or_nothing
 
 _COMPARED: int = 38
 """bytes of an entry; what follows is for compaction"""
@@ -47,7 +48,8 @@ def units_in_files(fs: Fs, handles: Handles, kind: QueueKind, key: QueueKey) -> 
     """All entries of a queue that stand for a record, in order. Raises OSError."""
     directory = kind.directory(key)
     for name in segment_names(fs, directory):
-        raw = fs.pread(handles.get(segment_path(directory, int(name))), kind.file_bytes, 0)
+        path = segment_path(directory, int(name))
+        raw = read_or_nothing(fs, handles.get(path), path, kind.file_bytes, 0)
         for at in range(0, len(raw) - UNIT_BYTES + 1, UNIT_BYTES):
             unit = raw[at : at + UNIT_BYTES]
             if not any(unit):

@@ -1,5 +1,7 @@
 """Reads files without waiting for the disk: what is in the page cache is returned at once, anything else raises Cold."""
 
+import errno
+import os
 from pathlib import Path
 
 from ogive.store.fs import Fs
@@ -28,9 +30,14 @@ class Disk:
     def read(self, path: Path, size: int, offset: int) -> bytes:
         """At most *size* bytes of a derived file, fewer where it ends. Raises FileNotFoundError, OSError, Cold."""
         handle = self._handles.get(path)
-        if self.waits or self.must_wait:
-            return self._fs.pread(handle, size, offset)
-        data = self._fs.pread_now(handle, size, offset)
+        try:
+            if self.waits or self.must_wait:
+                return self._fs.pread(handle, size, offset)
+            data = self._fs.pread_now(handle, size, offset)
+        except OSError as exc:
+            if exc.errno == errno.EIO:
+                raise _lost(path) from exc
+            raise
         if data is None:
             raise Cold(path, offset, size)
         return data
@@ -68,5 +75,14 @@ def bring_in(fs: Fs, cold: Cold) -> None:
             cold.unreadable.read(fs, handle, cold.path, cold.size, cold.offset)
         else:
             fs.pread(handle, cold.size, cold.offset)
+    except OSError as exc:
+        if exc.errno == errno.EIO and cold.unreadable is None:
+            raise _lost(cold.path) from exc
+        raise
     finally:
         fs.close(handle)
+
+
+def _lost(path: Path) -> OSError:
+    """What was to be read of a derived file is in the log, too: to pass over it would lose messages."""
+    return OSError(errno.EIO, f"{os.strerror(errno.EIO)}, the next start makes it again", str(path))

@@ -21,6 +21,7 @@ from ogive.native import native
 from ogive.store.disk import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.segments import Handles
+from ogive.store.unreadable import read_or_nothing
 from ogive.wire.checksum import crc32
 
 HEADER: Final = struct.Struct(">qqqqii")
@@ -287,12 +288,12 @@ def _checked(fs: Fs, path: Path, sizes: Sizes, state: IndexState) -> bytes | Non
     try:
         if fs.size(handle) != sizes.file_bytes:
             return None
-        head = fs.pread(handle, sizes.items_at, 0)
+        head = read_or_nothing(fs, handle, path, sizes.items_at, 0)
         if crc32(head) != state.head_crc or not head.startswith(state.header()):
             return None
         crc, at, end = 0, sizes.items_at + ITEM.size, sizes.items_at + state.next_item * ITEM.size
         while at < end:
-            block = fs.pread(handle, min(_CHECK_BLOCK, end - at), at)
+            block = read_or_nothing(fs, handle, path, min(_CHECK_BLOCK, end - at), at)
             if not block:
                 return None
             crc = crc32(block, crc)

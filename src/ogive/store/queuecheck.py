@@ -6,6 +6,7 @@ from ogive.store.fs import Fs
 from ogive.store.model import QueueKey
 from ogive.store.queuekinds import QueueKind
 from ogive.store.segments import Handles, segment_names, segment_path
+from ogive.store.unreadable import read_or_nothing
 from ogive.wire.checksum import crc32
 
 
@@ -15,7 +16,8 @@ def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
     for name in reversed(segment_names(fs, directory)):
         handle = fs.open(directory / name)
         try:
-            end = kind.queue.end_in_file(int(name) // kind.queue.entry_bytes, fs.pread(handle, kind.file_bytes, 0))
+            raw = read_or_nothing(fs, handle, directory / name, kind.file_bytes, 0)
+            end = kind.queue.end_in_file(int(name) // kind.queue.entry_bytes, raw)
         finally:
             fs.close(handle)
         if end:
@@ -29,13 +31,14 @@ def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueState) ->
     index = state.first_file * file_entries
     for crc in state.crcs:
         count = min(file_entries, state.end - index)
+        path = segment_path(directory, index * entry_bytes)
         try:
-            handle = handles.get(segment_path(directory, index * entry_bytes))
+            handle = handles.get(path)
         except FileNotFoundError:
             return False
         if fs.size(handle) != file_entries * entry_bytes:
             return False
-        if crc32(fs.pread(handle, count * entry_bytes, 0)) != crc:
+        if crc32(read_or_nothing(fs, handle, path, count * entry_bytes, 0)) != crc:
             return False
         index += count
     return index == state.end

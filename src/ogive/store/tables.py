@@ -12,19 +12,20 @@ from typing import Any
 
 from ogive.errors import ProtocolError
 from ogive.store.fs import Data, Fs
+from ogive.store.unreadable import read_or_nothing
 from ogive.wire import java_json
 
 log = logging.getLogger(__name__)
 
 
 def read_file(fs: Fs, path: Path) -> bytes | None:
-    """The whole file; None when there is none."""
+    """The whole file; None when there is none, and nothing of one that the disk cannot read."""
     try:
         handle = fs.open(path)
     except FileNotFoundError:
         return None
     try:
-        return fs.pread(handle, fs.size(handle), 0)
+        return read_or_nothing(fs, handle, path, fs.size(handle), 0)
     finally:
         fs.close(handle)
 

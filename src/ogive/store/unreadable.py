@@ -1,8 +1,8 @@
 """What the disk cannot read any more: EIO, as a damaged sector answers.
 
-The log goes on around it: the block reads as zeros, so that the records in it are damaged like any others. Only where nothing near by can
-be read either, it is no sector but the disk that fails, or has gone: that stays an error, or readers would pass over everything and a start
-would clear it.
+A file that is made again, or has a backup, is lost with it. The log goes on around it: the block reads as zeros, so that the records in
+it are damaged like any others. Only where nothing near by can be read either, it is no sector but the disk that fails, or has gone: that
+stays an error, or readers would pass over everything and a start would clear it.
 """
 
 import errno
@@ -21,6 +21,16 @@ BLOCK: Final = 4096  # what the operating system reads at least, and before it w
 _DISTANCES: Final = tuple([BLOCK << n for n in range(9)])  # from a block to those that must not all be unreadable: up to 1 MiB
 _MAX_BLOCKS: Final = 4096  # 16 MiB of one store: beyond it the disk fails
 _MAX_LOGGED: Final = 20
+
+
+def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
+    """pread() of a file that has a checksum or a form; nothing where the disk cannot read it, the second time either. Raises OSError."""
+    for _ in range(2):
+        data = _pread(fs, handle, size, offset)
+        if data is not None:
+            return data
+    log.error("%s cannot be read and counts as damaged: %s", path, os.strerror(errno.EIO))
+    return b""
 
 
 class Unreadable:

@@ -44,6 +44,7 @@ from ogive.store.record import Record, tag_hash
 from ogive.store.recovery import recover, too_far, usable
 from ogive.store.segments import Handles, find_segments, segment_path
 from ogive.store.tables import JsonTable, read_file
+from ogive.store.unreadable import read_or_nothing
 from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
 
@@ -340,11 +341,12 @@ class _Verification:
 
     def _entries(self, directory: Path, index: int, count: int) -> bytes:
         at = index % self._file_entries
+        path = segment_path(directory, (index - at) * ENTRY_BYTES)
         try:
-            handle = self._handles.get(segment_path(directory, (index - at) * ENTRY_BYTES))
+            handle = self._handles.get(path)
         except FileNotFoundError:
             return b""
-        raw = self._fs.pread(handle, count * ENTRY_BYTES, at * ENTRY_BYTES)
+        raw = read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, at * ENTRY_BYTES)
         return raw[: len(raw) - len(raw) % ENTRY_BYTES]  # a file may end in the middle of one
 
     def _topic_tables(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

@@ -2,16 +2,24 @@
 
 import errno
 import logging
+import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ogive.errors import StoreError, StoreUnusable
-from ogive.store import StoreConfig
+from ogive.store import JsonTable, StoreConfig
 from ogive.store import unreadable as unreadable_module
 from ogive.store import verify as verification
+from ogive.store.batchcheck import units_in_files
+from ogive.store.batchqueue import UNIT
 from ogive.store.disk import Cold
 from ogive.store.model import GetResult
+from ogive.store.queuecheck import end_of_files
+from ogive.store.queuekinds import QueueKinds
+from ogive.store.segments import Handles
 from ogive.store.verify import repair, verify
 from ogive.wire.message import decode_stored
 from tests.chaos.faults import BadSectors
@@ -297,3 +305,127 @@ def test_what_a_segment_has_too_much_is_cut_though_it_cannot_be_read(
     monkeypatch.setattr(verification, "OsFs", lambda: fs)
     assert "5 bytes too long" in repair(tmp_path)[0].problems[0]
     assert path.stat().st_size == SEGMENT
+
+
+# --- what is made from the log ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("part", ["consumequeue/T/0/", "queues.json", "checkpoint", "index/", "apache-broker.conf", "lock"])
+def test_a_file_that_is_made_again_is_lost_with_it(
+    tmp_path: Path, part: str, killed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "store"
+    driver = filled(root, BadSectors())
+    (root / "apache-broker.conf").write_text("messageDelayLevel=1s 5s\n")
+    crash(driver) if killed else driver.close()
+    shutil.copytree(root, tmp_path / "copy")
+    path = min(path for path in root.rglob("*") if path.is_file() and part in str(path))
+    fs = BadSectors()
+    fs.gone = (str(path),)
+    with Driver(settings(root), fs) as driver:
+        assert errors(caplog, f"{path} cannot be read", "Input/output error")
+        fs.gone = ()
+        assert served(driver) == set(range(COUNT))
+        assert len(list(driver.store.find_key("T", "k7", 0, 1 << 62))) >= 1
+    fs = BadSectors()
+    fs.gone = (str(path).replace(str(root), str(tmp_path / "copy")),)
+    monkeypatch.setattr(verification, "ReadOnlyFs", lambda: fs)
+    monkeypatch.setattr(verification, "OsFs", lambda: fs)
+    repair(tmp_path / "copy")
+    with Driver(settings(tmp_path / "copy")) as driver:
+        assert served(driver) == set(range(COUNT))
+
+
+def test_an_index_file_is_checked_to_its_end(tmp_path: Path, fs: BadSectors) -> None:
+    filled(tmp_path, fs, index_slots=2000).close()
+    (path,) = (tmp_path / "index").iterdir()
+    fs.spoil(path, 2 * BLOCK)  # items; header and slots are before it
+    with Driver(settings(tmp_path), fs) as driver:
+        assert not fs.bad
+        assert len(list(driver.store.find_key("T", f"k{COUNT - 1}", 0, 1 << 62))) == 1
+
+
+def test_where_queues_ended_is_read_from_the_files_that_can_be_read(tmp_path: Path, fs: BadSectors) -> None:
+    filled(tmp_path, fs).close()
+    kind = QueueKinds.found(fs, settings(tmp_path)).usual
+    end = end_of_files(fs, kind, ("T", 0))
+    assert end == COUNT // 2 > kind.file_entries
+    fs.gone = (f"consumequeue/T/0/{kind.file_bytes:020d}",)
+    assert end_of_files(fs, kind, ("T", 0)) == kind.file_entries
+
+
+def test_an_unreadable_queue_of_batches_holds_nothing(tmp_path: Path, fs: BadSectors) -> None:
+    kind = QueueKinds.found(fs, settings(tmp_path)).batches
+    path = kind.directory(("B", 0)) / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(UNIT.pack(0, 100, 0, 0, 0, 1, 0, 0))
+    handles = Handles(fs, 1)
+    assert len(list(units_in_files(fs, handles, kind, ("B", 0)))) == 1
+    fs.gone = (str(path),)
+    assert list(units_in_files(fs, handles, kind, ("B", 0))) == []
+    handles.close()
+
+
+def test_a_queue_file_that_becomes_unreadable_is_an_error_until_it_is_made_again(tmp_path: Path, fs: BadSectors) -> None:
+    """The log has its messages: to pass over them would lose them."""
+    driver = filled(tmp_path, fs)
+    driver.close()
+    driver = Driver(settings(tmp_path), fs)
+    fs.gone = ("consumequeue/T/0/",)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"):
+            driver.bodies()
+        with pytest.raises(Cold) as cold:
+            driver.store.get("T", 0, 0, 4, 1 << 20, wait=False)
+        with pytest.raises(StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"):
+            driver.store.bring_in(cold.value)
+    driver.close()
+    with Driver(settings(tmp_path), fs) as driver:
+        fs.gone = ()
+        assert served(driver) == set(range(COUNT))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 20_000])
+def test_an_unreadable_table_is_its_backup(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture, size: int) -> None:
+    def table() -> JsonTable:
+        return JsonTable(fs, tmp_path / "topics.json", now=lambda: 1234.0)
+
+    for version in (1, 2):
+        table().save({"version": version, "filler": "x" * size})
+    fs.spoil(tmp_path / "topics.json", size)
+    fs.times = 1
+    assert (table().load() or {})["version"] == 2  # the second time it could be read
+    assert not caplog.records
+    fs.times = None
+    again = table()
+    assert (again.load() or {})["version"] == 1
+    assert (tmp_path / "topics.json.corrupt-1234").exists()
+    assert [r.message.split(":")[0] for r in caplog.records] == [
+        f"{tmp_path / 'topics.json'} cannot be read and counts as damaged",
+        f"{tmp_path / 'topics.json'} is damaged",
+    ]
+    again.save({"version": 3})
+    assert table().load() == {"version": 3}
+
+
+def test_an_unreadable_table_without_a_backup_is_lost(tmp_path: Path, fs: BadSectors) -> None:
+    JsonTable(fs, tmp_path / "topics.json").save({"version": 1})
+    fs.gone = ("topics.json",)
+    table = JsonTable(fs, tmp_path / "topics.json", now=lambda: 1234.0)
+    assert table.load() is None
+    assert table.is_lost
+    fs.gone = ()
+    assert JsonTable(fs, tmp_path / "topics.json.corrupt-1234").load() == {"version": 1}
+
+
+@pytest.mark.parametrize("code", [errno.EBADF, errno.ENOMEM])
+def test_a_table_that_cannot_be_read_for_another_reason_is_an_error(tmp_path: Path, fs: BadSectors, code: int) -> None:
+    JsonTable(fs, tmp_path / "topics.json").save({"version": 1})
+    fs.gone, fs.code = ("topics.json",), code
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+        JsonTable(fs, tmp_path / "topics.json").load()
+    assert [path.name for path in tmp_path.iterdir()] == ["topics.json"]
