@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ogive.broker.half_messages import half_message, identity_of, identity_of_record, immunity_ms
+from ogive.broker.half_messages import find_half_message, identity_of, identity_of_record, immunity_ms
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.transaction_state import MarkProgress, Transaction
 from ogive.broker.waiting import Served, real_place
@@ -101,8 +101,9 @@ def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], serve
 
 
 def _real_places(store: MessageStore, transactions: Iterable[Transaction]) -> dict[tuple[str, int], None]:
-    halves = [half_message(store, transaction.commitlog_offset) for transaction in transactions]
-    return dict.fromkeys(place for half in halves if (place := real_place(decode_properties(half.properties))) is not None)
+    halves = [find_half_message(store, transaction.commitlog_offset) for transaction in transactions]
+    places = [real_place(decode_properties(half.properties)) for half in halves if half is not None]  # None: unreadable since
+    return dict.fromkeys(place for place in places if place is not None)
 
 
 def _records(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, StoredMessage]]:

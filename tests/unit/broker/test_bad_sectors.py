@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ogive.broker import transaction_recovery
 from ogive.broker.opening import Machine
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -113,3 +114,15 @@ async def test_a_start_passes_over_half_messages_in_it(start_broker: StartBroker
     server = await start_broker(machine=Machine(fs=fs))
     transactions = server.context.transactions
     assert [transactions.half_message(each).body for each in transactions.idle()] == left(lost)
+
+
+async def test_a_start_passes_over_a_half_message_that_cannot_be_read_a_second_time(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", b"", {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": unique_key()})
+    await server.stop()
+    monkeypatch.setattr(transaction_recovery, "find_half_message", lambda store, offset: None)
+    server = await start_broker()
+    assert len(server.context.transactions.idle()) == 1
