@@ -1,5 +1,6 @@
 """`ogive up` with name servers of other processes, as an operator runs several. Our broker only: Apache's has its own commands."""
 
+import asyncio
 import contextlib
 import re
 import signal
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import ogive
 from ogive.testing import Broker
+from ogive.wire.codes import RequestCode
 from tests.processes import free_port
+from tests.raw_client import RawClient
 
 WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
@@ -99,6 +102,25 @@ def test_a_broker_and_a_name_server_each_in_a_process_of_its_own(tmp_path: Path)
             assert name_server.communicate(timeout=WAIT_S) == ("", "")
             assert name_server.returncode == 0
     assert list(folders[1].iterdir()) == []
+
+
+async def ask(name_server: str, code: RequestCode, **fields: object) -> dict[str, str]:
+    """The answer's fields."""
+    async with await RawClient.open(name_server) as client:
+        return (await client.ok(code, **fields)).ext_fields
+
+
+ORDERED = {"namespace": "ORDER_TOPIC_CONFIG", "key": "First"}
+
+
+def test_key_values_of_a_name_server_outlive_a_restart(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        asyncio.run(ask(broker.name_server, RequestCode.PUT_KV_CONFIG, value="broker-a:4", **ORDERED))
+        broker.kill()
+        broker.start()
+        assert asyncio.run(ask(broker.name_server, RequestCode.GET_KV_CONFIG, **ORDERED)) == {"value": "broker-a:4"}
+    with up(tmp_path, "--no-broker", "--data", str(tmp_path), "--name-server-port", "0") as (_, ready, _):
+        assert asyncio.run(ask(ready.partition("=")[2].strip(), RequestCode.GET_KV_CONFIG, **ORDERED)) == {"value": "broker-a:4"}
 
 
 def test_a_name_server_with_access_control_takes_a_broker_that_signs_as_one_of_its_users(tmp_path: Path) -> None:

@@ -238,7 +238,12 @@ async def _start_name_server(
 ) -> NameServer:
     server = NameServer(
         NameServerConfig(
-            host=options.host, port=options.name_server_port, advertised_host=options.advertised_host, cluster=options.cluster, tls=tls
+            host=options.host,
+            port=options.name_server_port,
+            advertised_host=options.advertised_host,
+            cluster=options.cluster,
+            kv_path=Path(options.data) / "config" / "kvConfig.json",
+            tls=tls,
         ),
         access=access,
     )

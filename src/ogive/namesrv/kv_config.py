@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ogive.errors import InvalidOption, StoreError
+from ogive.errors import InvalidOption, StoreError, StoreUnusable
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.tables import JsonTable
 
@@ -20,15 +20,23 @@ class KvConfig:
     def __init__(
         self, path: Path | None = None, *, fs: Fs | None = None, max_entries: int = 10_000, max_characters: int = MAX_CHARACTERS
     ) -> None:
-        """Loads the file (blocking)."""
+        """Loads the file (blocking). Raises StoreUnusable."""
         self._table = None if path is None else JsonTable(fs or OsFs(), path, valid=_holds_namespaces)
         self._max_entries = max_entries
         self._max_characters = max_characters
         self._saving = asyncio.Lock()  # one save at a time, so that an older state never replaces a newer one
-        stored = (self._table.load() if self._table is not None else None) or {}
+        stored = self._load() or {}
         self._spaces: dict[str, dict[str, str]] = {
             space: {key: str(value) for key, value in entries.items()} for space, entries in stored.get("configTable", {}).items()
         }
+
+    def _load(self) -> dict[str, Any] | None:
+        try:
+            return None if self._table is None else self._table.load()
+        except NotADirectoryError:  # nothing is there: a broker says it better, and alone the name server says it to who sets something
+            return None
+        except OSError as exc:
+            raise StoreUnusable(f"the KV settings cannot be read: {reason(exc)}") from exc
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._spaces.get(namespace, {}).get(key)

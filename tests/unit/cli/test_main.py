@@ -237,9 +237,10 @@ def test_a_file_where_the_store_has_a_directory_is_named(inner: str, tmp_path: P
     assert f"{tmp_path / inner} is a file where a directory is needed; fix that" in up_with(tmp_path, capsys)
 
 
-def test_a_directory_where_the_broker_has_a_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config" / "topics.json").mkdir(parents=True)
-    assert f"{tmp_path / 'config' / 'topics.json'} is a directory where a file is needed; fix that" in up_with(tmp_path, capsys)
+@pytest.mark.parametrize("name", ["topics.json", "kvConfig.json"])
+def test_a_directory_where_there_should_be_a_table_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config" / name).mkdir(parents=True)
+    assert f"{tmp_path / 'config' / name} is a directory where a file is needed; fix that" in up_with(tmp_path, capsys)
 
 
 def test_properties_are_name_and_value() -> None:
