@@ -81,6 +81,8 @@ ROWS = (
     should("updateOrderConf", "-t T2 -m put -v broker-a:4", r"update orderConf success. topic=\[T2\], orderConf=\[broker-a:4\]"),
     should("updateOrderConf", "-t T2 -m get", r"get orderConf success. topic=\[T2\], orderConf=\[broker-a:4\]"),
     should("updateOrderConf", "-t T2 -m delete", "delete orderConf success"),
+    must("updateTopic", "-c DefaultCluster -t O1 -r 4 -w 4 -o true", r"set cluster orderConf. isOrder=true, orderConf=\[broker-a:4\]"),
+    must("updateTopic", "-c DefaultCluster -t O2 -r 4 -w 4 -o true", r"set cluster orderConf. isOrder=true, orderConf=\[broker-a:4\]"),
     should("allocateMQ", "-t T -i 10.0.0.1,10.0.0.2", r'"10\.0\.0\.1":\[\{', r'"10\.0\.0\.2":\[\{'),
     must("deleteTopic", "-c DefaultCluster -t T3", r"delete topic \[T3\] from cluster \[DefaultCluster\] success", "NameServer success"),
     should("statsAll", "-t T", r"^T +G +0 +\d+\.\d\d +\d+\.\d\d +20 +20 *$"),
@@ -313,7 +315,7 @@ def topics_of(table: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int, int
     return {name: (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) for name, topic in table.items()}
 
 
-EXPORTED_TOPICS = {"T": (4, 4, 6), "T2": (6, 5, 4), "T2W": (4, 4, 6), "TL2": (2, 2, 6)}
+EXPORTED_TOPICS = {"O1": (4, 4, 6), "O2": (4, 4, 6), "T": (4, 4, 6), "T2": (6, 5, 4), "T2W": (4, 4, 6), "TL2": (2, 2, 6)}
 EXPORTED_GROUPS = {"G": (16, 1, {}), "G0": (16, 0, {"priority.factor": "5"}), "G2": (3, 1, {}), "GL1": (5, 1, {})}
 
 
@@ -322,6 +324,7 @@ def test_exported_metadata_has_the_topics_and_groups_that_the_rows_left(ran: tup
     prepared, _ = ran
     metadata = exported(prepared, "metadata.json")
     assert topics_of(metadata["topicConfigTable"]) == EXPORTED_TOPICS
+    assert {name for name, topic in metadata["topicConfigTable"].items() if topic["order"]} >= {"O1", "O2"}
     groups = metadata["subscriptionGroupTable"]
     assert {
         name: (group["retryMaxTimes"], group["retryQueueNums"], group["attributes"]) for name, group in groups.items()

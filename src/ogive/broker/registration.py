@@ -5,7 +5,7 @@ Behaviour
   it holds something else; in between, asking it whether it does is the sign of life.
 - Each name server has its own connection and task: one that is dead or slow holds up no other.
 - A table of COMPRESSED_FROM topics or more goes compressed. A name server that refuses that gets the JSON form, until it is connected anew.
-- ORDER_TOPIC_CONFIG of the first name server decides which topics are ordered.
+- Topics that ORDER_TOPIC_CONFIG of the first name server names become ordered, as by Java since 5.0; 4.9 makes all others unordered, too.
 
 Differs from Java
 - A lost connection is noticed and mended after FIRST_RETRY_S (then with growing pauses), so a restarted name server has its routes back in
@@ -226,7 +226,7 @@ class _NameServer:
             return
         reply = await self._register()
         if self._first and reply.body and (ordered := kv_table_loads(reply.body)):
-            self._registration.topics.set_order(frozenset(ordered))
+            self._registration.topics.mark_ordered(ordered)
 
     async def _register(self) -> RemotingCommand:
         """The answer. Raises OgiveError.

@@ -6,7 +6,7 @@ checked; TRANS_CHECK_MAX_TIME_TOPIC exists from the start.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -206,12 +206,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         elif not on and self._configs.pop(AUTO_CREATE_TOPIC, None) is not None:
             self._note_change()
 
-    def set_order(self, ordered: frozenset[str]) -> None:
-        """Mark exactly these topics as ordered: what the name server's ORDER_TOPIC_CONFIG says."""
-        differing = [config for config in self._configs.values() if config.order != (config.name in ordered)]
-        for config in differing:
-            self._configs[config.name] = replace(config, order=not config.order)
-        if differing:
+    def mark_ordered(self, names: Iterable[str]) -> None:
+        """Those that the name server's ORDER_TOPIC_CONFIG names. Others stay as they are: who makes one enters it there afterwards."""
+        found = [config for name in names if (config := self._configs.get(name)) is not None and not config.order]
+        for config in found:
+            self._configs[config.name] = replace(config, order=True)
+        if found:
             self._note_change()
 
     @contextmanager

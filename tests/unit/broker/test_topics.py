@@ -129,14 +129,14 @@ async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(t
     await table.saved()
 
 
-async def test_the_name_server_s_list_decides_which_topics_are_ordered(tmp_path: Path) -> None:
+async def test_topics_of_the_name_server_s_list_become_ordered_and_others_stay_as_they_are(tmp_path: Path) -> None:
     table = a_table(tmp_path)
     for name in ("T", "U", "V"):
         table.create_or_update(TopicConfig(name=name, order=name == "T"))
     before = table.data_version.counter
-    table.set_order(frozenset({"U", "unknown"}))
-    table.set_order(frozenset({"U", "unknown"}))
-    assert [config.name for config in table if config.order] == ["U"]
+    table.mark_ordered({"U", "unknown"})
+    table.mark_ordered({"U", "unknown"})
+    assert [config.name for config in table if config.order] == ["T", "U"]
     assert table.data_version.counter == before + 1
     await table.saved()
 
