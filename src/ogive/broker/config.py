@@ -19,7 +19,8 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Times in seconds, sizes in bytes. Behind each setting: its name in Apache's broker.conf, and the default there where it differs."""
+    """Times in seconds, sizes in bytes. Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
+    Apache's broker passes over keys that are ours alone."""
 
     data: Path  # storePathRootDir
     host: str = LOOPBACK  # bindAddress, 0.0.0.0
@@ -41,7 +42,7 @@ class BrokerConfig:
 
     # timer messages
     timer_max_delay_s: float = 7 * 24 * 3600.0  # timerMaxDelaySec, 3 days
-    timer_max_waiting: int = 200_000
+    timer_max_waiting: int = 1_000_000  # timerMaxWaiting (ours alone); each takes some 800 bytes of memory until its time
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -71,8 +72,8 @@ class BrokerConfig:
     transaction_check_interval_s: float = 30.0  # transactionCheckInterval
     transaction_check_max: int = 15  # transactionCheckMax
     transaction_keep_s: float = 72 * 3600.0  # fileReservedTime; one is given up when its producer group is gone for longer
-    max_open_transactions: int = 100_000
-    max_checks_per_round: int = 2_000
+    max_open_transactions: int = 100_000  # maxOpenTransactions (ours alone); each takes some 800 bytes of memory
+    max_unanswered_checks: int = 2_000  # maxUnansweredChecks (ours alone); as many as a producer of Apache's lets wait, checkRequestHoldMax
 
     # clients
     client_expiry_s: float = 120.0  # channelExpiredTimeout
@@ -145,7 +146,7 @@ _POSITIVE: Final = (
     "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
     "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",
     "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
-    "max_checks_per_round",
+    "max_unanswered_checks",
     "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
     "name_server_timeout_s", "stop_grace_s", "retention_check_s",
 )  # fmt: skip

@@ -11,7 +11,8 @@ Behaviour
 Differs from Java
 - Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked.
 - The age counts from when the message was stored, on the broker's own clock; Java takes the producer's.
-- A round asks at most max_checks_per_round questions.
+- At most max_unanswered_checks questions wait for their answers, so that no producer has to drop any; a round goes on as answers come,
+  or after an interval without them. Java asks for as long as a minute, whatever comes back.
 - With access control only producers whose user may send to the topic are asked: the question carries the message, and any client may
   claim in a heartbeat that it produces for a group.
 """
@@ -41,6 +42,7 @@ from ogive.wire.message import StoredMessage, decode_properties, encode_properti
 log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 64
+LOOK_S: Final = 0.05  # how often a round that waits for answers looks for them
 
 MaySend = Callable[[Client, str], bool]
 """Whether the client's user may send to the topic."""
@@ -69,12 +71,25 @@ class TransactionChecks:
         """One round. Raises StoreError."""
         self._transactions.write_marks()
         due = [transaction for transaction in self._transactions.idle() if self._is_due(transaction)]
-        room = self._config.max_checks_per_round
-        for start in range(0, len(due), AT_A_TIME):
-            if room <= 0:
-                break
-            asked = await asyncio.gather(*(self._look_at(transaction) for transaction in due[start : start + AT_A_TIME]))
-            room -= sum(asked)
+        limit = self._config.max_unanswered_checks
+        at_a_time = min(AT_A_TIME, limit)
+        waiting: list[Transaction] = []
+        for start in range(0, len(due), at_a_time):
+            some = due[start : start + at_a_time]
+            asked = await asyncio.gather(*map(self._look_at, some))
+            waiting += itertools.compress(some, asked)
+            if len(waiting) > limit - at_a_time:
+                waiting = await self._unanswered(waiting, (limit - at_a_time) // 2)
+
+    async def _unanswered(self, asked: list[Transaction], few: int) -> list[Transaction]:
+        """Those of *asked* without an answer, once they are as few as that; after an interval they count as lost, and there are none."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._config.transaction_check_interval_s
+        while len(asked := [one for one in asked if one.asked and one.decision is None]) > few:
+            if loop.time() >= give_up:
+                return []
+            await asyncio.sleep(LOOK_S)
+        return asked
 
     def _is_due(self, transaction: Transaction) -> bool:
         immunity_ms = transaction.immunity_ms
@@ -118,9 +133,10 @@ class TransactionChecks:
         copy = self._copy(half, HALF_TOPIC, properties)
         await self._move(transaction, copy)
         producers = self._live(group, topic)
-        if transaction.decision is None and producers:
+        transaction.asked = transaction.decision is None and bool(producers)
+        if transaction.asked:
             self._ask(producers[next(self._turn) % len(producers)], transaction, half, copy)
-        return True
+        return transaction.asked
 
     async def _move(self, transaction: Transaction, copy: NewMessage) -> None:
         """Return when the half message has its new place. Raises StoreError."""

@@ -31,6 +31,7 @@ class Transaction:
     decision: Decision | None = None  # its end is being stored, waits for the move, or only lacks marks
     waiting: list[Ended] = field(default_factory=list)
     opened_ms: int = 0  # 0: before this start
+    asked: bool = False  # a producer was, and has not answered yet
 
     @property
     def queue_offset(self) -> int:

@@ -94,6 +94,12 @@ class Transactions:
             return None
         return found if found.queue_offset == place else None
 
+    def undecided(self, place: int, commitlog_offset: int, group: str) -> None:
+        """Its producer has answered that it does not know yet."""
+        found = self._places.get(place)
+        if found is not None and found.commitlog_offset == commitlog_offset and found.group == group:
+            found.asked = False
+
     @property
     def ending(self) -> int:
         """Ends that are not safe yet."""
@@ -150,7 +156,7 @@ class Transactions:
         segment.
         """
         if len(self._places) >= self._max_open:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (max_open_transactions)")
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (--max-open-transactions)")
         body = message.body
         if len(body) + len(message.properties) > _LARGE_BYTES:
             self._store.check_fits(message, _BESIDE_BYTES)

@@ -141,6 +141,13 @@ def _messages(group: Options) -> None:
         help="refuse timer messages that are due later than in SECONDS (default: 604800, 7 days)",
     )
     group.add_argument(
+        "--max-timer-messages",
+        metavar="N",
+        type=int,
+        default=1_000_000,
+        help="refuse timer messages while N wait, each in some 800 bytes of memory (default: 1000000)",
+    )
+    group.add_argument(
         "--delay-levels", metavar="LIST", help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 levels)"
     )
     group.add_argument(
@@ -165,6 +172,20 @@ def _messages(group: Options) -> None:
         help="time between two rounds of such questions (default: 30)",
     )
     group.add_argument("--transaction-check-max", metavar="N", type=int, default=15, help="questions before giving up (default: 15)")
+    group.add_argument(
+        "--max-open-transactions",
+        metavar="N",
+        type=int,
+        default=100_000,
+        help="refuse transactional messages while N are open, each in some 800 bytes of memory (default: 100000)",
+    )
+    group.add_argument(
+        "--max-unanswered-checks",
+        metavar="N",
+        type=int,
+        default=2_000,
+        help="questions about open transactions that may wait for their answers before more are asked (default: 2000)",
+    )
     group.add_argument(
         "--busy-poll",
         metavar="MICROSECONDS",

@@ -96,7 +96,8 @@ def check_ports(options: argparse.Namespace) -> None:
 
 _ABOVE_ZERO: Final = (
     "keep_hours", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
-    "default_queues", "max_message_size", "max_timer_delay",
+    "max_open_transactions", "max_unanswered_checks",
+    "default_queues", "max_message_size", "max_timer_delay", "max_timer_messages",
 )  # fmt: skip
 
 
@@ -389,6 +390,7 @@ def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConf
         flush=options.flush,
         segment_bytes=options.segment_size,
         timer_max_delay_s=options.max_timer_delay,
+        timer_max_waiting=options.max_timer_messages,
         auto_create_topics=not options.no_auto_create_topics,
         auto_create_groups=not options.no_auto_create_groups,
         default_topic_queues=options.default_queues,
@@ -399,6 +401,8 @@ def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConf
         transaction_timeout_s=options.transaction_timeout,
         transaction_check_interval_s=options.transaction_check_interval,
         transaction_check_max=options.transaction_check_max,
+        max_open_transactions=options.max_open_transactions,
+        max_unanswered_checks=options.max_unanswered_checks,
         duplicate_window_s=options.duplicate_window,
         busy_poll_s=options.busy_poll / 1e6,
         tls=tls,

@@ -160,6 +160,9 @@ defaultTopicQueueNums=16
 enablePropertyFilter=false
 maxMessageSize=1048576
 transactionCheckMax=5
+timerMaxWaiting=7
+maxOpenTransactions=8
+maxUnansweredChecks=9
 diskMaxUsedSpaceRatio=80
 diskSpaceCleanForciblyRatio=85
 channelExpiredTimeout=60000
@@ -195,6 +198,9 @@ def test_what_stands_in_broker_conf_is_what_the_broker_runs_with(tmp_path: Path)
         property_filter=False,
         max_message_bytes=1024**2,
         transaction_check_max=5,
+        timer_max_waiting=7,
+        max_open_transactions=8,
+        max_unanswered_checks=9,
         retention=RetentionConfig(disk_share=0.8, force_share=0.85),
         client_expiry_s=60.0,
         retention_check_s=20.0,

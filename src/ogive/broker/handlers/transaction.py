@@ -6,7 +6,7 @@ Behaviour
 - The request names the half message by both its offsets, and its producer group must be the sender's.
 - A commit is answered when the message is safe and visible. A transaction that has ended already is not ended again: the same decision is a
   success once more, any other ILLEGAL_OPERATION.
-- The decision "unknown" changes nothing: the producer will be asked.
+- The decision "unknown" changes nothing: the producer will be asked, or asked again.
 
 Differs from Java
 - Java stores the message again for each commit of a copy of its half message.
@@ -47,6 +47,7 @@ def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
 def _end_from_log(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(EndTransactionRequest, command.ext_fields)
     if header.commit_or_rollback not in (Decision.COMMIT, Decision.ROLLBACK):
+        ctx.transactions.undecided(header.tran_state_table_offset, header.commit_log_offset, header.producer_group)
         reply_success(connection, command)
         return
     decision = Decision(header.commit_or_rollback)

@@ -9,6 +9,7 @@ import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, dispatch
+from ogive.broker.server import _transaction_checks
 from ogive.broker.transaction_state import ReadyMessages
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
@@ -382,6 +383,32 @@ async def test_a_half_message_has_room_for_the_count_of_questions_or_is_refused(
         await beat(client, "shop")
         while (await client.next_request(CHECK)).ext_fields["msgId"] != longest["transactionId"]:
             pass
+
+
+async def test_a_round_at_its_limit_goes_on_as_answers_come(start_broker: StartBroker) -> None:
+    """That a producer does not know yet is an answer, too."""
+    server = await start_broker(max_unanswered_checks=2, transaction_timeout_s=0.001, transaction_check_interval_s=3600.0)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        halves = [await send_half(client) for _ in range(5)]
+        checks = asyncio.create_task(_transaction_checks(server.context).run())
+        asked = []
+        for decision in (Decision.UNKNOWN, Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN, Decision.UNKNOWN):
+            check = await client.next_request(CHECK)
+            asked.append(check.ext_fields["msgId"])
+            assert client.requests.qsize() <= 1
+            client.oneway(END, **ending(answer_of(check), decision))
+        await checks
+    assert asked == [half["transactionId"] for half in halves]
+
+
+async def test_a_round_goes_on_without_answers_after_an_interval(start_broker: StartBroker) -> None:
+    server = await start_broker(max_unanswered_checks=2, transaction_timeout_s=3600.0, transaction_check_interval_s=0.02)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        halves = {(await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0"))["transactionId"] for _ in range(5)}
+        while halves:
+            halves.discard((await client.next_request(CHECK)).ext_fields["msgId"])
 
 
 async def test_nothing_counts_while_no_producer_of_the_group_is_there(start_broker: StartBroker) -> None:
