@@ -30,7 +30,7 @@ def local_hour() -> int:
 
 
 def disk_used(directory: Path) -> float:
-    """The used share of the disk; 0 if unknown."""
+    """The used share of what files may take of the disk, as df shows it; 0 if unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except OSError:

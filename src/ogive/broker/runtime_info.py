@@ -1,5 +1,7 @@
 """A broker's figures and settings under the names that Apache's tools know.
 
+"Free" in commitLogDirCapacity is what may still be written; Java counts what the system keeps for root, too.
+
 Source: BrokerRuntimeInfo in AdminBrokerProcessor.java and StoreStatsService.java, 5.3; BrokerConfig.java, MessageStoreConfig.java.
 """
 
@@ -8,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ogive.broker.context import Context
+from ogive.broker.retention import disk_used
 from ogive.broker.stats import Traffic
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store.model import StoreStats
@@ -65,7 +68,7 @@ _NO_COUNTERPART: Final = dict.fromkeys(
 
 
 def _traffic(traffic: Traffic) -> dict[str, object]:
-    rates, counts, (today, yesterday) = traffic.rates(), traffic.counts(), traffic.mornings
+    rates, counts, (today, yesterday) = traffic.rates(), traffic.users_counts(), traffic.mornings
 
     def three(values: list[float]) -> str:
         return " ".join(f"{value:.4f}" for value in values)
@@ -132,7 +135,7 @@ def _store(stats: StoreStats) -> dict[str, object]:
 
 def _disk(ctx: Context) -> dict[str, object]:
     usage = shutil.disk_usage(ctx.config.data)
-    ratio = f"{usage.used / usage.total:.2f}"
+    ratio = f"{disk_used(ctx.config.data):.2f}"
     return {
         "commitLogDirCapacity": f"Total : {usage.total / _GIB:.1f} GiB, Free : {usage.free / _GIB:.1f} GiB.",
         "commitLogDiskRatio": ratio,

@@ -178,6 +178,7 @@ class Broker:
             cold_reads=ColdReads(opened.store.bring_in, loop),
             traffic=Traffic(
                 puts=lambda: opened.store.stats().puts,
+                is_system=opened.topics.is_system,
                 now=loop.time,
                 now_ms=now_ms,
                 timers=lambda: (opened.timers.taken_up, opened.timers.delivered),

@@ -33,6 +33,13 @@ class Totals(NamedTuple):
     missed: int = 0
 
 
+class UsersTotals(NamedTuple):
+    """Messages stored and handed out, but for the broker's own topics: what waits there counts when it is stored under its real one."""
+
+    put: int = 0
+    transferred: int = 0
+
+
 class Rates(NamedTuple):
     """The same, per second."""
 
@@ -104,10 +111,11 @@ class Durations:
         if not wanted:
             return 0
         seen = 0
-        for ms, count in (*enumerate(self._fine), *zip((*self.STEPS_MS[1:], int(self.longest_s * 1000)), self._coarse, strict=True)):
+        longest_ms = int(self.longest_s * 1000)
+        for ms, count in (*enumerate(self._fine), *zip((*self.STEPS_MS[1:], longest_ms), self._coarse, strict=True)):
             seen += count
             if seen >= wanted:
-                return ms
+                return min(ms, longest_ms)
         raise AssertionError("a share is 1 at most")
 
 
@@ -118,8 +126,8 @@ class Traffic:
     """
 
     __slots__ = (
-        "_found", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_sent_bytes", "_sizes", "_timers", "_totals",
-        "_transferred",
+        "_found", "_is_system", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_sent_bytes", "_sizes", "_timers",
+        "_totals", "_transferred", "_users_put", "_users_transferred",
         "failed", "get_times", "gets", "put_times", "puts", "sent_back",
     )  # fmt: skip
 
@@ -127,15 +135,18 @@ class Traffic:
         self,
         *,
         puts: Callable[[], int],
+        is_system: Callable[[str], bool],
         now: Callable[[], float],
         now_ms: Callable[[], int],
         timers: Callable[[], tuple[int, int]] = lambda: (0, 0),
         max_keys: int = MAX_KEYS,
     ) -> None:
-        """*puts*: messages stored so far. *now*: seconds, monotonic. *now_ms*: the time of day, for the day's totals.
+        """*puts*: messages stored so far. *is_system*: whether a topic is the broker's own. *now*: seconds, monotonic.
+        *now_ms*: the time of day, for the day's totals.
         *timers*: messages for a time that came so far, and that were delivered."""
         self._puts, self._now, self._now_ms, self._timers = puts, now, now_ms, timers
-        self._transferred = self._found = self._missed = 0
+        self._is_system = is_system
+        self._transferred = self._found = self._missed = self._users_put = self._users_transferred = 0
         self.puts, self.gets, self.sent_back = (Tallies(now, max_keys) for _ in range(3))
         self._totals = Tallies(now, 4)
         self.put_times, self.get_times = Durations(), Durations()
@@ -143,11 +154,15 @@ class Traffic:
         self._sizes = [0] * 64  # messages sent, by the bits of their size - 1: the bounds are powers of two
         self._sent_bytes = 0
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
-        self._mornings = (self._today(), Totals(), Totals())  # the day, the counts at its beginning and at that of the day before
+        self._mornings = (
+            self._today(),
+            UsersTotals(),
+            UsersTotals(),
+        )  # the day, what counted at its beginning and at that of the day before
 
     def stored(self, topic: str, messages: int, size: int, seconds: float) -> None:
         """A send that took *seconds* has put so many messages and bytes into a topic."""
-        self.puts.count(topic, "", messages, size)
+        self.count_put(topic, messages, size)
         self.put_times.add(seconds)
         self._sizes[(size // messages - 1).bit_length()] += messages
         self._sent_bytes += size
@@ -155,10 +170,16 @@ class Traffic:
     def stored_run(self, topics: Sequence[str], sizes: Sequence[int], seconds: float) -> None:
         """stored() of sends that were stored together; topic and size of each."""
         for (topic, size), sends in Counter(zip(topics, sizes, strict=True)).items():
-            self.puts.count(topic, "", sends, sends * size, sends)
+            self.count_put(topic, sends, sends * size, sends)
             self._sizes[(size - 1).bit_length()] += sends
         self.put_times.add(seconds, len(sizes))
         self._sent_bytes += sum(sizes)
+
+    def count_put(self, topic: str, messages: int, size: int, calls: int = 1) -> None:
+        """So many messages and bytes are stored in a topic."""
+        self.puts.count(topic, "", messages, size, calls)
+        if not self._is_system(topic):
+            self._users_put += messages
 
     def sizes(self) -> Histogram:
         """Of messages that clients sent, as stored; those of a batch count with their average, as in Java."""
@@ -172,7 +193,7 @@ class Traffic:
     def _count(self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | StoreError) -> None:
         if not isinstance(result, StoreError):
             for message, stored in zip(messages, result, strict=True):
-                self.puts.count(message.topic, "", 1, stored.size)
+                self.count_put(message.topic, 1, stored.size)
         done(result)
 
     def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int, end: int) -> None:
@@ -180,6 +201,8 @@ class Traffic:
         if count:
             self._found += 1
             self._transferred += count
+            if not self._is_system(topic):
+                self._users_transferred += count
             self.gets.count(group, topic, count, size).ends[queue_id] = end
         else:
             self._missed += 1
@@ -198,6 +221,9 @@ class Traffic:
     def counts(self) -> Totals:
         return Totals(self._puts(), self._transferred, self._found, self._missed)
 
+    def users_counts(self) -> UsersTotals:
+        return UsersTotals(self._users_put, self._users_transferred)
+
     async def sample(self) -> None:
         """Take a sample of the counters."""
         now, counts, today = self._now(), self.counts(), self._today()
@@ -207,7 +233,7 @@ class Traffic:
             table.sample()
         day, this_morning, _ = self._mornings
         if today != day:
-            self._mornings = (today, counts, this_morning)
+            self._mornings = (today, self.users_counts(), this_morning)
 
     def _set_totals(self, counts: Totals) -> None:
         self._totals.set("put", "", Counts(counts.put, 0, counts.put))
@@ -231,8 +257,8 @@ class Traffic:
         return time.localtime(self._now_ms() / 1000)[:3]
 
     @property
-    def mornings(self) -> tuple[Totals, Totals]:
-        """The counters at the beginning of this day and of the day before."""
+    def mornings(self) -> tuple[UsersTotals, UsersTotals]:
+        """users_counts() at the beginning of this day and of the day before."""
         return self._mornings[1:]
 
     def rates(self) -> tuple[Rates, ...]:

@@ -8,6 +8,7 @@ import pytest
 
 from ogive.broker import tallies
 from ogive.broker.stats import SAMPLE_S, Durations, Totals, Traffic, Values
+from ogive.model import HALF_TOPIC, SYSTEM_TOPICS
 
 DAY_MS = 86_400_000
 
@@ -19,7 +20,7 @@ class Clock:
     puts: int = 0
 
     def traffic(self) -> Traffic:
-        return Traffic(puts=lambda: self.puts, now=lambda: self.now, now_ms=lambda: self.day_ms)
+        return Traffic(puts=lambda: self.puts, is_system=SYSTEM_TOPICS.__contains__, now=lambda: self.now, now_ms=lambda: self.day_ms)
 
     async def run(self, traffic: Traffic, seconds: int, puts_per_s: int) -> None:
         """Time passes, and a sample is taken every SAMPLE_S."""
@@ -55,7 +56,7 @@ async def test_rates_that_are_shown_together_are_of_one_moment() -> None:
     """Of a broker that is younger than ten seconds all three are the same: text is made of them, and compared."""
     clock, puts = Clock(), itertools.chain([0], itertools.repeat(10))
     times = itertools.count(1000.0, 1.5)  # on a slow machine time passes between two looks at the clock
-    traffic = Traffic(puts=lambda: next(puts), now=lambda: next(times), now_ms=lambda: clock.day_ms)
+    traffic = Traffic(puts=lambda: next(puts), is_system=bool, now=lambda: next(times), now_ms=lambda: clock.day_ms)
     assert len({rate.put for rate in traffic.rates()}) == 1
 
 
@@ -104,18 +105,29 @@ async def test_pulls_count_for_their_group_and_as_found_or_missed() -> None:
     assert traffic.group_rate("G") == 0.0
 
 
-async def test_the_day_s_totals_start_at_midnight() -> None:
+async def test_the_day_s_totals_start_at_midnight_and_are_without_the_broker_s_own_topics() -> None:
     clock = Clock()
     traffic = clock.traffic()
-    await clock.run(traffic, 10, 5)
+    for topic in ("T", HALF_TOPIC):
+        traffic.stored(topic, 50, 5000, 0.0)
+        traffic.pulled("G", topic, 0, 7, 70, 7)
     clock.day_ms += DAY_MS
     await clock.run(traffic, 10, 0)
-    assert [morning.put for morning in traffic.mornings] == [50, 0]
-    await clock.run(traffic, 10, 2)
-    assert [morning.put for morning in traffic.mornings] == [50, 0]
+    assert traffic.mornings == ((50, 7), (0, 0))
+    traffic.stored_run(["T", HALF_TOPIC] * 20, [100] * 40, 0.0)
+    await clock.run(traffic, 10, 0)
+    assert traffic.mornings == ((50, 7), (0, 0))
     clock.day_ms += DAY_MS
     await clock.run(traffic, 10, 0)
-    assert [morning.put for morning in traffic.mornings] == [70, 50]
+    assert traffic.mornings == ((70, 7), (50, 7))
+
+
+def test_no_share_of_the_times_is_above_the_longest() -> None:
+    """Beyond 100 ms they are known by steps only."""
+    times = Durations()
+    for ms in (3, 215):
+        times.add(ms / 1000)
+    assert (times.share_ms(0.5), times.share_ms(0.99)) == (3, 215)
 
 
 async def test_figures_by_topic_are_those_of_the_last_minute_hour_and_day() -> None:
@@ -165,7 +177,7 @@ async def test_figures_are_forgotten_with_their_topic_or_group() -> None:
 
 async def test_a_full_table_takes_new_keys_when_old_ones_were_idle_for_a_day() -> None:
     clock = Clock()
-    traffic = Traffic(puts=lambda: 0, now=lambda: clock.now, now_ms=lambda: clock.day_ms, max_keys=2)
+    traffic = Traffic(puts=lambda: 0, is_system=bool, now=lambda: clock.now, now_ms=lambda: clock.day_ms, max_keys=2)
     for topic in ("A", "B", "C"):
         traffic.stored(topic, 1, 1, 0.0)
     assert (len(traffic.puts), traffic.puts.passed("C", "")) == (2, None)

@@ -120,7 +120,7 @@ def _stored(ctx: Context, connection: Connection, run: list[_Half | _End], start
             ended = result[at : at + len(one.messages)]
             at += len(ended)
             for message, put in zip(one.messages, ended, strict=True):
-                traffic.puts.count(message.topic, "", 1, put.size)
+                traffic.count_put(message.topic, 1, put.size)
             transactions.end_stored(one.transaction, one.place, ended)
             if one.opaque is not None:
                 answers.append(success_frame(one.opaque))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from ogive.broker import Broker
 from ogive.broker.handlers import admin, ask_clients
 from ogive.broker.runtime_info import runtime_info as run_info
 from ogive.errors import ResponseCode
-from ogive.model import MessageQueue
+from ogive.model import HALF_TOPIC, MessageQueue
 from ogive.wire.bodies import (
     ConsumerConnection,
     OffsetWrapper,
@@ -70,6 +71,23 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker
         ten_seconds, minute, ten_minutes = (float(number) for number in info[rate].split(" "))
         assert ten_seconds == minute == ten_minutes <= count
         assert bool(minute) is bool(count)
+
+
+async def test_the_disk_is_as_full_as_df_and_retention_say(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for root counts for nobody."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=100, used=50, free=10))
+    info = await runtime_info(client)
+    assert {info[name] for name in info if "DiskRatio" in name} == {"0.83"}
+
+
+async def test_the_day_s_totals_are_without_the_broker_s_own_topics(server: Broker, client: RawClient) -> None:
+    """A delayed message counts once it is delivered."""
+    await client.send("T")
+    for properties in ({"DELAY": "18"}, {"TRAN_MSG": "true", "PGROUP": "P"}, {"TIMER_DELAY_SEC": "3600"}):
+        await client.send("T", b"x", {"UNIQ_KEY": unique_key(), **properties})
+    assert len(messages(await client.pull("G", HALF_TOPIC, 0))) == 1
+    info = await runtime_info(client)
+    assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("1", "4", "0")
 
 
 async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, client: RawClient) -> None:
