@@ -146,7 +146,7 @@ ROWS = (
     should("clusterList", "-m", r"^DefaultCluster +broker-a +0 +0 +24 +\d+"),
     must("brokerStatus", "-b {broker}", r"msgPutTotalTodayNow +: 24$", r"putMessageDistributeTime +: \[<=0ms\]:\d+ "),
     must("brokerStatus", "-c DefaultCluster", r"^{broker} +putTps +: [0-9.]+ [0-9.]+ [0-9.]+"),
-    must("getBrokerConfig", "-b {broker}", "brokerName += +broker-a", "maxMessageSize += +4194304"),
+    must("getBrokerConfig", "-b {broker}", "brokerName += +broker-a", "maxMessageSize += +4194304", "fileReservedTime += +72$"),
     must("updateBrokerConfig", "-b {broker} -k maxMessageSize -v 1048576", "update broker config success"),
     must("getBrokerConfig", "-b {broker}", "maxMessageSize += +1048576"),
     refuse("updateBrokerConfig", "-b {broker} -k storePathRootDir -v /tmp/elsewhere", "CODE: 16  DESC: storePathRootDir"),
@@ -422,3 +422,9 @@ def test_monitoring_connects_and_stays(ogive_broker: Broker) -> None:
 
     with apache.JavaClient("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments):
         asyncio.run(until_online())
+
+
+def test_exported_configurations_say_how_long_messages_are_kept(ran: tuple[Prepared, list[str]]) -> None:
+    prepared, _ = ran
+    [broker] = exported(prepared, "configs.json")["brokerConfigs"].values()
+    assert (broker["fileReservedTime"], broker["useTLS"], broker["maxMessageSize"]) == ("72", "false", "1048576")

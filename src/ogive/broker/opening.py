@@ -76,7 +76,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         monotonic=time.monotonic,
     )
     try:
-        remote_settings = RemoteSettings(JsonTable(fs, folder / "remoteSettings.json"), config)
+        remote_settings = RemoteSettings(JsonTable(fs, folder / "remoteSettings.json"), config, now_ms)
         config = remote_settings.config
         apache_conf.write(fs, config, store)
         topics = TopicTable(

@@ -16,6 +16,7 @@ from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render, TableWriter
 from ogive.errors import InvalidOption, ProtocolError, ResponseCode
 from ogive.store.tables import JsonTable
+from ogive.wire.bodies import DataVersion
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,11 @@ CHANGEABLE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 class RemoteSettings:
     """The settings that were changed over the network. Event-loop only; the file is written off the loop."""
 
-    def __init__(self, table: JsonTable, configured: BrokerConfig) -> None:
+    def __init__(self, table: JsonTable, configured: BrokerConfig, now_ms: Callable[[], int]) -> None:
         """Loads the file (blocking). *configured*: what the command line, a file or a program says. Raises StoreError."""
+        self._now_ms = now_ms
+        self.version = DataVersion(0, now_ms())
+        """Of this run: moves with each change."""
         self.config = self._configured = configured
         """Both together: what counts."""
         self._changed: dict[str, str] = {}
@@ -87,6 +91,7 @@ class RemoteSettings:
         """Carry out all lines ``name=value`` of *body*, or none. Returns what counts then. Raises Rejected, InvalidOption."""
         asked = _properties(body)
         self.config = _with(self.config, asked)
+        self.version = self.version.next(self._now_ms())
         for name in asked:
             value = _text(self.config, name)
             if value == self._configured_as(name):

@@ -12,7 +12,7 @@ from typing import Final
 from ogive.broker.context import Context
 from ogive.broker.retention import disk_used
 from ogive.broker.stats import Traffic
-from ogive.model import SCHEDULE_TOPIC
+from ogive.model import SCHEDULE_TOPIC, TRACE_TOPIC
 from ogive.store.model import StoreStats
 from ogive.store.store import MessageStore
 from ogive.version import __version__
@@ -160,7 +160,11 @@ def _duration(milliseconds: int) -> str:
 def settings(ctx: Context) -> Mapping[str, object]:
     """The broker's settings under their names in Apache's broker.conf, in alphabetical order. Nothing secret is among them."""
     config = ctx.config
-    values = {
+    kept = config.retention
+    guarded = _java(ctx.guard is not None)
+    values: dict[str, object] = {
+        "authenticationEnabled": guarded,
+        "authorizationEnabled": guarded,
         "autoCreateSubscriptionGroup": _java(config.auto_create_groups),
         "autoCreateTopicEnable": _java(config.auto_create_topics),
         "bindAddress": config.host,
@@ -170,27 +174,54 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "brokerName": config.name,
         "brokerRole": "ASYNC_MASTER" if config.broker_id == 0 else "SLAVE",
         "channelExpiredTimeout": round(config.client_expiry_s * 1000),
+        "cleanResourceInterval": round(config.retention_check_s * 1000),
         "defaultTopicQueueNums": config.default_topic_queues,
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in kept.hours),
+        "diskMaxUsedSpaceRatio": f"{kept.disk_share * 100:g}",
+        "diskSpaceCleanForciblyRatio": f"{kept.force_share * 100:g}",
+        "enablePropertyFilter": _java(config.property_filter),
+        "fileReservedTime": f"{kept.keep_s / 3600:g}",
         "flushConsumerOffsetInterval": round(config.offsets_persist_s * 1000),
         "flushDelayOffsetInterval": round(config.delay_persist_s * 1000),
         "flushDiskType": f"{config.flush.upper()}_FLUSH",
         "listenPort": ctx.address.rpartition(":")[2],
         "mappedFileSizeCommitLog": config.segment_bytes,
         "maxMessageSize": config.max_message_bytes,
+        "maxOpenTransactions": config.max_open_transactions,
         "maxTransferBytesOnMessageInMemory": config.max_pull_bytes,
         "maxTransferCountOnMessageInMemory": config.max_pull_messages,
+        "maxUnansweredChecks": config.max_unanswered_checks,
         "messageDelayLevel": config.delay_levels,
         "namesrvAddr": ";".join(config.name_servers),
         "regionId": config.region,
+        "registerBrokerTimeoutMills": round(config.name_server_timeout_s * 1000),
         "registerNameServerPeriod": round(config.register_period_s * 1000),
         "sendThreadPoolQueueCapacity": config.max_sends_waiting,
         "storeReplyMessageEnable": _java(config.store_replies),
         "storePathRootDir": config.data,
+        "timerMaxDelaySec": round(config.timer_max_delay_s),
+        "timerMaxWaiting": config.timer_max_waiting,
         "transactionCheckInterval": round(config.transaction_check_interval_s * 1000),
         "transactionCheckMax": config.transaction_check_max,
         "transactionTimeOut": round(config.transaction_timeout_s * 1000),
+        # what is not to be set here, but true; exportConfigs of 4.9 fails without some of them
+        "filterServerNums": 0,
+        "msgTraceTopicName": TRACE_TOPIC,
+        "recallMessageEnable": _java(True),
+        "slaveReadEnable": _java(False),
+        "traceOn": _java(True),
+        "traceTopicEnable": _java(False),  # it comes with the first trace
         "useServerSideResetOffset": _java(True),  # how 222 works here, see handlers/offsets.py
+        "useTLS": _java(config.tls is not None),
     }
+    if config.tls is not None:
+        values |= {
+            "tls.server.certPath": config.tls.cert,
+            "tls.server.keyPath": config.tls.key,
+            "tls.server.mode": config.tls.mode,
+            "tls.server.need.client.auth": "require" if config.tls.client_auth == "required" else config.tls.client_auth,
+            "tls.server.trustCertPath": config.tls.client_ca or "",
+        }
     return dict(sorted(values.items()))
 
 

@@ -95,5 +95,5 @@ def test_a_file_changes_nothing_that_a_command_could_not(
     table.save({"settings": settings})
     configured = BrokerConfig(data=tmp_path)
     with caplog.at_level(logging.WARNING):
-        assert RemoteSettings(table, configured).config == configured
+        assert RemoteSettings(table, configured, lambda: 0).config == configured
     assert [left_out in record.getMessage() for record in caplog.records] == ([True] if left_out else [])

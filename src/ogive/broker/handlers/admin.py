@@ -4,6 +4,7 @@ Source: AdminBrokerProcessor.java, 5.3.
 
 Behaviour
 - What 25 changed is on stable storage before the answer leaves, and outlives the broker.
+- 26 shows every setting that stands in broker.conf, but secrets, and what some of Apache's tools cannot do without.
 - 28 shows what mqadmin's clusterList and brokerStatus print and Apache's exporter reads, with true values.
 - 208 shows a group's position on one topic, some topics, or all on which it has committed; topics that an online group does not
   subscribe to are left out.
@@ -27,7 +28,6 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.bodies import (
     ConsumerConnection,
-    DataVersion,
     OffsetWrapper,
     TopicConfig,
     consume_stats_dumps,
@@ -59,8 +59,7 @@ def show_runtime_info(ctx: Context, connection: Connection, header: GetBrokerRun
 
 def show_config(ctx: Context, connection: Connection, header: GetBrokerConfigRequest, body: bytes) -> RemotingCommand:
     text = "".join(f"{name}={value}\n" for name, value in settings(ctx).items())
-    version = DataVersion(0, ctx.started_ms)
-    return success(BrokerConfigResponse(version=dumps(version.to_json()).decode()), text.encode())
+    return success(BrokerConfigResponse(version=dumps(ctx.remote_settings.version.to_json()).decode()), text.encode())
 
 
 async def update_config(ctx: Context, connection: Connection, header: UpdateBrokerConfigRequest, body: bytes) -> RemotingCommand:

@@ -98,7 +98,11 @@ async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, c
     assert settings["listenPort"] == server.address.rpartition(":")[2]
     assert settings["messageDelayLevel"] == server.config.delay_levels
     assert list(settings) == sorted(settings)
+    assert (settings["fileReservedTime"], settings["deleteWhen"], settings["diskMaxUsedSpaceRatio"]) == ("72", "04", "75")
     assert loads_object(answer.ext_fields["version"]).keys() == {"counter", "stateVersion", "timestamp"}
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=99")
+    changed = await client.ok(RequestCode.GET_BROKER_CONFIG)
+    assert loads_object(changed.ext_fields["version"])["counter"] == loads_object(answer.ext_fields["version"])["counter"] + 1
 
 
 @pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
