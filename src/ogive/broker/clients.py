@@ -149,6 +149,8 @@ class ClientTable:
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
         self._producing: dict[str, Client] = {}  # by client id
         self._count = 0
+        self._began = now()
+        self._lost: dict[str, float] = {}  # consumer groups whose last member went without a word, and when; each is a group of this broker
 
     def __len__(self) -> int:
         return self._count
@@ -156,6 +158,11 @@ class ClientTable:
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """The group, if a member is online."""
         return self.consumers.get(name)
+
+    def may_have_members(self, name: str) -> bool:
+        """Whether a member is online, or works on and will be again: after a start of the broker, or where its connection was cut."""
+        since = self._lost.get(name, self._began)
+        return name in self.consumers or self._now() - since < self._expiry_s
 
     def producer_connection(self, client_id: str) -> Connection | None:
         """Where the client is, if it is online as a producer."""
@@ -185,6 +192,7 @@ class ClientTable:
         is_new = group is None or client.connection not in group.members
         if is_new:
             self._count_up(data.group)
+            self._lost.pop(data.group, None)
             group = group or self.consumers.setdefault(data.group, ConsumerGroup(data.group))
             self._of(client.connection)[1].add(data.group)
         assert group is not None
@@ -241,11 +249,14 @@ class ClientTable:
             self.unregister_producer(group, connection)
         for group in list(consuming):
             self.unregister_consumer(group, connection)
+            if group not in self.consumers:
+                self._lost[group] = self._now()
         self._groups_of.pop(connection, None)
 
     def expired(self) -> list[Connection]:
         """Connections with a member whose heartbeats have stopped; the caller closes them, which drops them here."""
         limit = self._now() - self._expiry_s
+        self._lost = {group: at for group, at in self._lost.items() if at >= limit}
         groups = [*self.producers.values(), *(group.members for group in self.consumers.values())]
         return list({connection: None for members in groups for connection, client in members.items() if client.seen_at < limit})
 

@@ -27,6 +27,7 @@ class OffsetTable:
         # (topic, group, client id or ALL) -> queue ids; without an offset in the table: back to 0
         self._untold: dict[tuple[str, str, str], set[int]] = {}
         self._untold_count = 0
+        self._unattended: set[tuple[str, str, int]] = set()  # those of them (topic, group, queue id) that nobody was online for
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -52,12 +53,20 @@ class OffsetTable:
         queues[queue_id] = offset
         self.version += 1
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: Collection[str]) -> None:
-        """Put the group elsewhere. *tell*: those online who have to learn of it with their next pull: ALL stands for whoever holds the
-        queue, and a broadcasting member is its client id."""
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: Collection[str], attended: bool = True) -> None:
+        """Put the group elsewhere. *tell*: those who have to learn of it with their next pull: ALL stands for whoever holds the queue, and
+        a broadcasting member is its client id. *attended*: one of them is online, for sure.
+        """
         self.commit(group, topic, queue_id, offset)
         for member in tell:
             self._note_untold(group, topic, queue_id, member)
+        if tell and not attended:
+            self._unattended.add((topic, group, queue_id))
+
+    def begins(self, group: str, topic: str, queue_id: int) -> None:
+        """A member asks where to begin. If none was online at the reset this one has just started, and need not be told again."""
+        if (topic, group, queue_id) in self._unattended:
+            self.tell(group, topic, queue_id)
 
     @property
     def has_untold(self) -> bool:
@@ -71,6 +80,7 @@ class OffsetTable:
         """The offset that the queue was reset to, if *member* does not know; from now on it counts as told."""
         if not self.is_untold(group, topic, queue_id, member):
             return None
+        self._unattended.discard((topic, group, queue_id))
         self._untold[topic, group, member].discard(queue_id)
         if not self._untold[topic, group, member]:
             del self._untold[topic, group, member]
@@ -117,6 +127,7 @@ class OffsetTable:
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._queues if key[1] == group])
         for key in [key for key in self._untold if key[1] == group]:
+            self._unattended.difference_update((*key[:2], queue_id) for queue_id in self._untold[key])
             self._untold_count -= len(self._untold.pop(key))
             self.version += 1
 

@@ -10,16 +10,20 @@ Behaviour
 - Progress beyond the end of its queue is answered and not taken: the next messages would be passed over. Not so in a topic without write
   permission, where none come: such offsets are numbers that a program keeps at the broker.
 - 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull (see pull.py); until then what they
-  commit is answered and not taken.
+  commit is answered and not taken. So do those that are not online yet, for client_expiry_s after a start of the broker or the end of their
+  connection: they work on meanwhile.
 
 Differs from Java
 - 222 for one queue refuses an offset that the queue does not have, and a queue that the topic does not have.
+- A group that nobody has been online for since longer is only put elsewhere: a member that starts asks (14). Java tells that one, too, with
+  its first pull, which costs it a rebalance.
 - 314 needs the target group to exist, takes all topics of the source unless one is named, and does not look at "offline".
 - "Starts at 0" does not ask whether the first messages are still in memory.
 - VIEW_MESSAGE_BY_ID answers only where a whole record starts; Java trusts the offset.
 """
 
 from ogive.broker.context import Context
+from ogive.broker.offsets import ALL
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
@@ -43,6 +47,9 @@ from ogive.wire.headers import (
 
 
 def query_consumer_offset(ctx: Context, connection: Connection, header: QueryConsumerOffsetRequest, body: bytes) -> RemotingCommand:
+    online = ctx.clients.consumer_group(header.consumer_group)
+    if online is not None and connection in online.members:
+        ctx.offsets.begins(header.consumer_group, header.topic, header.queue_id)
     offset = ctx.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
         if header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
@@ -106,7 +113,8 @@ def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest,
 
 def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
     online = ctx.clients.consumer_group(group)
-    ctx.offsets.reset(group, topic, queue_id, offset, tell=online.each if online is not None else ())
+    away = [ALL] if ctx.clients.may_have_members(group) else []
+    ctx.offsets.reset(group, topic, queue_id, offset, tell=away if online is None else online.each, attended=online is not None)
     ctx.holds.answer_all((topic, queue_id))
 
 

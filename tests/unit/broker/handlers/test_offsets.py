@@ -10,6 +10,7 @@ from ogive.model import MessageQueue
 from ogive.wire.bodies import SubscriptionGroupConfig, dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
+from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.handlers.test_pull import until_held
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -121,12 +122,45 @@ async def test_nobody_is_told_of_a_topic_that_went_before_it_came(client: RawCli
     assert (await client.pull("G", "T", 1)).remark == "FOUND"
 
 
-async def test_a_group_without_members_has_nobody_to_tell(client: RawClient) -> None:
-    await client.send_batch("T", [b"a", b"b"])
+async def test_a_group_without_members_has_nobody_to_tell(start_broker: StartBroker) -> None:
+    server = await start_broker(client_expiry_s=1e-9)
+    async with await RawClient.open(server.address) as client:
+        await client.send_batch("T", [b"a", b"b"])
+        await make_group(client, "G")
+        await reset(client, timestamp=-1)
+        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
+        assert await position(client) == "1"
+
+
+@pytest.mark.parametrize("cut", ["the broker", "the connection"])
+async def test_members_that_are_not_back_yet_learn_of_a_reset_when_they_are(server: Broker, client: RawClient, cut: str) -> None:
+    """They have outlived the broker, or their connection, and go on from their own place."""
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    if cut == "the connection":
+        server.context.clients._began = -1e9
+        async with await RawClient.open(server.address) as before:
+            await before.heartbeat("c1", "G", "T")
+        async with asyncio.timeout(10):
+            while server.context.clients.consumer_group("G") is not None:
+                await asyncio.sleep(0)
     await make_group(client, "G")
-    await reset(client, timestamp=-1)
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
+    await reset(client, queueId=0, offset=1)
+    async with await RawClient.open(server.address) as member:
+        assert (
+            await member.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
+        ).remark == "Offset has been previously reset"
+        await member.heartbeat("c1", "G", "T")
+        told = await member.pull("G", "T", 3, commit=3)
+        assert (told.code, told.ext_fields["nextBeginOffset"], await position(client)) == (ResponseCode.PULL_OFFSET_MOVED, "1", "1")
+
+
+async def test_a_member_that_starts_after_a_reset_begins_there(client: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await make_group(client, "G")
+    await reset(client, queueId=0, offset=1)
+    await client.heartbeat("c1", "G", "T")
     assert await position(client) == "1"
+    assert (await client.pull("G", "T", 1)).remark == "FOUND"
 
 
 async def test_a_deleted_group_leaves_nothing_to_tell(client: RawClient) -> None:
