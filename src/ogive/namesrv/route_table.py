@@ -89,6 +89,9 @@ class RouteTable:
         self._cluster_of: dict[str, str] = {}  # by broker name
         self._queues: dict[str, dict[str, QueueData]] = {}  # by topic, then broker name
         self._topics_of: dict[str, set[str]] = {}  # by broker name: the inverse of _queues
+        self._wiped: dict[
+            str, dict[str, QueueData]
+        ] = {}  # by broker name, then topic: as registered, where it was closed for writing since
 
     # --- brokers come ------------------------------------------------------------------------------------------------
 
@@ -164,6 +167,10 @@ class RouteTable:
                     perm=config.perm if writable else config.perm & ~PERM_WRITE,
                     topic_sys_flag=config.sys_flag,
                 )
+                wiped = self._wiped.get(broker.name, {})
+                if wiped.get(topic) == queue:
+                    continue  # this topic is not what has changed
+                wiped.pop(topic, None)
                 self._queues.setdefault(topic, {})[broker.name] = queue
                 held.add(topic)
 
@@ -188,6 +195,7 @@ class RouteTable:
                 continue
             if topic not in held and sum(map(len, self._topics_of.values())) >= self._max_topics:
                 raise RegistrationRefused(f"the name server holds its limit of {self._max_topics} topics")
+            self._wiped.get(queue.broker_name, {}).pop(topic, None)
             self._queues.setdefault(topic, {})[queue.broker_name] = queue
             held.add(topic)
 
@@ -226,6 +234,7 @@ class RouteTable:
     def _forget_broker(self, name: str) -> None:
         self._addresses.pop(name, None)
         self._cluster_of.pop(name, None)
+        self._wiped.pop(name, None)
         for topic in self._topics_of.pop(name, ()):
             self._drop_queues(topic, name)
 
@@ -242,13 +251,18 @@ class RouteTable:
         for broker_name in list(self._queues.get(topic, ())):
             if not cluster or self._cluster_of[broker_name] == cluster:
                 self._topics_of[broker_name].discard(topic)
+                self._wiped.get(broker_name, {}).pop(topic, None)
                 self._drop_queues(topic, broker_name)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Open or close all topics of a broker for writing, until it registers a changed table; how many there are."""
+        """Open or close all topics of a broker for writing, each until another configuration of it is registered; how many there are."""
         topics = self._topics_of.get(broker_name, ())
+        if writable:
+            self._wiped.pop(broker_name, None)
         for topic in topics:
             queue = self._queues[topic][broker_name]
+            if not writable and queue.perm & PERM_WRITE:
+                self._wiped.setdefault(broker_name, {})[topic] = queue
             perm = PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
             self._queues[topic][broker_name] = replace(queue, perm=perm)
         return len(topics)

@@ -225,11 +225,12 @@ def test_a_sign_of_life_of_a_stranger_changes_nothing() -> None:
 # --- operators and questions -----------------------------------------------------------------------------------------
 
 
-def test_closing_a_broker_for_writing_lasts_until_it_registers_a_changed_table() -> None:
+def test_closing_a_broker_for_writing_lasts_for_each_topic_until_its_own_configuration_changes() -> None:
+    """A topic or group that is made anywhere changes the table: what is being drained must not fill again by that."""
     table = a_table(A, B)
 
-    def perms() -> dict[str, int]:
-        route = table.route("T")
+    def perms(topic: str = "T") -> dict[str, int]:
+        route = table.route(topic)
         assert route is not None
         return {queue.broker_name: queue.perm for queue in route.queues}
 
@@ -237,7 +238,15 @@ def test_closing_a_broker_for_writing_lasts_until_it_registers_a_changed_table()
     assert perms() == {"broker-a": 4, "broker-b": 6}
     table.register(registration(A, V1), now=1.0, owner=1)
     assert perms() == {"broker-a": 4, "broker-b": 6}
-    table.register(registration(A, V2), now=2.0, owner=1)
+    table.register(registration(A, V2, topics("T", "U", "new")), now=2.0, owner=1)
+    assert perms() == {"broker-a": 4, "broker-b": 6}
+    assert perms("new") == {"broker-a": 6}
+    table.register(registration(A, V1, topics("T", "U", "new", queues=8)), now=3.0, owner=1)
+    assert perms() == {"broker-a": 6, "broker-b": 6}
+    table.set_writable("broker-a", False)
+    table.disconnected(1)
+    for broker in (A, B):
+        table.register(registration(broker), now=4.0, owner=2)
     assert perms() == {"broker-a": 6, "broker-b": 6}
     table.set_writable("broker-b", False)
     assert table.set_writable("broker-b", True) == 2

@@ -5,7 +5,7 @@ Behaviour
 - Topics change when the data version differs; those that a later table lacks stay until somebody deletes them (216).
 - A slave's answer says where its master is. The answer's body is the ORDER_TOPIC_CONFIG namespace, if there is one.
 - 322 and 904 count as signs of life.
-- 205 and 327 hold until the broker registers a changed table.
+- 205 and 327 hold for each topic until the broker registers another configuration of it, or is gone.
 
 Differs from Java
 - A broker belongs to the newest connection on which it registered, unregistered or sent a heartbeat: the end of an older one, or a late
