@@ -77,6 +77,11 @@ def _check_length(what: str, text: str) -> None:
         raise RegistrationRefused(f"{what} of {len(text)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
 
 
+def can_be_routed(config: TopicConfig) -> bool:
+    """Apache's mqadmin makes topics of -1 queues, too, which stay in a broker's table: clients can do nothing with their routes."""
+    return 0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES
+
+
 class RouteTable:
     """All tables of a name server. Times are seconds of one clock that the caller chooses."""
 
@@ -138,10 +143,8 @@ class RouteTable:
         total = sum(map(len, self._topics_of.values())) + sum(1 for topic in registration.topics if topic not in held)
         if total > self._max_topics:
             raise RegistrationRefused(f"with this broker the name server would hold {total} topics, its limit is {self._max_topics}")
-        for topic, config in registration.topics.items():
+        for topic in registration.topics:
             _check_length("topic name", topic)
-            if not (0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES):
-                raise RegistrationRefused(f"topic {topic}: 0 to {MAX_QUEUES} queues are possible")
 
     def _is_newer(self, cluster: str, address: str, version: DataVersion) -> bool:
         """Whether the broker at *address* was elected after the one that has *version*."""
@@ -158,7 +161,7 @@ class RouteTable:
         everything = first or self.data_version(broker) != registration.data_version
         held = self._topics_of.setdefault(broker.name, set())
         for topic, config in registration.topics.items():
-            if everything or topic not in held:
+            if (everything or topic not in held) and can_be_routed(config):
                 writable = is_master or not registration.acting_master
                 queue = QueueData(
                     broker_name=broker.name,

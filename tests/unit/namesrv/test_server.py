@@ -175,6 +175,21 @@ async def test_the_compressed_form_of_a_registration_is_understood(clients: tupl
     assert (wrong.code, wrong.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
 
 
+async def test_a_topic_that_cannot_be_routed_is_named_in_the_log_once(
+    clients: tuple[RawClient, RawClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, client = clients
+    topics = {"T": TopicConfig(name="T"), "Slip": TopicConfig(name="Slip", write_queues=-1)}
+    for _ in range(2):
+        await broker.ok(
+            RequestCode.REGISTER_BROKER, RegisterBrokerBody(data_version=DataVersion(1, 1000), topics=topics).encode(), **IDENTITY
+        )
+    assert (await route(client, "T") is not None, await route(client, "Slip")) == (True, None)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "broker broker-a at 127.0.0.1:10911: not routed, as their numbers of queues are impossible: Slip"
+    ]
+
+
 async def test_a_first_registration_with_one_topic_is_refused_as_by_java(clients: tuple[RawClient, RawClient]) -> None:
     answer = await register(clients[0], "T")
     assert answer.code == ResponseCode.SYSTEM_ERROR

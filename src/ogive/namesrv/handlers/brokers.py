@@ -11,17 +11,19 @@ Differs from Java
 - A broker belongs to the newest connection on which it registered, unregistered or sent a heartbeat: the end of an older one, or a late
   UNREGISTER_BROKER on it, does not remove the broker.
 - UNREGISTER_BROKER works at once, not from a queue.
-- A broker name belongs to one cluster at a time; bad addresses and impossible queue numbers are refused, and tables are bounded.
+- A broker name belongs to one cluster at a time; bad addresses are refused, and tables are bounded. A topic with an impossible
+  number of queues is left out of the routes, and named in the log.
 - Queue mappings of static topics are ignored; a group's members are not told of a new lowest broker id (905).
 """
 
 import json
 import logging
+from typing import Final
 
 from ogive.errors import ConnectError, Refused
 from ogive.namesrv.context import Call, Context, success
 from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
-from ogive.namesrv.route_table import BrokerIdentity, Registration
+from ogive.namesrv.route_table import BrokerIdentity, Registration, can_be_routed
 from ogive.transport.connection import split_address
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_dumps, loads_object
 from ogive.wire.checksum import crc32
@@ -45,6 +47,8 @@ from ogive.wire.headers import (
 
 log = logging.getLogger(__name__)
 
+MAX_SHOWN: Final = 2000  # characters of names in a log line
+
 
 def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> RemotingCommand:
     if header.body_crc32 and crc32(call.body) & 0x7FFFFFFF != header.body_crc32:
@@ -58,9 +62,15 @@ def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> Remotin
         expiry_s=None if header.heartbeat_timeout_ms is None else header.heartbeat_timeout_ms / 1000,
         acting_master=header.enable_acting_master,
     )
-    is_new = ctx.routes.data_version(registration.broker) is None
+    known = ctx.routes.data_version(registration.broker)
     master = ctx.routes.register(registration, now=ctx.now(), owner=call.owner)
-    if is_new:
+    left_out = [topic for topic, config in body.topics.items() if not can_be_routed(config)]
+    if left_out and known != body.data_version:
+        log.warning(
+            "broker %s at %s: not routed, as their numbers of queues are impossible: %s",
+            header.broker_name, header.broker_addr, ", ".join(left_out)[:MAX_SHOWN],
+        )  # fmt: skip
+    if known is None:
         log.info("broker %s at %s registered with %d topics", header.broker_name, header.broker_addr, len(body.topics))
     answer = RegisterBrokerResponse(ha_server_addr=master.ha_address, master_addr=master.address) if master else RegisterBrokerResponse()
     ordered = ctx.kv.namespace(ORDER_TOPIC_CONFIG)
