@@ -126,6 +126,7 @@ ROWS = (
     must("queryMsgById", "-i {offset_id} -t T -g G -d {client}", "consumeResult=CR_SUCCESS"),
     must("queryMsgByOffset", "-t T -b broker-a -i 0 -o 4", r"Topic: +T$", r"Queue ID: +0", r"Queue Offset: +4"),
     must("queryMsgByKey", "-t T -k k3", r"^{unique}"),
+    must("queryMsgByKey", "-t T -k A -p T", r"^{unique}"),
     must("queryMsgByUniqueKey", "-t T -i {unique}", r"Keys: +\[k3\]", r"Queue Offset: +\d"),
     must("queryMsgTraceById", "-i {unique}", "Pub", "P .* success"),
     should(

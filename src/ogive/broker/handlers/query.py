@@ -1,10 +1,11 @@
-"""Messages by key or unique key: QUERY_MESSAGE (12).
+"""Messages by key, unique key or tag: QUERY_MESSAGE (12).
 
 Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, 5.3.
 
 Behaviour
 - The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in the order of the commit log; its
   header says up to where keys are indexed. None: QUERY_NOT_FOUND.
+- indexType=T asks for a tag, as in 5.5; see tag_search.py.
 - _UNIQUE_KEY_QUERY=true limits the answer to 32.
 
 Differs from Java
@@ -14,17 +15,20 @@ Differs from Java
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, success
+from ogive.broker.tag_search import find_tag
 from ogive.errors import ConnectError, ResponseCode
 from ogive.store.disk import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import QueryMessageRequest, QueryMessageResponse
 
+BY_TAG: Final = "T"  # MessageConst.INDEX_TAG_TYPE
 MAX_FOUND: Final = 64  # maxMsgsNumBatch
 MAX_FOUND_UNIQUE: Final = 32  # defaultQueryMaxNum
 
@@ -53,7 +57,8 @@ async def _search(ctx: Context, connection: Connection, header: QueryMessageRequ
     limit = MAX_FOUND_UNIQUE if header.unique_key_query else min(header.max_num, MAX_FOUND)
     records: list[bytes] = []
     size = 0
-    search = ctx.store.find_key(header.topic, header.key, header.begin_timestamp, header.end_timestamp)
+    find = partial(find_tag, ctx.store) if header.index_type == BY_TAG else ctx.store.find_key
+    search = find(header.topic, header.key, header.begin_timestamp, header.end_timestamp)
     with ctx.store.without_waiting():
         found = next(search, False)
     while found is not False and len(records) < limit:

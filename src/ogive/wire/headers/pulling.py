@@ -110,7 +110,7 @@ class ViewMessageRequest(Header):
 
 
 class QueryMessageRequest(Header):
-    """QUERY_MESSAGE (12): by a key, or a unique key, in the index. Times in ms.
+    """QUERY_MESSAGE (12): by a key, or a unique key, in the index; by a tag with *index_type* T (5.5). Times in ms.
 
     Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32. Ours leaves it out: brokers of 4.9
     take it out of what they check a signature against, those of 5.x do not.
@@ -123,6 +123,7 @@ class QueryMessageRequest(Header):
     begin_timestamp: int
     end_timestamp: int
     unique_key_query: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
+    index_type: str | None = None
 
 
 class QueryMessageResponse(Header):

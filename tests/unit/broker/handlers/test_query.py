@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.access.table import AccessTable
-from ogive.broker import Broker
+from ogive.broker import Broker, tag_search
 from ogive.broker.context import MAX_SEARCHES
 from ogive.broker.handlers import query
 from ogive.errors import ResponseCode
@@ -26,6 +26,7 @@ from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker, not_reading
 
 FOR_EVER = 2**63 - 1
+NOT_FOUND = ResponseCode.QUERY_NOT_FOUND
 
 
 def asked(key: str, topic: str = "T", **fields: object) -> dict[str, object]:
@@ -44,6 +45,24 @@ async def test_messages_are_found_by_key_in_the_order_of_the_log(client: RawClie
     assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, **asked("all", maxNum=3)))) == 3
     unique = await client.ok(RequestCode.QUERY_MESSAGE, **asked("ID7", _UNIQUE_KEY_QUERY="true"))
     assert [message.body for message in messages(unique)] == [b"7"]
+
+
+async def test_messages_are_found_by_tag_the_newest_of_all_queues_in_the_order_of_the_log(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tag_search, "CHUNK", 4)
+    for n in range(90):
+        await client.send("T", b"%d" % n, {"TAGS": "odd" if n % 2 else "AaAa", "KEYS": "BBBB"}, queue=n % 3)
+    await client.send("U", b"x", {"TAGS": "odd"})
+    odd = await client.ok(RequestCode.QUERY_MESSAGE, **asked("odd", indexType="T"))
+    assert [message.body for message in messages(odd)] == [b"%d" % n for n in range(1, 90, 2)]
+    newest = messages(await client.ok(RequestCode.QUERY_MESSAGE, **asked("odd", indexType="T", maxNum=2)))
+    assert [message.body for message in newest] == [b"87", b"89"]
+    last_ms = newest[-1].store_timestamp_ms
+    assert (await client.call(RequestCode.QUERY_MESSAGE, **asked("odd", indexType="T", beginTimestamp=last_ms + 1))).code == NOT_FOUND
+    assert (await client.call(RequestCode.QUERY_MESSAGE, **asked("odd", indexType="T", endTimestamp=1))).code == NOT_FOUND
+    assert (await client.call(RequestCode.QUERY_MESSAGE, **asked("BBBB", indexType="T"))).code == NOT_FOUND  # a key; and a tag has its hash
+    assert (await client.call(RequestCode.QUERY_MESSAGE, **asked("odd"))).code == NOT_FOUND
 
 
 @pytest.mark.parametrize(("key", "topic", "end"), [("nobody's", "T", FOR_EVER), ("key", "U", FOR_EVER), ("key", "T", 1)])
