@@ -66,6 +66,7 @@ ROWS = (
     must("updateTopic", "-c DefaultCluster -t T2 -r 6 -w 5", "create topic to .* success", "readQueueNums=6, writeQueueNums=5"),
     must("updateTopic", "-b {broker} -t T3 -r 4 -w 4 -a +message.type=FIFO", "create topic to .* success"),
     should("updateTopicList", "-c DefaultCluster -f {folder}/topics.json", "submit batch of topic config to .* success"),
+    must("updateTopic", "-c DefaultCluster -t T4 -r 4 -w 0", "create topic to .* success", "readQueueNums=4, writeQueueNums=0"),
     must("topicRoute", "-t T2", r'"readQueueNums":6', r'"writeQueueNums":5', r'"perm":6'),
     must("topicRoute", "-t TL2", r'"readQueueNums":2'),
     must("topicRoute", "-l -t T", r"broker-a +\{0=127.*\} +4 +4 +6"),
@@ -316,7 +317,7 @@ def topics_of(table: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int, int
     return {name: (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) for name, topic in table.items()}
 
 
-EXPORTED_TOPICS = {"O1": (4, 4, 6), "O2": (4, 4, 6), "T": (4, 4, 6), "T2": (6, 5, 4), "T2W": (4, 4, 6), "TL2": (2, 2, 6)}
+EXPORTED_TOPICS = {"O1": (4, 4, 6), "O2": (4, 4, 6), "T": (4, 4, 6), "T2": (6, 5, 4), "T2W": (4, 4, 6), "T4": (4, 0, 6), "TL2": (2, 2, 6)}
 EXPORTED_GROUPS = {"G": (16, 1, {}), "G0": (16, 0, {"priority.factor": "5"}), "G2": (3, 1, {}), "GL1": (5, 1, {})}
 
 

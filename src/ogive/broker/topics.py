@@ -144,8 +144,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         known = self._configs.get(config.name)
         most = max(MAX_MADE_QUEUES, known.read_queues, known.write_queues) if known is not None else MAX_MADE_QUEUES
         for what, count in (("read", config.read_queues), ("write", config.write_queues)):
-            if not 1 <= count <= most:
-                raise InvalidOption(f"topic {config.name}: {count} {what} queues, 1 to {most} are possible")
+            if not 0 <= count <= most:
+                raise InvalidOption(f"topic {config.name}: {count} {what} queues, 0 to {most} are possible")
         if not 0 <= config.perm <= READ_WRITE_INHERIT:
             raise InvalidOption(f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are possible")
         if config.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):

@@ -81,7 +81,7 @@ async def test_retry_and_dead_letter_topics_are_made_also_when_auto_creation_is_
         {"name": "b"},
         {"name": "rmq_sys_anything"},
         {"name": "RMQ_SYS_TRACE_TOPIC"},
-        {"read_queues": 0},
+        {"read_queues": -1},
         {"write_queues": MAX_MADE_QUEUES + 1},
         {"read_queues": MAX_MADE_QUEUES + 1},
         {"perm": 8},

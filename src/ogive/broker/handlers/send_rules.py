@@ -60,11 +60,16 @@ def inner_batch() -> Rejected:
 
 
 def check_queue(queue_id: int, config: TopicConfig) -> int:
-    """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues."""
+    """A queue to write to, for a negative id or one beyond the write queues. Raises Rejected beyond all queues, and where there are none to
+    choose from."""
     queues = max(config.write_queues, config.read_queues)
     if queue_id >= queues:
         raise Rejected(ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, topic {config.name} has {queues} queues")
-    return queue_id if queue_id >= 0 else random.randrange(config.write_queues)
+    if queue_id >= 0:
+        return queue_id
+    if not config.write_queues:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, f"topic {config.name} has no write queues")
+    return random.randrange(config.write_queues)
 
 
 def encoded(text: str) -> bytes:

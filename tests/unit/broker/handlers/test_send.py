@@ -335,3 +335,12 @@ async def test_what_could_not_be_delivered_later_is_refused_now(start_broker: St
         assert store.stats().commitlog_end == end
         await client.send(topic, bytes(64 * 1024 - end - 250), {"UNIQ_KEY": "A"} | waits)
         await client.send("T", bytes(64 * 1024 - end - 50), {"UNIQ_KEY": "A"} | waits)  # of a short name
+
+
+async def test_a_topic_without_write_queues_is_closed_for_who_names_no_queue_and_still_read(client: RawClient) -> None:
+    await client.send("T", b"before")
+    numbers: dict[str, object] = {"readQueueNums": 4, "writeQueueNums": 0, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", defaultTopic="TBW102", **numbers)
+    refused = await client.start_send("T", queue=-1)
+    assert (refused.code, refused.remark) == (ResponseCode.INVALID_PARAMETER, "topic T has no write queues")
+    assert (await stored(client, "T")).body == b"before"

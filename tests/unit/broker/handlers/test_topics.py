@@ -82,7 +82,7 @@ async def test_a_made_topic_is_on_disk_and_in_the_routes_before_the_answer(
         ("TBW102", {}),
         ("rmq_sys_x", {}),
         ("T", {"perm": 9}),
-        ("T", {"readQueueNums": 0}),
+        ("T", {"readQueueNums": -1}),
         ("T", {"attributes": "x"}),
     ],
 )
