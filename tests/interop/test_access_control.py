@@ -102,6 +102,28 @@ def test_mqadmin_manages_users_and_policies(guarded: Guarded, topic: str, group:
         apache.send(guarded.name_server, topic, 1, **user)
 
 
+def test_mqadmin_copies_rules_to_another_broker_but_no_password(guarded: Guarded, topic: str, tmp_path: Path) -> None:
+    """docs/security.md says what to do instead."""
+    with Broker(data=tmp_path / "store", options=("--acl", "--credentials", str(guarded.credentials))) as other:
+        at, to = f"-b {guarded.broker.address}", f"-f {guarded.broker.address} -t {other.address}"
+        made, ruled, unknown, there, copied, rules, ignored = apache.admin(
+            guarded.name_server,
+            f"createUser {at} -u carol -p carol-secret-0815",
+            f"createAcl {at} -s User:carol -r Topic:{topic} -a Pub -d Allow",
+            f"copyUser {to} -u carol",
+            f"createUser -b {other.address} -u carol -p another-secret",
+            f"copyAcl {to} -s User:carol",
+            f"listAcl -b {other.address}",
+            f"copyUser {to} -u carol",
+            credentials=ROOT,
+        )
+    assert "CODE: 29  DESC: user carol needs a password" in unknown
+    for output in (made, ruled, there, copied, rules, ignored):
+        assert "Exception" not in output, output
+    assert f"Topic:{topic}" in rules
+    assert "secret" not in unknown + copied + rules + ignored
+
+
 @pytest.mark.parametrize("user", [{}, {"accessKey": "root", "secretKey": "a-guess-0815"}, {"accessKey": "nobody", "secretKey": "a-guess"}])
 def test_javas_client_without_the_right_credentials_is_refused(guarded: Guarded, topic: str, user: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match=r"CODE: 16|No route info|credentials|NO_PERMISSION"):

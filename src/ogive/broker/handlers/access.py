@@ -6,7 +6,8 @@ Behaviour
 - Asking for something unknown succeeds, without a body.
 
 Differs from Java
-- A password is never answered (CVE-2024-23321); mqadmin prints "null" where Java's broker sends it in clear text.
+- A password is never answered (CVE-2024-23321); mqadmin prints "null" where Java's broker sends it in clear text. So
+  its copyUser changes no password, and cannot make a user.
 - A broker without access control refuses all of them: they would have no effect.
 """
 

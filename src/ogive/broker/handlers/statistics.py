@@ -10,6 +10,8 @@ Behaviour
 - 303 shows for each queue the times of its first and last message and of the one that the group consumed last.
 
 Differs from Java
+- 315 does not know Java's figures of latency (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY), nor BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC and
+  BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC; 28 has these two for the day.
 - 317 of more than 50,000 queues is refused, with what to ask for instead.
 - 315 counts what is stored and delivered, not what is requested; its windows end now, see tallies.py.
 """
