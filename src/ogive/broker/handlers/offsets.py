@@ -5,7 +5,7 @@ VIEW_MESSAGE_BY_ID (33).
 Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, QueryMessageProcessor.java, 5.3.
 
 Behaviour
-- No progress of a group in a queue: 22, unless the queue still starts at 0; then offset 0, so that a new group misses nothing.
+- No progress of a group in a queue: 22, unless the queue is there and still starts at 0; then offset 0, so that a new group misses nothing.
 - Offsets of a queue that does not exist are 0. The maximum counts what consumers can see.
 - Progress beyond the end of its queue is answered and not taken: the next messages would be passed over. Not so in a topic without write
   permission, where none come: such offsets are numbers that a program keeps at the broker.
@@ -52,7 +52,9 @@ def query_consumer_offset(ctx: Context, connection: Connection, header: QueryCon
         ctx.offsets.begins(header.consumer_group, header.topic, header.queue_id)
     offset = ctx.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
-        if header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
+        topic = ctx.topics.get(header.topic)
+        there = topic is not None and 0 <= header.queue_id < max(topic.read_queues, topic.write_queues)
+        if not there or header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
             raise Rejected(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         offset = 0
     return success(OffsetResponse(offset=offset))

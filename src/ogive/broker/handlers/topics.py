@@ -97,7 +97,7 @@ async def create_all(ctx: Context, connection: Connection, header: CreateTopicLi
 
 
 async def delete(ctx: Context, connection: Connection, header: DeleteTopicRequest, body: bytes) -> RemotingCommand:
-    if not header.topic:
+    if not header.topic.strip():
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     async with ctx.deletions:
         with ctx.topics.kept_out({header.topic}):

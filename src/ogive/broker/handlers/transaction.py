@@ -27,6 +27,7 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import EndTransactionRequest, decode_header
 from ogive.wire.message import StoredMessage, decode_stored, raw_property
 
+DECISIONS: Final = frozenset(Decision)
 _DECISIONS: Final = {str(int(decision)): decision for decision in (Decision.COMMIT, Decision.ROLLBACK)}
 
 
@@ -46,7 +47,9 @@ def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
 
 def _end_from_log(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(EndTransactionRequest, command.ext_fields)
-    if header.commit_or_rollback not in (Decision.COMMIT, Decision.ROLLBACK):
+    if header.commit_or_rollback not in DECISIONS:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+    if header.commit_or_rollback == Decision.UNKNOWN:
         ctx.transactions.undecided(header.tran_state_table_offset, header.commit_log_offset, header.producer_group)
         reply_success(connection, command)
         return

@@ -66,7 +66,7 @@ class GetBrokerConsumeStatsRequest(Header):
     """GET_BROKER_CONSUME_STATS (317)."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
-    is_order: bool
+    is_order: bool = False
 
 
 class QueryConsumeQueueRequest(Header):

@@ -13,6 +13,7 @@ from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.handlers.test_pull import until_held
 
+NONE = ResponseCode.QUERY_NOT_FOUND
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 POSITION = {"consumerGroup": "G", "topic": "T", "queueId": 0}
 
@@ -188,3 +189,10 @@ async def test_a_group_takes_over_where_another_stands(client: RawClient) -> Non
     assert [await position(client, "H", queue) for queue in (0, 1)] == ["1", "2"]
     refused = await client.call(RequestCode.CLONE_GROUP_OFFSET, **(clone | {"destGroup": "nobody"}))
     assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize(("topic", "queue", "code"), [("T", 0, ResponseCode.SUCCESS), ("T", 99, NONE), ("Nowhere", 0, NONE)])
+async def test_a_new_group_begins_at_0_where_there_is_a_queue(client: RawClient, topic: str, queue: int, code: ResponseCode) -> None:
+    await client.send("T")
+    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=queue)
+    assert answer.code == code

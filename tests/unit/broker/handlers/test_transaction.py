@@ -199,10 +199,12 @@ async def test_an_ordinary_message_cannot_be_committed(client: RawClient) -> Non
     assert (await end(client, sent)).remark == "Find prepared transaction message failed"
 
 
-@pytest.mark.parametrize("decision", [Decision.UNKNOWN, 5])
-async def test_unknown_changes_nothing(server: Broker, client: RawClient, decision: int) -> None:
+@pytest.mark.parametrize(("decision", "code"), [(Decision.UNKNOWN, ResponseCode.SUCCESS), (5, ResponseCode.SYSTEM_ERROR)])
+async def test_unknown_changes_nothing_and_no_decision_is_refused(
+    server: Broker, client: RawClient, decision: int, code: ResponseCode
+) -> None:
     half = await send_half(client)
-    assert (await end(client, half, decision)).code == ResponseCode.SUCCESS
+    assert (await end(client, half, decision)).code == code
     assert len(server.context.transactions) == 1
     assert await stored(client, OP_HALF_TOPIC) == []
 
