@@ -35,6 +35,7 @@ class BrokerConfig:
     # the store
     flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
     segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
+    empty_log: bool = False  # begin a new log where that of the directory is gone, instead of asking for it
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
     retention_check_s: float = 10.0  # cleanResourceInterval

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
+from ogive.store.emptied import refuse_emptied
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.lost_topics import completed, places_of_waiting, topic_table
 from ogive.store.model import StoreConfig
@@ -69,12 +71,13 @@ class Opened:
 def open_all(config: BrokerConfig, machine: Machine) -> Opened:
     """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
     fs, folder = machine.fs, config.data / "config"
-    store = MessageStore.open(
-        StoreConfig(root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store),
-        fs=fs,
-        clock_ms=now_ms,
-        monotonic=time.monotonic,
+    store_config = StoreConfig(
+        root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store
     )
+    if not config.empty_log:
+        with suppress(OSError):  # opening meets it again, and says what it means
+            refuse_emptied(fs, store_config)
+    store = MessageStore.open(store_config, fs=fs, clock_ms=now_ms, monotonic=time.monotonic)
     try:
         remote_settings = RemoteSettings(JsonTable(fs, folder / "remoteSettings.json"), config, now_ms)
         config = remote_settings.config

@@ -202,8 +202,17 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 _ONLY: Final[Mapping[str, Callable[[str], None]]] = {"brokerId": _master_id, "brokerRole": _master_role}
 """Settings of which only some values are possible: those are what the broker does anyway."""
 
+_PLACES: Final[Mapping[str, str]] = {
+    "storePathCommitLog": "commitlog",
+    "storePathConsumeQueue": "consumequeue",
+    "storePathIndex": "index",
+    "storeCheckpoint": "checkpoint",
+    "abortFile": "abort",
+}
+"""What Apache's broker can keep elsewhere, and its place here, below storePathRootDir."""
+
 _SECRET: Final = ("initAuthenticationUser", "innerClientAuthenticationCredentials")
-_KNOWN: Final = (*_KEYS, *_SETTINGS, *_ONLY, "authorizationEnabled")
+_KNOWN: Final = (*_KEYS, *_SETTINGS, *_ONLY, *_PLACES, "authorizationEnabled")
 
 
 def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
@@ -223,6 +232,8 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
             shown = "what stands there" if name in _SECRET else repr(text[:80])  # never a password
             why = f": {exc}" if name in _ONLY and isinstance(exc, InvalidOption) else ""
             raise InvalidOption(f"{path}: {name} cannot be {shown}{why}") from None
+    for name in _PLACES.keys() & found.keys():
+        _check_place(path, name, found[name], found.get("storePathRootDir"))
     if settings:
         defaults["broker_settings"] = settings
     if defaults.get("tls_client_auth") == "none":  # as in Apache's, the authorities are then not used
@@ -236,6 +247,15 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
     if unknown:
         log.warning("%s: not used here: %s", path, ", ".join(map(_doubted, unknown))[:2000])
     return defaults
+
+
+def _check_place(path: str, name: str, text: str, root: str | None) -> None:
+    """Raises InvalidOption for another place than ours: a start there would begin an empty log, while the messages are elsewhere."""
+    if root is None or Path(text).resolve() != (Path(root) / _PLACES[name]).resolve():
+        raise InvalidOption(
+            f"{path}: {name} cannot be {text[:80]!r}: it is always {_PLACES[name]} in storePathRootDir, "
+            f"which {'is not given' if root is None else f'is {root}'}; a mount or a link there puts it on another disk"
+        )
 
 
 def _doubted(name: str) -> str:

@@ -104,6 +104,11 @@ def _storage(group: Options) -> None:
         default=64 * MIB,
         help="size of the log's files in a new directory; the others keep theirs (default: 64 MiB)",
     )
+    group.add_argument(
+        "--empty-log",
+        action="store_true",
+        help="for one start: begin a new log where commitlog is empty and other files tell of messages, instead of refusing",
+    )
     group.add_argument("--keep-hours", metavar="HOURS", type=float, default=72.0, help="delete messages older than this (default: 72)")
     group.add_argument("--delete-at", metavar="HOURS", default="4", help="hours of the day at which to delete, such as 4,16 (default: 4)")
     group.add_argument(

@@ -389,6 +389,7 @@ def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConf
         region=options.region,
         flush=options.flush,
         segment_bytes=options.segment_size,
+        empty_log=options.empty_log,
         timer_max_delay_s=options.max_timer_delay,
         timer_max_waiting=options.max_timer_messages,
         auto_create_topics=not options.no_auto_create_topics,

@@ -24,6 +24,7 @@ from ogive.store.batchqueue import UNIT, messages_in
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.deletions import deletions
+from ogive.store.emptied import refuse_emptied, traces
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
 from ogive.store.logscan import LogEnd, LogScan
@@ -136,6 +137,7 @@ def _check_is_store(root: Path) -> None:
 
 
 def _mend(fs: Fs, root: Path) -> None:
+    refuse_emptied(fs, StoreConfig(root=root))
     for path in list(_tables(fs, root)):
         if path.name != TABLE and _table_problem(fs, path) is not None:
             table = JsonTable(fs, path)
@@ -190,6 +192,10 @@ class _Verification:
         found = find_segments(fs, root / "commitlog", 1)
         raw = read_file(fs, root / "queues.json")
         checkpoint = checkpoints.load(fs, root)
+        if (told := traces(fs, StoreConfig(root=root))) is not None:
+            report.tell(
+                f"the log is empty, but {told}: is the disk of commitlog mounted? A broker does not start on it without --empty-log"
+            )
         if raw is not None and checkpoint is None:
             report.tell("queues.json, the list of queues, is damaged: the next start reads the whole log")
         checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)

@@ -7,6 +7,7 @@ import pytest
 
 from ogive.broker.config import BrokerConfig
 from ogive.broker.opening import Machine, Opened, open_all
+from ogive.errors import StoreCorrupt
 from tests.chaos.recorder import MemoryFs
 from tests.stores import InlineWriter, message, run_now
 
@@ -35,8 +36,9 @@ DAMAGED = {
 }
 
 
-def opened(fs: MemoryFs) -> Opened:
-    return open_all(BrokerConfig(data=ROOT, segment_bytes=4096), Machine(fs=fs, writer=InlineWriter, store={"index_slots": 16}))
+def opened(fs: MemoryFs, *, empty_log: bool = False) -> Opened:
+    config = BrokerConfig(data=ROOT, segment_bytes=4096, empty_log=empty_log)
+    return open_all(config, Machine(fs=fs, writer=InlineWriter, store={"index_slots": 16}))
 
 
 @pytest.fixture
@@ -67,3 +69,26 @@ async def test_a_broker_starts_with_a_damaged_table(disk: MemoryFs, name: str, t
 def test_a_list_of_queues_that_is_nested_too_deep_is_made_again(disk: MemoryFs) -> None:
     disk.names[ROOT / "queues.json"].data[:] = b"[" * 100_000
     assert opened(disk).store.max_offset("T", 0) == 5
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        ("commitlog", r"/store/commitlog holds no messages, but the last checkpoint had seen a log of \d+ bytes: is its disk mounted\?"),
+        ("commitlog queues.json", "but queue 0 of T has offsets up to 4: is its disk mounted"),
+    ],
+)
+def test_a_log_whose_disk_is_not_mounted_is_not_begun_anew(disk: MemoryFs, gone: str, told: str) -> None:
+    for path in [path for path in disk.names if any(word in path.parts for word in gone.split())]:
+        del disk.names[path]
+    before = dict(disk.names)
+    with pytest.raises(StoreCorrupt, match=told):
+        opened(disk)
+    assert disk.names == before
+    assert opened(disk, empty_log=True).store.max_offset("T", 0) == 5  # offsets that were given out are not given out again
+
+
+def test_an_empty_store_is_opened_again() -> None:
+    fs = MemoryFs(None, {Path("/")})
+    for _ in range(2):
+        opened(fs).store.close()

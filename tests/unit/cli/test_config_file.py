@@ -259,6 +259,21 @@ def test_what_this_broker_cannot_be_is_refused_by_name(tmp_path: Path, line: str
         read(tmp_path / "broker.conf", line)
 
 
+def test_everything_lies_below_the_root_and_no_key_says_otherwise(tmp_path: Path) -> None:
+    """What is ignored here begins an empty log beside the messages."""
+    root, text = tmp_path / "store", "storePathRootDir={0}\nstorePathCommitLog={0}/commitlog\nabortFile={0}/../store/abort\n"
+    assert read(tmp_path / "broker.conf", text.format(root)) == {"data": str(root)}
+    for name, place in config_file._PLACES.items():
+        with pytest.raises(InvalidOption, match=f"{name} cannot be '/disk2/x': it is always {place} in storePathRootDir, which is {root};"):
+            read(tmp_path / "broker.conf", f"storePathRootDir={root}\n{name}=/disk2/x")
+    with pytest.raises(InvalidOption, match="storePathRootDir, which is not given"):
+        read(tmp_path / "broker.conf", "storePathCommitLog=/store/commitlog")
+    (tmp_path / "disk2").mkdir()
+    root.mkdir()
+    (root / "commitlog").symlink_to(tmp_path / "disk2")
+    assert read(tmp_path / "broker.conf", f"storePathRootDir={root}\nstorePathCommitLog={tmp_path / 'disk2'}") == {"data": str(root)}
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker, BrokerConfig
-from ogive.errors import StoreLocked, StoreUnusable
+from ogive.errors import StoreCorrupt, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import GetStatus, JsonTable, OsFs
 from ogive.store.consumequeue import ENTRY
@@ -279,6 +279,17 @@ def test_topics_are_made_again_as_their_messages_use_them(root: Path) -> None:
 def test_a_forged_record_makes_no_topic_that_a_table_refuses() -> None:
     forged = [("T", 0), ("T", 2), ("a b", 0), ("Wide", MAX_QUEUES), ("rmq_sys_x", 1)]
     assert queue_counts(forged) == {"T": 3}
+
+
+def test_an_empty_log_beside_full_queues_is_told_and_not_mended(root: Path) -> None:
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    (problem,) = verify(root).problems
+    assert re.match(r"the log is empty, but the last checkpoint had seen a log of \d+ bytes: is the disk of commitlog mounted\?", problem)
+    before = snapshot(root)
+    with pytest.raises(StoreCorrupt, match="is its disk mounted"):
+        repair(root)
+    assert snapshot(root) == before
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
