@@ -51,3 +51,17 @@ def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -
     assert process.returncode == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     assert any("serves on" in line["message"] and line["level"] == "INFO" for line in lines)
+
+
+def test_a_log_of_json_holds_what_a_file_of_apaches_says_too_much(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text(f"storePathRootDir={tmp_path / 'store'}\nhaListenPort=10912\nlistenPort=0\n")
+    words = ["--config", str(tmp_path / "broker.conf"), "--log-format", "json", "--name-server-port", "0"]
+    process = subprocess.Popen([sys.executable, "-m", "ogive", "up", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    (line,) = map(json.loads, errors.splitlines())
+    assert line["message"] == f"{tmp_path / 'broker.conf'}: not used here: haListenPort"

@@ -9,7 +9,7 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.cli.up import EXIT_STORE_FAILED
+from ogive.cli.exits import EXIT_STORE_FAILED
 from ogive.errors import OgiveError
 from ogive.store import MessageStore, StoreConfig
 from ogive.wire.message import decode_messages

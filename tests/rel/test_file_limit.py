@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ogive
-from ogive.cli.up import EXIT_STORE_FAILED
+from ogive.cli.exits import EXIT_STORE_FAILED
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import MessageQueue
 from ogive.store import MessageStore, StoreConfig

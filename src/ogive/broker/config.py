@@ -1,12 +1,13 @@
 """The settings of a broker."""
 
+import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
 from ogive.errors import InvalidOption
-from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, DelayLevels
+from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, MAX_TOPIC_LENGTH, NAME_CHARACTER, DelayLevels
 from ogive.store.retention import RetentionConfig
 from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
@@ -15,6 +16,7 @@ from ogive.wire.acl import Credentials
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
+_NAME: Final = re.compile(f"(?:{NAME_CHARACTER}|\\.)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +112,10 @@ class BrokerConfig:
             raise InvalidOption(f"broker_id={self.broker_id}: 0 or more is needed")
         for host in filter(None, (self.host, self.advertised_host)):
             ip_of(host)
-        for name in ("cluster", "name", "region"):
-            if not getattr(self, name):
-                raise InvalidOption(f"{name} must not be empty")
+        check_name("name", self.name)
+        check_name("cluster", self.cluster)
+        if not self.region:
+            raise InvalidOption("region must not be empty")
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
             raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
         self._check_numbers()
@@ -131,6 +134,14 @@ class BrokerConfig:
     @property
     def levels(self) -> DelayLevels:
         return DelayLevels.parse(self.delay_levels)
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises InvalidOption. Broker and cluster each have a topic of their name; unlike other topics' it may have the dots of a host's."""
+    if not 0 < len(name) <= MAX_TOPIC_LENGTH:
+        raise InvalidOption(f"{what} of {len(name)} characters: 1 to {MAX_TOPIC_LENGTH} are possible")
+    if not _NAME.fullmatch(name):
+        raise InvalidOption(f"{what} {name!r} may hold only letters, digits and % | - _ .")
 
 
 def ip_of(host: str) -> str:

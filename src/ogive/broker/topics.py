@@ -92,7 +92,12 @@ class TopicTable(ConfigTable[TopicConfig]):
             built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
         stored = table.load() or {}
         whole = complete(stored) if table.is_lost else stored
-        loaded = read_configs(whole.get("topicConfigTable"), TopicConfig, validate_topic, "topics")
+        loaded = read_configs(
+            whole.get("topicConfigTable"),
+            TopicConfig,
+            lambda name: name if name in built_in else validate_topic(name),  # those of broker and cluster may hold dots
+            "topics",
+        )
         if not auto_create:
             loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that are not created
         self._begin(built_in, loaded, whole.get("dataVersion"), differs=whole is not stored)

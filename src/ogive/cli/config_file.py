@@ -6,23 +6,25 @@ The command line wins over the file.
 import argparse
 import difflib
 import json
-import logging
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ogive.errors import InvalidOption
 from ogive.wire.acl import Credentials
 
-log = logging.getLogger(__name__)
+V = TypeVar("V")
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 _NOT_IN_FILES: Final = ("help", "config", "verbose")
 
 
 def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
-    """New defaults for *command*, by the names of its options' attributes. Raises InvalidOption."""
+    """New defaults for *command*, by the names of its options' attributes; ``config_notes`` are for the log, once it is set up.
+
+    Raises InvalidOption.
+    """
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_FILE_BYTES).decode()
@@ -62,7 +64,8 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
             raise InvalidOption(f"{where} is true or false")
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidOption(f"{where} needs text or a number")
+        several = "; several are one text, joined by commas" if isinstance(value, list) else ""
+        raise InvalidOption(f"{where} needs text or a number{several}")
     if action.choices is not None and value not in action.choices:
         raise InvalidOption(f"{where}: {value!r} is none of {', '.join(map(str, action.choices))}")
     if not callable(action.type):
@@ -91,28 +94,63 @@ def properties(text: str) -> dict[str, str]:
     return found
 
 
+def _one_of(text: str, values: Mapping[str, V]) -> V:
+    if text not in values:
+        raise InvalidOption(f"{', '.join(values)} are possible")
+    return values[text]
+
+
 def _switch(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.lower() == "true"
+    return _one_of(text.lower(), {"true": True, "false": False})
+
+
+def _unless(text: str) -> bool:
+    """Of an option that switches off."""
+    return not _switch(text)
 
 
 def _flush(text: str) -> str:
-    return {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}[text.upper()]
+    return _one_of(text.upper(), {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"})
+
+
+def _tls_mode(text: str) -> str:
+    return _one_of(text.lower(), {mode: mode for mode in ("enforcing", "permissive", "disabled")})
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidOption("a whole number is expected") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidOption("a number is expected") from None
 
 
 def _seconds(text: str) -> float:
-    return int(text) / 1000
+    return _whole(text) / 1000
 
 
 def _count(text: str) -> int:
-    if int(text) <= 0:
-        raise ValueError("more than 0")
+    if _whole(text) <= 0:
+        raise InvalidOption("more than 0 is needed")
     return int(text)
 
 
 def _period(text: str) -> float:
     return _count(text) / 1000
+
+
+def _no_old_rules(text: str) -> None:
+    if _switch(text):
+        raise InvalidOption(
+            "users and rules of releases before 5 (plain_acl.yml) are not read. authenticationEnabled and authorizationEnabled switch on "
+            "those of the newer ones"
+        )
 
 
 def _master_id(text: str) -> None:
@@ -126,7 +164,7 @@ def _master_role(text: str) -> None:
 
 
 def _client_auth(text: str) -> str:
-    return {"none": "none", "optional": "optional", "require": "required"}[text.lower()]
+    return _one_of(text.lower(), {"none": "none", "optional": "optional", "require": "required"})
 
 
 def _credentials(text: str) -> Credentials:
@@ -150,36 +188,36 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "storePathRootDir": ("data", str),
     "bindAddress": ("host", str),
     "brokerIP1": ("advertised_host", str),
-    "listenPort": ("broker_port", int),
+    "listenPort": ("broker_port", _whole),
     "brokerName": ("broker_name", str),
     "namesrvAddr": ("name_servers", str),
     "brokerClusterName": ("cluster", str),
     "regionId": ("region", str),
     "flushDiskType": ("flush", _flush),
-    "mappedFileSizeCommitLog": ("segment_size", int),
+    "mappedFileSizeCommitLog": ("segment_size", _whole),
     "messageDelayLevel": ("delay_levels", str),
-    "timerMaxDelaySec": ("max_timer_delay", float),
-    "autoCreateTopicEnable": ("no_auto_create_topics", lambda text: not _switch(text)),
-    "autoCreateSubscriptionGroup": ("no_auto_create_groups", lambda text: not _switch(text)),
-    "defaultTopicQueueNums": ("default_queues", int),
-    "enablePropertyFilter": ("no_property_filter", lambda text: not _switch(text)),
-    "maxMessageSize": ("max_message_size", int),
-    "timerMaxWaiting": ("max_timer_messages", int),
-    "maxOpenTransactions": ("max_open_transactions", int),
-    "maxUnansweredChecks": ("max_unanswered_checks", int),
+    "timerMaxDelaySec": ("max_timer_delay", _number),
+    "autoCreateTopicEnable": ("no_auto_create_topics", _unless),
+    "autoCreateSubscriptionGroup": ("no_auto_create_groups", _unless),
+    "defaultTopicQueueNums": ("default_queues", _whole),
+    "enablePropertyFilter": ("no_property_filter", _unless),
+    "maxMessageSize": ("max_message_size", _whole),
+    "timerMaxWaiting": ("max_timer_messages", _whole),
+    "maxOpenTransactions": ("max_open_transactions", _whole),
+    "maxUnansweredChecks": ("max_unanswered_checks", _whole),
     "transactionTimeOut": ("transaction_timeout", _seconds),
     "transactionCheckInterval": ("transaction_check_interval", _seconds),
-    "transactionCheckMax": ("transaction_check_max", int),
-    "fileReservedTime": ("keep_hours", float),
+    "transactionCheckMax": ("transaction_check_max", _whole),
+    "fileReservedTime": ("keep_hours", _number),
     "deleteWhen": ("delete_at", lambda text: text.replace(";", ",")),
-    "diskMaxUsedSpaceRatio": ("delete_above", float),
-    "diskSpaceCleanForciblyRatio": ("delete_young_above", float),
+    "diskMaxUsedSpaceRatio": ("delete_above", _number),
+    "diskSpaceCleanForciblyRatio": ("delete_young_above", _number),
     "authenticationEnabled": ("acl", _switch),
     "initAuthenticationUser": ("first_user", _user),
     "innerClientAuthenticationCredentials": ("name_servers_user", _credentials),
     "tls.server.certPath": ("tls_cert", str),
     "tls.server.keyPath": ("tls_key", str),
-    "tls.server.mode": ("tls_mode", str),
+    "tls.server.mode": ("tls_mode", _tls_mode),
     "tls.server.trustCertPath": ("tls_client_ca", str),
     "tls.server.need.client.auth": ("tls_client_auth", _client_auth),
 }
@@ -199,7 +237,11 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 }
 """The same for settings without an option: -> name in BrokerConfig."""
 
-_ONLY: Final[Mapping[str, Callable[[str], None]]] = {"brokerId": _master_id, "brokerRole": _master_role}
+_ONLY: Final[Mapping[str, Callable[[str], None]]] = {
+    "aclEnable": _no_old_rules,
+    "brokerId": _master_id,
+    "brokerRole": _master_role,
+}
 """Settings of which only some values are possible: those are what the broker does anyway."""
 
 _PLACES: Final[Mapping[str, str]] = {
@@ -230,23 +272,33 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
                 _ONLY[name](text)
         except (ValueError, KeyError, TypeError, InvalidOption) as exc:
             shown = "what stands there" if name in _SECRET else repr(text[:80])  # never a password
-            why = f": {exc}" if name in _ONLY and isinstance(exc, InvalidOption) else ""
+            why = f": {exc}" if isinstance(exc, InvalidOption) else ""
             raise InvalidOption(f"{path}: {name} cannot be {shown}{why}") from None
     for name in _PLACES.keys() & found.keys():
         _check_place(path, name, found[name], found.get("storePathRootDir"))
     if settings:
         defaults["broker_settings"] = settings
-    if defaults.get("tls_client_auth") == "none":  # as in Apache's, the authorities are then not used
-        del defaults["tls_client_auth"]
-        defaults.pop("tls_client_ca", None)
+    _drop_unused_tls(defaults)
     if (found.get("authorizationEnabled", "false").lower() == "true") != bool(defaults.get("acl", False)):
         raise InvalidOption(
             f"{path}: authenticationEnabled and authorizationEnabled must be equal here: one asks who it is, the other decides"
         )
     unknown = sorted(found.keys() - set(_KNOWN))
     if unknown:
-        log.warning("%s: not used here: %s", path, ", ".join(map(_doubted, unknown))[:2000])
+        defaults["config_notes"] = [f"{path}: not used here: {', '.join(map(_doubted, unknown))[:2000]}"]
     return defaults
+
+
+def _drop_unused_tls(defaults: dict[str, Any]) -> None:
+    """What is without effect in Apache's broker, too."""
+    if defaults.get("tls_mode") == "disabled":
+        for dest in [dest for dest in defaults if dest.startswith("tls_")]:
+            del defaults[dest]
+    elif "tls_cert" not in defaults and defaults.get("tls_mode") == "permissive":
+        del defaults["tls_mode"]
+    if defaults.get("tls_client_auth") == "none":
+        del defaults["tls_client_auth"]
+        defaults.pop("tls_client_ca", None)
 
 
 def _check_place(path: str, name: str, text: str, root: str | None) -> None:
@@ -260,5 +312,7 @@ def _check_place(path: str, name: str, text: str, root: str | None) -> None:
 
 def _doubted(name: str) -> str:
     """With the key that it may be a misspelling of: very near ones only, as most are other settings of Apache's."""
-    near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
+    if any(map(str.isspace, name)):
+        return f"the line {name[:80]!r}, which has no ="
+    near = next(([key] for key in _KNOWN if key.lower() == name.lower()), []) or difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
     return f"{name} (did you mean {near[0]}?)" if near else name

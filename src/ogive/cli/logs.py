@@ -44,6 +44,11 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def last_line(text: str) -> str:
+    """Why the command ended, as JsonLines writes it."""
+    return JsonLines().format(logging.LogRecord("ogive", logging.CRITICAL, "", 0, "%s", (text,), None))
+
+
 class Bounded(logging.Filter):
     """A peer that makes the server complain cannot fill a disk: of one kind LINES_A_SECOND pass, and the next one says how many did not.
 

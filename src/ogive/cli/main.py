@@ -5,8 +5,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
+from ogive.cli.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TRY_LATER, EXIT_USAGE, TryLater
 from ogive.cli.parser import build_parser, parse
 from ogive.errors import OgiveError
 from ogive.harmless import harmless_text
@@ -14,13 +15,10 @@ from ogive.harmless import harmless_text
 Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 """What carries a command out, and says its exit code."""
 
-EXIT_ERROR: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 130 interrupted."""
+    """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 75 a start that
+    may succeed later, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = build_parser(arguments)
     options = parse(parser, arguments)
@@ -43,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ogive.cli.advice import way_out
 
         text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
-        print(f"ogive: {text.rstrip('.')}. {advice}" if advice else f"ogive: {text}", file=sys.stderr)
-        return EXIT_ERROR
+        _complain(f"{text.rstrip('.')}. {advice}" if advice else text, options)
+        return EXIT_TRY_LATER if isinstance(exc, TryLater) else EXIT_ERROR
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # ends the line on which the terminal shows ^C
@@ -52,3 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say, also not at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _complain(text: str, options: argparse.Namespace) -> None:
+    if getattr(options, "log_format", "text") == "json":  # a log of JSON has no other lines
+        from ogive.cli.logs import last_line
+
+        text = last_line(text)
+    else:
+        text = f"ogive: {text}"
+    print(text, file=sys.stderr)

@@ -12,7 +12,7 @@ ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "chec
 
 def up(commands: Commands) -> None:
     command = add_command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
-    command.set_defaults(config_of=command, first_user=None, name_servers_user=None, broker_settings={})
+    command.set_defaults(config_of=command, first_user=None, name_servers_user=None, broker_settings={}, config_notes=())
     command.add_argument(
         "--config",
         metavar="FILE",
@@ -71,14 +71,13 @@ def _access(group: Options) -> None:
         "--credentials",
         metavar="FILE",
         default=os.environ.get("OGIVE_CREDENTIALS"),
-        help="with --acl: a super user, created if missing, as lines accessKey: NAME and secretKey: SECRET",
+        help="with --acl: a super user, created if missing (one that is there keeps its password), as lines accessKey: NAME and secretKey: SECRET",
     )
     group.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
     group.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
     group.add_argument(
         "--tls-mode",
         choices=("enforcing", "permissive"),
-        default="enforcing",
         help="enforcing: TLS only (default); permissive: with or without TLS, on the same ports",
     )
     group.add_argument("--tls-client-ca", metavar="FILE", help="ask clients for a certificate of these authorities")

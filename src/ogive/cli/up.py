@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 from ogive.access.table import AccessTable
 from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker
-from ogive.cli import name_servers
-from ogive.cli.logs import set_up
+from ogive.cli import name_servers, start_checks
+from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
+from ogive.cli.logs import last_line, set_up
 from ogive.cli.name_servers import Others
 from ogive.client.credentials import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
 from ogive.transport.connection import is_loopback
 from ogive.transport.expectation import MAX_BUSY_POLL_S
@@ -41,13 +43,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXIT_STORE_FAILED: Final = 74  # EX_IOERR
+_PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)  # until another process ends, or the network is up
 OPEN_FILES: Final = 65_536  # more than the connections and files that name server, broker and store hold at most
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes. 0 after a clean stop, 74 when the store failed."""
+    """Serve until a signal comes. 0 after a clean stop, 74 when the store failed. Raises TryLater for what may pass by itself."""
     set_up(options.verbose, options.log_format)
+    for note in options.config_notes:
+        log.warning("%s", note)
     if not options.data:
         raise InvalidOption("--data is empty: the directory for messages is expected")
     name_servers.check(options)
@@ -58,21 +62,28 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
     if options.metrics_port is not None:
         check_metrics_host(options.metrics_host, options.insecure_listen)
+    start_checks.check_effect(options)
+    start_checks.check_names(options)
+    start_checks.check_place(options)
+    retention(options)
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(serve(options))
         except ConnectError as exc:
-            taken = isinstance(exc.__context__, OSError) and exc.__context__.errno == errno.EADDRINUSE
+            number = exc.__context__.errno if isinstance(exc.__context__, OSError) else None
+            taken = number == errno.EADDRINUSE
+            kind = TryLater if number in _PASSING else OgiveError
             alone = "; --no-name-server runs none here" if options.name_servers and not options.no_name_server else ""
-            raise OgiveError(
+            raise kind(
                 f"{exc}{', perhaps by a broker that runs already (`ogive broker list`)' if taken else ''}; --host, --name-server-port, "
                 f"--broker-port, --metrics-port and --console-port choose another (port 0: a free one){alone}"
             ) from None
         except StoreLocked as exc:
-            raise OgiveError(f"{exc}; stop that one, or choose another directory with --data") from None
+            raise TryLater(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:
-            raise OgiveError(f"{exc}; fix that, or choose another directory with --data") from None
+            kind = TryLater if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in NO_SPACE else OgiveError
+            raise kind(f"{exc}; fix that, or choose another directory with --data") from None
 
 
 def raise_open_files() -> None:
@@ -146,7 +157,7 @@ def check_host(options: argparse.Namespace) -> None:
 
 
 def _check_open_host(options: argparse.Namespace) -> None:
-    enforced = bool(options.tls_cert) and options.tls_mode == "enforcing"
+    enforced = bool(options.tls_cert) and options.tls_mode != "permissive"
     if options.no_broker:
         if not (enforced and options.tls_client_ca and options.tls_client_auth == "required"):
             raise InvalidOption(
@@ -183,6 +194,7 @@ def _check(options: argparse.Namespace) -> None:
 async def serve(options: argparse.Namespace) -> int:
     """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
     _check(options)
+    start_checks.warn_of_users(options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -221,7 +233,8 @@ async def serve(options: argparse.Namespace) -> int:
         gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
         await _until_stopped(stop, loop.create_future() if broker is None else broker.failed)
     if broker is not None and broker.failed.done():
-        print(f"ogive: the store failed, nothing more was acknowledged: {broker.failed.result()}", file=sys.stderr)
+        text = f"the store failed, nothing more was acknowledged: {broker.failed.result()}"
+        print(last_line(text) if options.log_format == "json" else f"ogive: {text}", file=sys.stderr)
         return EXIT_STORE_FAILED
     return 0
 
@@ -328,6 +341,12 @@ async def make_first_user(options: argparse.Namespace, access: AccessTable) -> N
     if first.access_key not in access.users:
         await access.create_user(User(username=first.access_key, password=first.secret_key, user_type=SUPER))
         log.info("super user %s is made", first.access_key)
+    elif access.users[first.access_key].password != first.secret_key:
+        log.warning(
+            "user %s has another password than the one given here, and keeps it; `ogive user update %s --password` changes it",
+            first.access_key,
+            first.access_key,
+        )
 
 
 def retention(options: argparse.Namespace) -> RetentionConfig:
@@ -355,7 +374,7 @@ def tls_config(options: argparse.Namespace) -> TlsConfig | None:
     return TlsConfig(
         cert=Path(options.tls_cert),
         key=Path(options.tls_key),
-        mode=options.tls_mode,
+        mode=options.tls_mode or "enforcing",
         client_ca=Path(options.tls_client_ca) if options.tls_client_ca else None,
         client_auth=options.tls_client_auth if options.tls_client_ca else "none",
     )

@@ -16,9 +16,9 @@ SYSTEM = ["BenchmarkTest", "C", "C_REPLY_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_
           "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "TBW102", "TRANS_CHECK_MAX_TIME_TOPIC", "b", "rmq_sys_wheel_timer"]  # fmt: skip
 
 
-def a_table(folder: Path, *, auto_create: bool = True, max_topics: int = 20_000) -> TopicTable:
+def a_table(folder: Path, *, auto_create: bool = True, max_topics: int = 20_000, cluster: str = "C", name: str = "b") -> TopicTable:
     file = JsonTable(OsFs(), folder / "config" / "topics.json")
-    return TopicTable(file, cluster="C", broker_name="b", auto_create=auto_create, now_ms=lambda: 1234, max_topics=max_topics)
+    return TopicTable(file, cluster=cluster, broker_name=name, auto_create=auto_create, now_ms=lambda: 1234, max_topics=max_topics)
 
 
 def made(table: TopicTable, name: str, default_topic: str = "TBW102", queues: int = 4) -> TopicConfig:
@@ -163,6 +163,14 @@ async def test_topics_and_their_version_outlive_the_broker(tmp_path: Path) -> No
     assert again.all() == table.all()
     assert again.data_version == table.data_version
     assert not again.unsaved
+
+
+async def test_the_topics_of_a_host_s_name_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = a_table(tmp_path, cluster="c.example", name="mq1.example")
+    made(table, "T")
+    await table.saved()
+    assert a_table(tmp_path, cluster="c.example", name="mq1.example").all() == table.all()
+    assert caplog.messages == []
 
 
 def test_a_file_of_apache_s_broker_is_read(tmp_path: Path) -> None:

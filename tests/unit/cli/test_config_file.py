@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import logging
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -62,7 +61,8 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("acl = 'yes'", "true or false"),
         ("broker-port = 'x'", "no number"),
         ("broker-port = true", "text or a number"),
-        ("data = ['a']", "text or a number"),
+        ("data = ['a']", "text or a number; several are one text, joined by commas"),
+        ("data = {a = 1}", "text or a number$"),
         ("data = ", "no TOML"),
         ("[section]\nx = 1", "section is no setting"),
     ],
@@ -94,10 +94,9 @@ namesrvAddr=10.0.0.1:9876
 """
 
 
-def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
+def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_once(tmp_path: Path) -> None:
     values = read(tmp_path / "broker.conf", BROKER_CONF)
-    user = values.pop("first_user")
+    user, notes = values.pop("first_user"), values.pop("config_notes")
     assert (user.access_key, user.secret_key) == ("root", "secret-0815")
     assert values == {
         "cluster": "C",
@@ -109,14 +108,21 @@ def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_onc
         "acl": True,
         "name_servers": "10.0.0.1:9876",
     }
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["not used here: haListenPort"]
+    assert notes == [f"{tmp_path / 'broker.conf'}: not used here: haListenPort"]
 
 
-def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    assert read(tmp_path / "broker.conf", "deleteWhn=04\nbrokerId=0\nbrokerIP2=10.0.0.1\n") == {}
-    (record,) = caplog.records
-    assert record.getMessage().endswith("not used here: brokerIP2, deleteWhn (did you mean deleteWhen?)")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("deleteWhn=04", "deleteWhn (did you mean deleteWhen?)"),
+        ("brokerip1=10.0.0.1", "brokerip1 (did you mean brokerIP1?)"),
+        ("brokerIP2=10.0.0.1", "brokerIP2"),
+        ("a line without a sign", "the line 'a line without a sign', which has no ="),
+    ],
+)
+def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "broker.conf"
+    assert read(path, f"brokerId=0\n{line}\n") == {"config_notes": [f"{path}: not used here: {said}"]}
 
 
 def test_every_key_leads_to_an_option_or_a_setting() -> None:
@@ -251,12 +257,33 @@ def test_certificates_of_clients_are_asked_for_as_in_apaches(tmp_path: Path, ask
     [
         ("brokerId=1", "brokerId cannot be '1': only 0, a master, is possible here"),
         ("brokerRole=SLAVE", "brokerRole cannot be 'SLAVE': only ASYNC_MASTER and SYNC_MASTER"),
-        ("registerNameServerPeriod=0", "registerNameServerPeriod cannot be '0'$"),
+        ("registerNameServerPeriod=0", "registerNameServerPeriod cannot be '0': more than 0 is needed"),
+        ("flushDiskType=X", "flushDiskType cannot be 'X': SYNC_FLUSH, ASYNC_FLUSH are possible"),
+        ("autoCreateTopicEnable=ja", "autoCreateTopicEnable cannot be 'ja': true, false are possible"),
+        ("listenPort=x", "listenPort cannot be 'x': a whole number is expected"),
+        ("fileReservedTime=long", "fileReservedTime cannot be 'long': a number is expected"),
+        ("tls.server.mode=on", "tls.server.mode cannot be 'on': enforcing, permissive, disabled are possible"),
+        ("aclEnable=true", "aclEnable cannot be 'true': users and rules of releases before 5"),
     ],
 )
 def test_what_this_broker_cannot_be_is_refused_by_name(tmp_path: Path, line: str, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         read(tmp_path / "broker.conf", line)
+
+
+@pytest.mark.parametrize(
+    ("mode", "cert", "values"),
+    [
+        ("disabled", True, {}),
+        ("permissive", False, {}),
+        ("permissive", True, {"tls_mode": "permissive", "tls_cert": "c", "tls_key": "k"}),
+        ("enforcing", False, {"tls_mode": "enforcing"}),
+    ],
+)
+def test_tls_is_as_apaches_keys_say(tmp_path: Path, mode: str, cert: bool, values: dict[str, str]) -> None:
+    """Enforcing without a certificate stays, and is refused later."""
+    text = "tls.server.certPath=c\ntls.server.keyPath=k\n" if cert else ""
+    assert read(tmp_path / "broker.conf", f"{text}tls.server.mode={mode}") == values
 
 
 def test_everything_lies_below_the_root_and_no_key_says_otherwise(tmp_path: Path) -> None:

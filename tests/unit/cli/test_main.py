@@ -1,26 +1,32 @@
 """The command line without a broker: help, wrong usage, output."""
 
 import argparse
+import errno
 import json
 import resource
+import socket
 import sys
 from pathlib import Path
 from typing import cast, get_args
 
 import pytest
 
+from ogive.access.table import AccessTable
 from ogive.aio import Admin
 from ogive.cli.admin_options import MESSAGE_TYPES, PERMISSIONS
 from ogive.cli.connect import client_config
+from ogive.cli.exits import EXIT_INTERRUPTED, EXIT_TRY_LATER, EXIT_USAGE
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.main import EXIT_INTERRUPTED, EXIT_USAGE, main
+from ogive.cli.main import main
 from ogive.cli.messages import _property
 from ogive.cli.output import confirm, print_json, print_message, print_message_whole, print_table
 from ogive.cli.parser import build_parser
-from ogive.cli.up import OPEN_FILES, broker_config, check_host, raise_open_files
+from ogive.cli.start_checks import check_place, warn_of_users
+from ogive.cli.up import OPEN_FILES, broker_config, check_host, make_first_user, raise_open_files
 from ogive.client.admin.records import Permission
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 from ogive.model import MessageType
+from ogive.store.fs import OsFs
 from ogive.testing import message
 
 
@@ -428,6 +434,102 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
     assert main(["up", "--data", str(tmp_path / "store"), "--credentials", "root.yml", "--delay-levels", "none"]) == 1
     assert "add --acl" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tls-mode", "enforcing"], "--tls-mode does nothing without --tls-cert and --tls-key"),
+        (["--tls-mode", "permissive"], "--tls-mode does nothing without --tls-cert and --tls-key"),
+        (["--tls-cert", "c", "--tls-key", "k", "--tls-client-auth", "optional"], "--tls-client-auth does nothing without --tls-client-ca"),
+        (["--console-name", "host"], "--console-name does nothing without --console-port"),
+        (["--console-host", "::1"], "--console-host does nothing without --console-port"),
+        (["--metrics-host", "::1"], "--metrics-host does nothing without --metrics-port"),
+        (["--no-broker", "--flush", "async"], "--flush is about a broker, and --no-broker runs none"),
+        (["--delete-above", "80", "--delete-young-above", "70"], "--delete-young-above 70 is below --delete-above 80"),
+        (["--default-queues", "100000"], "--default-queues 100000: up to 65536 queues are possible"),
+        (["--broker-name", "a b/c"], "--broker-name 'a b/c' may hold only letters"),
+        (["--broker-name", ""], "--broker-name of 0 characters: 1 to 127"),
+        (["--cluster", "é"], "--cluster 'é' may hold only letters"),
+        (["--advertised-host", "foo"], "--advertised-host (brokerIP1) foo: an IP address is expected"),
+        (["--delay-levels", "x"], "--delay-levels (messageDelayLevel): delay levels 'x'"),
+        (["--delete-at", "25"], "--delete-at 25: hours from 0 to 23"),
+    ],
+)
+def test_what_cannot_be_or_would_do_nothing_is_refused_before_anything_is_made(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", "--broker-port", "0", *words]) == 1
+    assert capsys.readouterr().err.startswith(f"ogive: {said}")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_is_not_made_inside_another_one(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    check_place(up("--data", str(tmp_path / "commitlog" / "x")))
+    (tmp_path / "checkpoint").touch()
+    check_place(up("--data", str(tmp_path)))
+    with pytest.raises(InvalidOption, match=f"lies inside a store, that in {tmp_path}: "):
+        check_place(up("--data", str(tmp_path / "commitlog")))
+
+
+def test_users_that_nobody_asks_for_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = up("--data", str(tmp_path))
+    warn_of_users(options)
+    assert caplog.messages == []
+    AccessTable(tmp_path / "config" / "access")
+    warn_of_users(options)
+    assert caplog.messages == []
+    (tmp_path / "config" / "access" / "access.json").write_text("{}")
+    warn_of_users(up("--data", str(tmp_path), "--acl"))
+    assert caplog.messages == []
+    warn_of_users(options)
+    assert "everybody may do everything without --acl" in caplog.messages[0]
+
+
+async def test_another_password_for_the_first_user_is_told_and_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, access = tmp_path / "root.yml", AccessTable()
+    options = up("--acl", "--credentials", str(file))
+    for secret, told in (("one", 0), ("one", 0), ("two", 1)):
+        file.write_text(f"accessKey: root\nsecretKey: {secret}")
+        file.chmod(0o600)
+        await make_first_user(options, access)
+        assert len(caplog.messages) == told
+    assert caplog.messages[0].startswith("user root has another password than the one given here, and keeps it")
+    assert access.users["root"].password == "one"
+
+
+def test_what_may_pass_by_itself_has_an_exit_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that is taken, and a store that another process still has."""
+    words = ["up", "--data", str(tmp_path), "--broker-port", "0"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main([*words, "--name-server-port", str(taken.getsockname()[1])]) == EXIT_TRY_LATER
+    assert "address already in use" in capsys.readouterr().err
+    lock = OsFs().lock(tmp_path / "lock")
+    try:
+        assert main([*words, "--name-server-port", "0"]) == EXIT_TRY_LATER
+    finally:
+        OsFs().close(lock)
+    assert "in use by another process" in capsys.readouterr().err
+
+
+def test_a_full_disk_may_pass_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(fs: OsFs, path: Path) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(OsFs, "lock", full)
+    assert main(["up", "--data", str(tmp_path), "--broker-port", "0", "--name-server-port", "0"]) == EXIT_TRY_LATER
+    assert "its disk is full" in capsys.readouterr().err
+
+
+def test_a_log_of_json_ends_with_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"storePathRootDir={tmp_path / 'lock'}\nhaListenPort=1\nlistenPort=0\n")
+    (tmp_path / "lock").touch()
+    assert main(["up", "--config", str(file), "--log-format", "json", "--name-server-port", "0"]) == 1
+    said = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (said["level"], said["logger"]) == ("CRITICAL", "ogive")
+    assert said["message"].startswith(f"the store cannot be kept in {tmp_path / 'lock'}: ")
 
 
 def test_the_end_of_input_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,15 @@
+"""The exit codes of ``ogive``, for who starts it again."""
+
+from typing import Final
+
+from ogive.errors import OgiveError
+
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_STORE_FAILED: Final = 74  # EX_IOERR
+EXIT_TRY_LATER: Final = 75  # EX_TEMPFAIL
+EXIT_INTERRUPTED: Final = 130
+
+
+class TryLater(OgiveError):
+    """What stopped the command may pass by itself: the same start can succeed later."""

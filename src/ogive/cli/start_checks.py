@@ -1,0 +1,86 @@
+"""What ``ogive up`` looks at before it takes a port or makes a file: settings that cannot be, or would be without effect."""
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Final
+
+from ogive.broker.config import check_name, ip_of
+from ogive.cli.parser import build_parser
+from ogive.errors import InvalidOption
+from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
+from ogive.wire.bodies import MAX_QUEUES
+
+log = logging.getLogger(__name__)
+
+_ABOUT: Final = (
+    ("tls_mode", "tls_cert", "--tls-cert and --tls-key"),
+    ("tls_client_auth", "tls_client_ca", "--tls-client-ca"),
+    ("metrics_host", "metrics_port", "--metrics-port"),
+    ("console_host", "console_port", "--console-port"),
+    ("console_name", "console_port", "--console-port"),
+    ("console_credentials", "console_port", "--console-port"),
+)
+"""Options that say something about another one only: (option, the other, how it is asked for)."""
+
+_OF_A_BROKER: Final = (
+    "broker_name", "region", "flush", "segment_size", "empty_log", "keep_hours", "delete_at", "delete_above", "delete_young_above",
+    "no_auto_create_topics", "no_auto_create_groups", "default_queues", "max_message_size", "no_property_filter", "max_timer_delay",
+    "delay_levels", "duplicate_window", "transaction_timeout", "transaction_check_interval", "transaction_check_max", "busy_poll",
+)  # fmt: skip
+
+
+def check_effect(options: argparse.Namespace) -> None:
+    """Raises InvalidOption for an option that would do nothing: a protection that was asked for, and is not there, must not look well."""
+    unset = build_parser(["up"]).parse_args(["up"])  # without what a file says
+    for name, other, asked in _ABOUT:
+        if getattr(options, name) != getattr(unset, name) and getattr(options, other) is None:
+            raise InvalidOption(f"{_option(name)} does nothing without {asked}: add that, or leave it out")
+    if options.no_broker:
+        for name in _OF_A_BROKER:
+            if getattr(options, name) != getattr(unset, name):
+                raise InvalidOption(f"{_option(name)} is about a broker, and --no-broker runs none: leave one of them out")
+    if options.delete_young_above is not None and options.delete_young_above < options.delete_above:
+        raise InvalidOption(
+            f"--delete-young-above {options.delete_young_above:g} is below --delete-above {options.delete_above:g}: "
+            "young messages would go before old ones are looked at"
+        )
+
+
+def check_names(options: argparse.Namespace) -> None:
+    """Raises InvalidOption that names the option, and the key of broker.conf where that is another word."""
+    check_name("--broker-name", options.broker_name)
+    check_name("--cluster", options.cluster)
+    if not options.region:
+        raise InvalidOption("--region must not be empty")
+    if options.advertised_host is not None:
+        try:
+            ip_of(options.advertised_host)
+        except InvalidOption:
+            raise InvalidOption(
+                f"--advertised-host (brokerIP1) {options.advertised_host}: an IP address is expected, every record holds it"
+            ) from None
+    try:
+        DelayLevels.parse(options.delay_levels or DEFAULT_DELAY_LEVELS)
+    except InvalidOption as exc:
+        raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
+    if options.default_queues > MAX_QUEUES:
+        raise InvalidOption(f"--default-queues {options.default_queues}: up to {MAX_QUEUES} queues are possible")
+
+
+def check_place(options: argparse.Namespace) -> None:
+    """Raises InvalidOption for a new store inside another one, as where a directory of it was named by mistake."""
+    data = Path(options.data).absolute()
+    if (data.parent / "commitlog").is_dir() and (data.parent / "checkpoint").is_file() and not (data / "commitlog").is_dir():
+        raise InvalidOption(f"--data {options.data} lies inside a store, that in {data.parent}: name that directory, or one elsewhere")
+
+
+def warn_of_users(options: argparse.Namespace) -> None:
+    """Users and rules protect nothing unless somebody asks for it."""
+    table = Path(options.data) / "config" / "access" / "access.json"
+    if not options.acl and not options.no_broker and table.exists():
+        log.warning("%s holds users and rules, and they are not asked for: everybody may do everything without --acl", table)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
