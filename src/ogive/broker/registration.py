@@ -150,6 +150,7 @@ class _NameServer:
         self._first = first
         self._connection: Connection | None = None
         self._known: DataVersion | None = None  # what it holds, as far as we know
+        self._registered_on: Connection | None = None
         self._failures = 0
         self._plain_only = False
         self._wake = asyncio.Event()
@@ -221,9 +222,16 @@ class _NameServer:
             tried.set()
 
     async def _update(self) -> None:
-        version = self._registration.topics.data_version
-        if self._known == version and not await self._holds_something_else(version):
-            return
+        about, version = self._registration, self._registration.topics.data_version
+        if self._known == version:
+            if not await self._holds_something_else(version):
+                return
+            if self._registered_on is self._connection:  # it was not restarted
+                log.warning(
+                    "name server %s has lost what broker %s registered: does another broker have that name? Each needs its own",
+                    self.address,
+                    about.broker_name,
+                )
         reply = await self._register()
         if self._first and reply.body and (ordered := kv_table_loads(reply.body)):
             self._registration.topics.mark_ordered(ordered)
@@ -243,7 +251,7 @@ class _NameServer:
             reply = await self._call(self._register_header(table), table.body)
             log.info("name server %s does not take a compressed registration, and gets it as it is: %s", self.address, exc)
             self._plain_only = True
-        self._known = table.version
+        self._known, self._registered_on = table.version, self._connection
         return reply
 
     async def route(self, topic: str) -> TopicRouteData:

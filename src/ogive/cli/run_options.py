@@ -71,7 +71,7 @@ def _access(group: Options) -> None:
         "--credentials",
         metavar="FILE",
         default=os.environ.get("OGIVE_CREDENTIALS"),
-        help="with --acl: a super user, created if missing (one that is there keeps its password), as lines accessKey: NAME and secretKey: SECRET",
+        help="with --acl: a super user, as lines accessKey: NAME and secretKey: SECRET; made if missing, else it keeps its password",
     )
     group.add_argument("--tls-cert", metavar="FILE", help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP")
     group.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")

@@ -332,3 +332,21 @@ async def test_without_name_servers_there_is_nothing_to_do(register: Start, topi
     registration = await register()
     topics.create_or_update(TopicConfig(name="T"))
     await registration.registered()
+
+
+async def test_a_broker_whose_place_was_taken_says_so_and_one_whose_name_server_restarted_does_not(
+    register: Start, servers: tuple[FakeNameServer, FakeNameServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = servers[0]
+    registration = await register(server)
+    server.held = None  # as where another broker of that name has registered
+    await registration._peers[0].attempt()
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"name server {server.address} has lost what broker b registered: does another broker have that name? Each needs its own"
+    ]
+    caplog.clear()
+    await server.stop()
+    server.held = None
+    await server.start()
+    await server.until(lambda: server.held is not None)
+    assert not [message for message in caplog.messages if "has lost" in message]

@@ -223,6 +223,17 @@ async def test_a_broker_that_has_connected_anew_outlives_its_old_connection(clie
     assert await route(new, "T") is None
 
 
+async def test_a_second_broker_of_one_name_is_told(clients: tuple[RawClient, RawClient], caplog: pytest.LogCaptureFixture) -> None:
+    await register(clients[0], "T", "U")
+    await register(clients[0], "T", "U", brokerId=1, brokerAddr="127.0.0.1:10921")
+    await register(clients[0], "T", "U", counter=2)
+    assert caplog.messages == []
+    await register(clients[1], "T", "U", brokerAddr="127.0.0.1:10931")
+    assert [message.partition(": where")[0] for message in caplog.messages] == [
+        f"broker {IDENTITY['brokerName']} was at 127.0.0.1:10911 and is now at 127.0.0.1:10931"
+    ]
+
+
 async def test_a_broker_without_a_sign_of_life_is_forgotten() -> None:
     server = NameServer(NameServerConfig(port=0, scan_s=0.01))
     await server.start()

@@ -63,6 +63,8 @@ def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> Remotin
         acting_master=header.enable_acting_master,
     )
     known = ctx.routes.data_version(registration.broker)
+    group = ctx.routes.member_group(header.cluster_name, header.broker_name)
+    before = group.addresses.get(header.broker_id, header.broker_addr)
     master = ctx.routes.register(registration, now=ctx.now(), owner=call.owner)
     left_out = [topic for topic, config in body.topics.items() if not can_be_routed(config)]
     if left_out and known != body.data_version:
@@ -70,7 +72,12 @@ def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> Remotin
             "broker %s at %s: not routed, as their numbers of queues are impossible: %s",
             header.broker_name, header.broker_addr, ", ".join(left_out)[:MAX_SHOWN],
         )  # fmt: skip
-    if known is None:
+    if before != header.broker_addr and ctx.routes.data_version(registration.broker) is not None:
+        log.warning(
+            "broker %s was at %s and is now at %s: where both run, each needs a name of its own, as clients find only the later one",
+            header.broker_name, before, header.broker_addr,
+        )  # fmt: skip
+    elif known is None:
         log.info("broker %s at %s registered with %d topics", header.broker_name, header.broker_addr, len(body.topics))
     answer = RegisterBrokerResponse(ha_server_addr=master.ha_address, master_addr=master.address) if master else RegisterBrokerResponse()
     ordered = ctx.kv.namespace(ORDER_TOPIC_CONFIG)
