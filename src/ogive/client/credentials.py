@@ -17,6 +17,13 @@ from ogive.wire.acl import Credentials
 log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES: Final = 64 * 1024
+_LINE: Final = re.compile(r"(?P<name>[^:=]*)(?P<sign>[:=])(?P<value>.*)")
+_QUOTED: Final = r""""(?P<double>[^"\\]*)"|'(?P<single>[^']*)'"""
+_SCALAR: Final = {
+    ":": re.compile(rf"(?:{_QUOTED})(?:\s+#.*)?|(?P<plain>(?![\"']).*?)(?:(?:^|\s+)#.*)?"),
+    "=": re.compile(rf"{_QUOTED}|(?P<plain>(?![\"']).*)"),
+}
+"""What stands behind the sign: as in YAML, where quotes are no part of a value and a comment may follow it; or to the end of the line."""
 _NAMES: Final = {"accesskey": "access_key", "secretkey": "secret_key", "securitytoken": "security_token"}
 
 
@@ -31,10 +38,15 @@ def read_credentials(path: str) -> Credentials:
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidOption(f"credentials file {path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no text'}") from None
     found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = re.sub(r"[:=]", "\0", line, count=1).partition("\0")
-        if (field := _NAMES.get(name.strip().lower())) is not None:
-            found[field] = value.strip().strip("\"'")
+    for line in map(_LINE.fullmatch, text.splitlines()):
+        if line is not None and (field := _NAMES.get(line["name"].strip().lower())) is not None:
+            scalar = _SCALAR[line["sign"]].fullmatch(line["value"].strip())
+            if scalar is None:
+                raise InvalidOption(
+                    f"credentials file {path}: {line['name'].strip()} begins with a quote; inside may be neither it nor a backslash, "
+                    "and behind it a comment only"
+                )
+            found[field] = scalar["double"] or scalar["single"] or scalar["plain"] or ""
     if not found.get("access_key") or not found.get("secret_key"):
         raise InvalidOption(f"credentials file {path} needs the lines accessKey: NAME and secretKey: SECRET")
     return Credentials(**found)

@@ -25,6 +25,34 @@ def test_a_file_that_others_can_read_is_told_of_once(tmp_path: Path, caplog: pyt
     assert caplog.messages == [said] * told
 
 
+@pytest.mark.parametrize(
+    ("line", "secret"),
+    [
+        ('secretKey: "secret1234" # mine', "secret1234"),
+        ("secretKey: 'a \"b\" # c'", 'a "b" # c'),
+        ("secretKey: secret1234  # mine", "secret1234"),
+        ('secretKey: a#b=c:d"e', 'a#b=c:d"e'),
+        ("secretKey:secret1234", "secret1234"),
+        ("secretKey = secret # 1234", "secret # 1234"),
+        ("secretKey = 'secret1234'", "secret1234"),
+    ],
+)
+def test_quotes_and_comments_are_those_of_yaml(tmp_path: Path, line: str, secret: str) -> None:
+    """mqadmin reads the same file as YAML, and would sign with another secret."""
+    file = tmp_path / "tools.yml"
+    file.write_text(f"# tools\naccessKey: me # the name\n{line}\nnothing\n")
+    assert read_credentials(str(file)) == Credentials(access_key="me", secret_key=secret)
+
+
+@pytest.mark.parametrize("value", ['"a"b', '"abc', '"a\\nb"', "'it''s'"])
+def test_a_value_whose_quotes_are_not_understood_is_refused_without_showing_it(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text(f"accessKey: me\nsecretKey: {value}\n")
+    with pytest.raises(InvalidOption, match="secretKey begins with a quote") as refused:
+        read_credentials(str(file))
+    assert value not in str(refused.value)
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """ca.pem, and a certificate of it: both.pem with its key, or cert.pem and key.pem."""
