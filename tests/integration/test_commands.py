@@ -42,7 +42,7 @@ def test_up_prints_exactly_one_line_and_stops_cleanly_on_sigterm_and_ctrl_c(tmp_
 
 def test_up_refuses_a_directory_in_use(running: Broker) -> None:
     done = ogive("up", "--data", str(running.data), "--name-server-port", "0", "--broker-port", "0")
-    assert done.returncode == 1
+    assert done.returncode == 75
     assert b"in use by another process" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
@@ -51,7 +51,7 @@ def test_up_refuses_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = ogive("up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", str(port))
-    assert done.returncode == 1
+    assert done.returncode == 75
     assert f"cannot listen on 127.0.0.1:{port}: address already in use, perhaps by a broker that runs already".encode() in done.stderr
 
 
@@ -130,6 +130,31 @@ def test_tail_ends_when_its_reader_does(running: Broker) -> None:
             assert process.stderr.read() == b""
         finally:
             process.kill()
+
+
+def test_a_send_whose_reader_goes_is_no_success_unless_everything_was_sent(running: Broker) -> None:
+    """As with ``seq 1 2000 | ogive send Orders --lines | head -1``."""
+    command = [sys.executable, "-m", "ogive", "send", "Cut", "--lines", "-n", running.name_server]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(b"1\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            process.stdout.close()
+            process.stdin.write(b"2\n3\n")
+            process.stdin.close()
+            assert process.stderr.read() == b"ogive: standard output is closed: after 2 messages nothing more of the input was sent\n"
+            assert process.wait(60) == 1
+        finally:
+            process.kill()
+    with subprocess.Popen([*command[:5], "--body", "x", *command[6:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
 
 
 def test_tail_ends_where_it_may_not_read(running: Broker) -> None:

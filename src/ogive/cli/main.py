@@ -1,62 +1,55 @@
-"""The entry point of ``ogive``: parses the arguments, runs the command, and returns its exit code."""
+"""The entry point of ``ogive``: runs the command, and returns its exit code.
 
-import argparse
-import importlib
+What it needs is imported inside: Ctrl-C while that is loaded ends the command as later on.
+"""
+
+import errno
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
 
-from ogive.cli.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TRY_LATER, EXIT_USAGE, TryLater
-from ogive.cli.parser import build_parser, parse
-from ogive.errors import OgiveError
-from ogive.harmless import harmless_text
-
-Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
-"""What carries a command out, and says its exit code."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: "Sequence[str] | None" = None) -> int:
     """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 75 a start that
     may succeed later, 130 interrupted."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = build_parser(arguments)
-    options = parse(parser, arguments)
-    if not hasattr(options, "module"):
-        getattr(options, "group_parser", parser).print_help()
-        return EXIT_USAGE
     try:
-        if getattr(options, "config", None):
-            config_file = importlib.import_module("ogive.cli.config_file")
-            options.config_of.set_defaults(**config_file.read(options.config, options.config_of))
-            options = parse(parser, arguments)
-        run: Run = getattr(importlib.import_module(options.module), options.function)
-        code = run(options)
-        if isinstance(code, int):
-            return code
-        import asyncio  # here, because it takes longer to load than the help takes to print
+        _open_outputs()
+        from ogive.cli.command import run
 
-        return asyncio.run(code)
-    except OgiveError as exc:
-        from ogive.cli.advice import way_out
-
-        text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
-        _complain(f"{text.rstrip('.')}. {advice}" if advice else text, options)
-        return EXIT_TRY_LATER if isinstance(exc, TryLater) else EXIT_ERROR
+        code = run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # ends the line on which the terminal shows ^C
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say, also not at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 130  # EXIT_INTERRUPTED, which may not be loaded
+    except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say
         return 0
+    except OSError as exc:
+        if exc.filename is not None or exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise
+        print(f"ogive: the output cannot be written: {exc.strerror}", file=sys.stderr)
+        return 1
+    finally:
+        if _output_fails():  # Python would complain at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(text: str, options: argparse.Namespace) -> None:
-    if getattr(options, "log_format", "text") == "json":  # a log of JSON has no other lines
-        from ogive.cli.logs import last_line
+def _open_outputs() -> None:
+    """A program can be started without them (``>&-``): then what is said goes nowhere, and into no file that is opened in their place."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
-        text = last_line(text)
-    else:
-        text = f"ogive: {text}"
-    print(text, file=sys.stderr)
+
+def _output_fails() -> bool:
+    """Whether something is left that cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False

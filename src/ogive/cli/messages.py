@@ -11,8 +11,8 @@ from typing import Any
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import keeps_batches_whole
-from ogive.cli.output import interruptible, print_json, print_message
-from ogive.errors import BrokerError, InvalidOption, ProtocolError
+from ogive.cli.output import counted, interruptible, print_json, print_message
+from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
 from ogive.model import Message, SendResult
 
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
@@ -28,8 +28,11 @@ async def send(options: argparse.Namespace) -> int:
         )
     properties = dict(_property(text) for text in options.properties)
     delay_ms = await _delay_ms(options) if options.delay_level else None
+    count, heard = 0, True
     async with aio.Producer(client=client_config(options)) as producer:
         for body in _bodies(options):
+            if not heard:
+                raise OgiveError(f"standard output is closed: after {counted(count, 'message')} nothing more of the input was sent")
             message = Message(
                 options.topic,
                 body,
@@ -41,19 +44,27 @@ async def send(options: argparse.Namespace) -> int:
                 delay_s=options.delay,
             )
             sent = await producer.send(message)
-            if options.json and options.delay is not None:
-                place = {"topic": sent.queue.topic, "broker": sent.queue.broker_name, "delay_s": options.delay}
-                print_json({"id": sent.id, "status": sent.status.name, **place})
-            elif options.json:
-                print_json({"id": sent.id, "status": sent.status.name, **_place(sent, options.delay_level, delay_ms)})
-            elif options.delay is not None:
-                print(f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}", flush=True)
-            elif options.delay_level:
-                when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
-                print(f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level {options.delay_level}) id {sent.id}", flush=True)
-            else:
-                print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
+            count += 1
+            try:
+                _tell(sent, options, delay_ms)
+            except BrokenPipeError:  # as with ``| head -2``: what was not sent is no success
+                heard = False
     return 0
+
+
+def _tell(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -> None:
+    if options.json and options.delay is not None:
+        place = {"topic": sent.queue.topic, "broker": sent.queue.broker_name, "delay_s": options.delay}
+        print_json({"id": sent.id, "status": sent.status.name, **place})
+    elif options.json:
+        print_json({"id": sent.id, "status": sent.status.name, **_place(sent, options.delay_level, delay_ms)})
+    elif options.delay is not None:
+        print(f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}", flush=True)
+    elif options.delay_level:
+        when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
+        print(f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level {options.delay_level}) id {sent.id}", flush=True)
+    else:
+        print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
 
 
 async def _delay_ms(options: argparse.Namespace) -> int | None:

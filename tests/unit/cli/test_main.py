@@ -3,8 +3,10 @@
 import argparse
 import errno
 import json
+import os
 import resource
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import cast, get_args
@@ -319,6 +321,41 @@ def test_ctrl_c_ends_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, cap
     assert (main(["errors"]), capsys.readouterr().err) == (EXIT_INTERRUPTED, "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert (main(["errors"]), capsys.readouterr().err) == (EXIT_INTERRUPTED, "\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "redirection", "code", "said"),
+    [
+        ("errors 17", ">&-", 0, ""),
+        ("errors 17", ">&- 2>&-", 0, ""),
+        ("topic list -n 127.0.0.1:no", ">&-", 1, "ogive: name server"),
+        ("errors", "> /dev/full", 1, "ogive: the output cannot be written: No space left on device\n"),
+        ("errors --json", "> /dev/full", 1, "ogive: the output cannot be written: No space left on device\n"),
+    ],
+)
+def test_an_output_that_is_closed_or_full_is_no_traceback(words: str, redirection: str, code: int, said: str, buffered: str) -> None:
+    command = f"{sys.executable} -m ogive {words} {redirection}"
+    done = subprocess.run(
+        ["sh", "-c", command], check=False, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": buffered}
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == bool(said)
+
+
+def test_ctrl_c_while_the_command_is_loaded_ends_it_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that takes long is imported by then: nothing of ours stands before main() but the package itself."""
+    loaded = "import sys, ogive.cli.main; print(*sorted(name for name in sys.modules if name.startswith('ogive')))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ogive", "ogive.cli", "ogive.cli.main", "ogive.version"]
+
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ogive.cli.command.build_parser", interrupted)
+    assert main(["errors"]) == EXIT_INTERRUPTED
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,52 @@
+"""Parses the arguments, and runs the command that they name."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from ogive.cli.exits import EXIT_ERROR, EXIT_TRY_LATER, EXIT_USAGE, TryLater
+from ogive.cli.parser import build_parser, parse
+from ogive.errors import OgiveError
+from ogive.harmless import harmless_text
+
+Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
+"""What carries a command out, and says its exit code."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code, see main(). Raises SystemExit for wrong usage and after --help."""
+    parser = build_parser(arguments)
+    options = parse(parser, arguments)
+    if not hasattr(options, "module"):
+        getattr(options, "group_parser", parser).print_help()
+        return EXIT_USAGE
+    try:
+        if getattr(options, "config", None):
+            config_file = importlib.import_module("ogive.cli.config_file")
+            options.config_of.set_defaults(**config_file.read(options.config, options.config_of))
+            options = parse(parser, arguments)
+        carry_out: Run = getattr(importlib.import_module(options.module), options.function)
+        code = carry_out(options)
+        if isinstance(code, int):
+            return code
+        import asyncio  # here, because it takes longer to load than the help takes to print
+
+        return asyncio.run(code)
+    except OgiveError as exc:
+        from ogive.cli.advice import way_out
+
+        text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
+        _complain(f"{text.rstrip('.')}. {advice}" if advice else text, options)
+        return EXIT_TRY_LATER if isinstance(exc, TryLater) else EXIT_ERROR
+
+
+def _complain(text: str, options: argparse.Namespace) -> None:
+    if getattr(options, "log_format", "text") == "json":  # a log of JSON has no other lines
+        from ogive.cli.logs import last_line
+
+        text = last_line(text)
+    else:
+        text = f"ogive: {text}"
+    print(text, file=sys.stderr)
