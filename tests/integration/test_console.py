@@ -48,6 +48,19 @@ def test_a_topic_of_batches_is_named_and_its_messages_stand_one_by_one(broker: R
     assert all(f" k{n} cup 3 B" in shown for n in range(3))
 
 
+@pytest.mark.since("5.0.0", what="topics of batches")
+def test_the_newest_message_is_there_behind_batches_that_come_whole(broker: RunningBroker, browser: Browser, topic: str) -> None:
+    """A pull of the last 20 begins inside a batch: the broker gives all of that, and counts it."""
+    whole = ogive.ProducerConfig(whole_batches=True)
+    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server, config=whole) as producer:
+        admin.create_topic(topic, queues=1, whole_batches=True)
+        for _ in range(4):
+            producer.send_batch(topic, [ogive.Message(topic, b"cup") for _ in range(20)])
+        producer.send(topic, b"the last one")
+        wait_until_shown(broker.name_server, topic, 81)
+    assert re.search(r"The newest first .*?/0/80 .*?the last one", browser.get(f"/topics/{topic}").words)
+
+
 def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic: str, group: str) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)
@@ -67,7 +80,9 @@ def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic
     assert broker.address in overview
     assert "broker-a master up" in overview
     assert re.search(rf"{group} 1 ", overview)
-    assert " msgPutTotalTodayNow " in browser.get("/brokers/broker-a").words
+    figures = browser.get("/brokers/broker-a").words
+    assert " msgPutTotalTodayNow " in figures
+    assert re.search(r" bootTimestamp \d{4}-\d\d-\d\d ", figures)
     assert re.search(rf"{topic} 2 6 ", browser.get(f"/topics?q={topic}").words)
     shown = browser.get(f"/topics/{topic}").words
     assert f"Groups that read it {group}" in shown

@@ -79,10 +79,16 @@ class Messages:
         each = min(limit, PULL)
 
         async def read(queue: MessageQueue) -> list[MessageRow]:
-            start = max(chosen[queue].min_offset, chosen[queue].max_offset - each)
-            address = master_of(queue, masters)
-            result = await self._cluster.asking.server(address, api.read_messages, queue, start, each)
-            return [_row(message) for message in result.messages]
+            end = chosen[queue].max_offset
+            offset, address = max(chosen[queue].min_offset, end - each), master_of(queue, masters)
+            rows: list[MessageRow] = []
+            while offset < end:  # mostly once: a batch that is kept whole comes whole, and may leave none of the count for what follows
+                result = await self._cluster.asking.server(address, api.read_messages, queue, offset, each)
+                rows += [_row(message) for message in result.messages]
+                if result.next_offset <= offset:
+                    break
+                offset = result.next_offset
+            return rows
 
         told, troubles = await settle(chosen, read)
         rows = sorted((row for rows in told.values() for row in rows), key=_by_time, reverse=True)

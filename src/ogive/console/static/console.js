@@ -10,6 +10,8 @@
   const inUse = () => document.hidden || busy || !live || main.querySelector("input:focus, select:focus")
     || String(document.getSelection()) !== "" || main.querySelector("form input:user-invalid");
 
+  const tell = (trouble) => { note.textContent = trouble; bar.classList.toggle("failing", trouble !== ""); };
+
   async function refresh() {
     if (inUse()) return;
     busy = true;
@@ -26,9 +28,9 @@
       main.replaceChildren(...next.childNodes);
       main.querySelectorAll(".scroll").forEach((box, i) => { box.scrollLeft = scrolled[i] || 0; });
       if (focused >= 0) [...main.querySelectorAll("a, button, [tabindex]")][focused]?.focus({ preventScroll: true });
-      note.textContent = "";
+      tell(answer.status < 500 ? "" : "the cluster does not answer ");
     } catch {
-      note.textContent = "no answer: the page is old ";
+      tell("no answer: the page is old ");
     } finally {
       busy = false;
     }
