@@ -323,6 +323,19 @@ def test_lag_of_a_group(running: Broker) -> None:
     assert "total" in table.lower()
 
 
+def test_what_creates_and_deletes_answers_programs_too(running: Broker) -> None:
+    server = ("--json", "-n", running.name_server)
+    made = ogive("topic", "create", "Made", "--queues", "2", "--cluster", "DefaultCluster", *server)
+    assert json.loads(made.stdout) == {"topic": "Made", "queues": 2, "cluster": "DefaultCluster"}
+    assert ogive("topic", "create", "Elsewhere", "--cluster", "none", *server).returncode == 1
+    reserved = ogive("topic", "create", "RMQ_SYS_x", *server)
+    assert (reserved.returncode, b"one of the brokers' own" in reserved.stderr) == (1, True)
+    made = ogive("group", "create", "makers", *server)
+    assert json.loads(made.stdout) == {"group": "makers", "max_retries": 16, "retry_queues": 1}
+    assert json.loads(ogive("group", "delete", "makers", "--yes", *server).stdout)["deleted"]
+    assert json.loads(ogive("topic", "delete", "Made", "--yes", *server).stdout) == {"topic": "Made", "deleted": True}
+
+
 def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
     server = ("-n", running.name_server)
     ogive("topic", "create", "Moved", "--queues", "1", *server)
@@ -339,6 +352,8 @@ def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
     over, within = (ogive("check", "lag", "movers", "--max", limit, *server) for limit in ("2", "3"))
     assert (over.returncode, over.stdout) == (3, b"over: group movers is 3 messages behind, 2 are allowed\n")
     assert within.returncode == 0
+    told = ogive("check", "lag", "movers", "--max", "2", "--json", *server)
+    assert (told.returncode, json.loads(told.stdout)) == (3, {"group": "movers", "topic": None, "lag": 3, "max": 2, "over": True})
     shown = json.loads(ogive("group", "show", "movers", "--json", *server).stdout)
     assert (shown["lag"], shown["max_retries"], shown["members"]) == (3, 4, [])
     rows = [json.loads(line) for line in ogive("group", "list", "--json", *server).stdout.splitlines()]

@@ -18,10 +18,14 @@ def topic(commands: Commands) -> None:
     command = add_command(topics, "create", "topics:create_topic", "create a topic; refused if it exists with other queues")
     command.add_argument("topic", help="letters, digits, - and _")
     command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
+    command.add_argument(
+        "--cluster", metavar="NAME", help="only on the brokers of this cluster (default: on all that the name server knows)"
+    )
     command.add_argument("--perm", choices=PERMISSIONS, default="rw", help="what clients may do: read, write, both (default: rw)")
     command.add_argument("--message-type", choices=MESSAGE_TYPES, help="refuse messages of any other type (default: accept all)")
     command.add_argument("--whole-batches", action="store_true", help="keep each batch as one record (queue.type=BatchCQ); stays so")
     add_cluster(command)
+    add_json(command)
     command = add_command(
         topics,
         "update",
@@ -48,6 +52,7 @@ def topic(commands: Commands) -> None:
     command.add_argument("topic")
     add_yes(command)
     add_cluster(command)
+    add_json(command)
 
 
 def group(commands: Commands) -> None:
@@ -71,6 +76,7 @@ def group(commands: Commands) -> None:
     command.add_argument("--max-retries", type=int, default=16, metavar="N", help=f"{RETRY_LIMIT} (default: 16)")
     command.add_argument("--retry-queues", type=int, default=1, metavar="N", help="queues of its retry topic (default: 1)")
     add_cluster(command)
+    add_json(command)
     command = add_command(groups, "update", "groups:update_group", "change a group", "Settings that are not given stay as they are.")
     command.add_argument("group")
     command.add_argument("--max-retries", type=int, metavar="N", help=RETRY_LIMIT)
@@ -127,6 +133,7 @@ def group(commands: Commands) -> None:
     command.add_argument("--offsets", action="store_true", help="also delete its progress")
     add_yes(command)
     add_cluster(command)
+    add_json(command)
 
 
 def broker(commands: Commands) -> None:
@@ -171,6 +178,7 @@ def check(commands: Commands) -> None:
     command.add_argument("--max", type=int, required=True, metavar="N", help="how many messages the group may be behind, over all queues")
     command.add_argument("--topic", metavar="TOPIC", help="only this topic")
     add_cluster(command)
+    add_json(command)
 
 
 def store(commands: Commands) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.lag import nothing_consumed, refuse_unknown
+from ogive.cli.output import print_json
 from ogive.errors import InvalidOption
 
 EXIT_OVER: Final = 3
@@ -25,5 +26,8 @@ async def lag(options: argparse.Namespace) -> int:
         return 1
     total = sum(row.lag for row in rows)
     over = total > options.max
+    if options.json:
+        print_json({"group": options.group, "topic": options.topic, "lag": total, "max": options.max, "over": over})
+        return EXIT_OVER if over else 0
     print(f"{'over' if over else 'ok'}: group {options.group} is {total:,} messages behind, {options.max:,} are allowed")
     return EXIT_OVER if over else 0

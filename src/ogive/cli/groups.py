@@ -81,7 +81,10 @@ async def show_group(options: argparse.Namespace) -> int:
 async def create_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
-    print(f"group {options.group} has {options.max_retries} retries")
+    if options.json:
+        print_json({"group": options.group, "max_retries": options.max_retries, "retry_queues": options.retry_queues})
+    else:
+        print(f"group {options.group} has {options.max_retries} retries")
     return 0
 
 
@@ -107,6 +110,9 @@ async def delete_group(options: argparse.Namespace) -> int:
     confirm(f"delete group {options.group}{' and its progress' if options.offsets else ''}?", yes=options.yes)
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.delete_group(options.group, offsets=options.offsets)
+    if options.json:
+        print_json({"group": options.group, "deleted": True, "offsets": options.offsets})
+        return 0
     print(f"group {options.group} is deleted; its retry and dead-letter topics stay")
     return 0
 

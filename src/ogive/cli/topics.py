@@ -6,7 +6,8 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, counted, print_json, print_table
 from ogive.client.admin import TopicSummary
-from ogive.errors import NoRoute, TopicNotExist
+from ogive.client.admin.records import topic_kind
+from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 
 
 async def list_topics(options: argparse.Namespace) -> int:
@@ -31,16 +32,23 @@ async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
 
 
 async def create_topic(options: argparse.Namespace) -> int:
+    if topic_kind(options.topic) == "system":
+        raise InvalidOption(f"topic {options.topic}: the name is one of the brokers' own, which `ogive topic list` leaves out")
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_topic(
             options.topic,
             queues=options.queues,
+            cluster=options.cluster,
             perm=options.perm,
             message_type=options.message_type,
             whole_batches=options.whole_batches,
         )
+    if options.json:
+        print_json({"topic": options.topic, "queues": options.queues, "cluster": options.cluster})
+        return 0
     whole = ", and keeps batches whole" if options.whole_batches else ""
-    print(f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{whole}")
+    of = f" of {options.cluster}" if options.cluster else ""
+    print(f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{of}{whole}")
     return 0
 
 
@@ -95,5 +103,8 @@ async def delete_topic(options: argparse.Namespace) -> int:
         consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
         await admin.delete_topic(options.topic)
-    print(f"topic {options.topic} is deleted")
+    if options.json:
+        print_json({"topic": options.topic, "deleted": True})
+    else:
+        print(f"topic {options.topic} is deleted")
     return 0
