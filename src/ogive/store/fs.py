@@ -6,6 +6,7 @@ Plain pwrite and pread, never a writable mapping: an I/O error is an exception h
 import errno
 import fcntl
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -225,7 +226,11 @@ class ReadOnlyFs(OsFs):
     """Files that are only read: whatever would change one is refused with the error of a read-only file system."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if stat.S_ISDIR(os.fstat(handle).st_mode):  # which can be opened, but not read: as for who would write, and named
+            os.close(handle)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return handle
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         raise _read_only()

@@ -11,6 +11,7 @@ Behaviour
 - Both refuse while a broker runs on the directory.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,12 @@ def _check_is_store(root: Path) -> None:
 def _mend(fs: Fs, root: Path) -> None:
     refuse_emptied(fs, StoreConfig(root=root))
     for path in list(_tables(fs, root)):
-        if path.name != TABLE and _table_problem(fs, path) is not None:
+        if _table_problem(fs, path) is None:
+            continue
+        if path.suffix == ".bak":
+            fs.rename(path, path.with_name(f"{path.name}.corrupt-{time.time():.0f}"))
+            fs.fsync_dir(path.parent)
+        elif path.name != TABLE:
             table = JsonTable(fs, path)
             value = table.load()  # sets the bad file aside
             if value is not None:
@@ -393,7 +399,9 @@ def _and_more(names: list[str]) -> str:
 
 
 def _tables(fs: Fs, root: Path) -> Iterator[Path]:
-    return (root / "config" / name for name in fs.list(root / "config") if name.endswith(".json"))
+    """With their backups; users and rules are among them."""
+    for folder in (root / "config", root / "config" / "access"):
+        yield from (folder / name for name in fs.list(folder) if name.endswith((".json.bak", ".json")))
 
 
 def _table_problem(fs: Fs, path: Path) -> str | None:

@@ -45,6 +45,7 @@ def root(tmp_path: Path) -> Path:
         table = JsonTable(OsFs(), tmp_path / "store" / "config" / "topics.json")
         for version in (1, 2):
             table.save({"topicConfigTable": {"T0": {}, "T1": {}}, "version": version})
+        JsonTable(OsFs(), tmp_path / "store" / "config" / "access" / "access.json").save({"users": []})
     return tmp_path / "store"
 
 
@@ -113,6 +114,8 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
         "the table of topics, config/topics.json, is lost, and its backup",
     ),
     "table and backup damaged": (spoil_tables, "nobody is served the messages of T0 and 1 more"),
+    "users": (lambda root: (root / "config" / "access" / "access.json").write_text("garbage"), "access.json is no table"),
+    "backup": (lambda root: (root / "config" / "topics.json.bak").write_text("garbage"), "topics.json.bak is no table"),
     "table": (lambda root: (root / "config" / "topics.json").write_text('{"half":'), "topics.json is no table"),
 }
 
@@ -290,6 +293,14 @@ def test_an_empty_log_beside_full_queues_is_told_and_not_mended(root: Path) -> N
     with pytest.raises(StoreCorrupt, match="is its disk mounted"):
         repair(root)
     assert snapshot(root) == before
+
+
+def test_a_directory_where_a_file_is_needed_is_named(root: Path) -> None:
+    place = root / "config" / "consumerOffset.json"
+    place.mkdir()
+    for look in (verify, repair):
+        with pytest.raises(StoreUnusable, match=f"{place} is a directory where a file is needed"):
+            look(root)
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
