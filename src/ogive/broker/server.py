@@ -63,6 +63,7 @@ class Broker:
         self.config = config
         self._machine = machine or Machine()
         self._access = access
+        self.unsaved: StoreError | None = None  # why stop() could not save everything
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(
             self._handle,
@@ -257,6 +258,7 @@ class Broker:
             await ctx.retention.save()
         except StoreError as exc:
             log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
+            self.unsaved = exc
         ctx.store.close()
 
     # --- events ------------------------------------------------------------------------------------------------------

@@ -8,12 +8,15 @@ from typing import Final
 from ogive.cli import contexts
 from ogive.client.config import ClientConfig
 from ogive.client.credentials import read_credentials, trusting
+from ogive.errors import InvalidOption
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
 
 def place(options: argparse.Namespace) -> contexts.Context:
     """What the options of the command line say, else the environment, else the context in use. Raises InvalidOption."""
+    if options.name_server is not None and not options.name_server.strip():
+        raise InvalidOption("-n is empty: HOST:PORT is expected; without it, the usual address is taken")
     name_server = options.name_server or os.environ.get("NAMESRV_ADDR")
     # an address that is given is another cluster: neither the secrets nor the authorities of a context are for it
     context = contexts.Context(name_server) if name_server else contexts.chosen() or contexts.Context(DEFAULT_NAME_SERVER)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ogive.cli.output import print_json, print_table
+from ogive.client.config import parse_name_servers
 from ogive.errors import InvalidOption
 
 MAX_FILE_BYTES: Final = 256 * 1024
@@ -93,6 +94,8 @@ def chosen() -> Context | None:
 def add(options: argparse.Namespace) -> int:
     if not 1 <= len(options.context) <= MAX_NAME or any(c.isspace() for c in options.context):
         raise InvalidOption(f"context name {options.context[:80]!r}: 1 to {MAX_NAME} characters without spaces are needed")
+    if not options.name_server.startswith(("http://", "https://")):
+        parse_name_servers(options.name_server)  # raises InvalidOption now, and not at each command
     contexts = load()
     files = (options.credentials, options.cafile, options.certfile, options.keyfile)
     absolute = [None if path is None else str(Path(path).absolute()) for path in files]

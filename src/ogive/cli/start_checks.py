@@ -2,13 +2,15 @@
 
 import argparse
 import logging
+import socket
 from pathlib import Path
 from typing import Final
 
 from ogive.broker.config import check_name, ip_of
 from ogive.cli.parser import build_parser
-from ogive.errors import InvalidOption
+from ogive.errors import ConnectError, InvalidOption
 from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
+from ogive.transport.connection import join_address, reason_of
 from ogive.wire.bodies import MAX_QUEUES
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,22 @@ def check_place(options: argparse.Namespace) -> None:
     data = Path(options.data).absolute()
     if (data.parent / "commitlog").is_dir() and (data.parent / "checkpoint").is_file() and not (data / "commitlog").is_dir():
         raise InvalidOption(f"--data {options.data} lies inside a store, that in {data.parent}: name that directory, or one elsewhere")
+
+
+def check_ports_are_free(options: argparse.Namespace) -> None:
+    """Raises ConnectError, before a new store is made: the broker learns it only when it has its store."""
+    if options.no_broker or (Path(options.data) / "commitlog").exists():
+        return
+    for host, port in ((options.host, options.broker_port), (options.console_host, options.console_port)):
+        if not port:
+            continue
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as exc:
+                address = join_address(host, port)
+                raise ConnectError(f"cannot listen on {address}: {reason_of(exc)}", address) from None
 
 
 def warn_of_users(options: argparse.Namespace) -> None:

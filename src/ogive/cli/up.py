@@ -194,6 +194,7 @@ def _check(options: argparse.Namespace) -> None:
 async def serve(options: argparse.Namespace) -> int:
     """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
     _check(options)
+    start_checks.check_ports_are_free(options)
     start_checks.warn_of_users(options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -232,11 +233,14 @@ async def serve(options: argparse.Namespace) -> int:
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
         await _until_stopped(stop, loop.create_future() if broker is None else broker.failed)
-    if broker is not None and broker.failed.done():
+    if broker is None or not (broker.failed.done() or broker.unsaved):
+        return 0
+    if broker.failed.done():
         text = f"the store failed, nothing more was acknowledged: {broker.failed.result()}"
-        print(last_line(text) if options.log_format == "json" else f"ogive: {text}", file=sys.stderr)
-        return EXIT_STORE_FAILED
-    return 0
+    else:
+        text = f"not everything could be saved, groups are given again what they had finished last: {broker.unsaved}"
+    print(last_line(text) if options.log_format == "json" else f"ogive: {text}", file=sys.stderr)
+    return EXIT_STORE_FAILED
 
 
 def hang_up(stop: asyncio.Event) -> None:

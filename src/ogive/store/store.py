@@ -699,7 +699,7 @@ class MessageStore:
             self._derived.write(self._flusher.last(self._visible_end, self._appender.store_timestamp_ms))
             checkpoints.mark_stopped(self._fs, self.config.root)
         except OSError as exc:
-            log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, exc)
+            log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, reason(exc))
 
 
 def _call(done: PutDone, answer: object) -> None:

@@ -144,6 +144,15 @@ async def test_what_falls_due_meanwhile_is_delivered_once(server: Broker, client
     assert sorted(await pulled(client, "T")) == sorted([b"first", *taken, b"delayed", b"timed"])
 
 
+async def test_progress_that_a_stop_cannot_save_is_told(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+    await client.send("T", b"first")
+    await client.heartbeat("c1", "G", "T")
+    disk.full = True
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1)
+    await server.stop()
+    assert "its disk is full" in str(server.unsaved)
+
+
 async def test_what_was_acknowledged_and_committed_is_there_after_a_restart(
     server: Broker, client: RawClient, disk: SmallDisk, start_broker: StartBroker
 ) -> None:

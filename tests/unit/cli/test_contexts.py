@@ -112,3 +112,11 @@ def test_a_file_that_is_no_such_file_is_named(text: str) -> None:
     contexts.file().write_text(text)
     with pytest.raises(InvalidOption, match=r"contexts\.json cannot be used"):
         name_servers()
+
+
+def test_an_address_that_is_none_is_said_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["context", "add", "prod", "-n", "foo:bar"]) == 1
+    assert "name server 'foo:bar' is not of the form host:port" in capsys.readouterr().err
+    assert main(["context", "add", "prod", "-n", "http://names.example/rocketmq/nsaddr"]) == 0
+    assert main(["topic", "list", "-n", ""]) == 1
+    assert "-n is empty" in capsys.readouterr().err

@@ -542,6 +542,11 @@ def test_what_may_pass_by_itself_has_an_exit_code_of_its_own(tmp_path: Path, cap
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*words, "--name-server-port", str(taken.getsockname()[1])]) == EXIT_TRY_LATER
     assert "address already in use" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        other = ["up", "--data", str(tmp_path / "new"), "--name-server-port", "0", "--broker-port", str(taken.getsockname()[1])]
+        assert main(other) == EXIT_TRY_LATER
+    assert "address already in use, perhaps by a broker that runs already" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
     lock = OsFs().lock(tmp_path / "lock")
     try:
         assert main([*words, "--name-server-port", "0"]) == EXIT_TRY_LATER
