@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.cli import contexts
+from ogive.cli.logs import say_once
 from ogive.client.config import ClientConfig
 from ogive.client.credentials import read_credentials, trusting
 from ogive.errors import InvalidOption
@@ -55,6 +56,7 @@ def spark_options(place: contexts.Context) -> dict[str, str]:
 
 def client_config(options: argparse.Namespace) -> ClientConfig:
     """The same for a client, its files read. Raises InvalidOption."""
+    say_once()
     found = place(options)
     return ClientConfig(
         name_server=found.name_server,

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Final, Literal
 from ogive.harmless import harmless
 
 LINES_A_SECOND: Final = 10  # of one place in the code; more are counted
+SAME_AFTER_S: Final = 10.0  # more than the tries of one request take
+MAX_LINES_KNOWN: Final = 1_000
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -47,6 +50,33 @@ class JsonLines(logging.Formatter):
 def last_line(text: str) -> str:
     """Why the command ended, as JsonLines writes it."""
     return JsonLines().format(logging.LogRecord("ogive", logging.CRITICAL, "", 0, "%s", (text,), None))
+
+
+class Once(logging.Filter):
+    """A line that stood there within the last SAME_AFTER_S is left out: tries at a wrong address all fail alike."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._shown: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line, now = record.getMessage(), self._now()
+        if now - self._shown.get(line, -math.inf) < SAME_AFTER_S:
+            return False
+        if len(self._shown) >= MAX_LINES_KNOWN:
+            self._shown.clear()
+        self._shown[line] = now
+        return True
+
+
+_ONCE: Final = Once()
+
+
+def say_once() -> None:
+    """For a command that sets up no log: what is left then is Python's last resort, which writes warnings to standard error."""
+    if logging.lastResort is not None:
+        logging.lastResort.addFilter(_ONCE)  # a second time changes nothing
 
 
 class Bounded(logging.Filter):

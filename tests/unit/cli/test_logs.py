@@ -3,7 +3,7 @@
 import json
 import logging
 
-from ogive.cli.logs import LINES_A_SECOND, Bounded, JsonLines, Lines
+from ogive.cli.logs import LINES_A_SECOND, MAX_LINES_KNOWN, SAME_AFTER_S, Bounded, JsonLines, Lines, Once, say_once
 
 
 def record(message: str, line: int = 1, exc: BaseException | None = None) -> logging.LogRecord:
@@ -37,3 +37,25 @@ def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() ->
     again = record("a %s")
     assert bounded.filter(again)
     assert again.getMessage() == "a y"
+
+
+def test_a_line_that_was_just_shown_is_not_shown_again() -> None:
+    clock = [0.0]
+    once = Once(lambda: clock[0])
+    assert [once.filter(record(text)) for text in ("a %s", "a %s", "b %s", "a %s")] == [True, False, True, False]
+    clock[0] = SAME_AFTER_S
+    assert once.filter(record("a %s"))
+    for number in range(2 * MAX_LINES_KNOWN):
+        once.filter(record(f"{number} %s"))
+    assert len(once._shown) <= MAX_LINES_KNOWN
+
+
+def test_a_command_without_a_log_says_things_once() -> None:
+    assert logging.lastResort is not None
+    before = list(logging.lastResort.filters)
+    try:
+        for _ in range(2):
+            say_once()
+        assert len([one for one in logging.lastResort.filters if isinstance(one, Once)]) == 1
+    finally:
+        logging.lastResort.filters[:] = before
