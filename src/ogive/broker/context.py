@@ -23,9 +23,9 @@ from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
-from ogive.errors import OgiveError, StoreError
+from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import Messages, NewMessage, PutDone, QueueKey
+from ogive.store.model import EncodedBatch, Messages, NewBatch, NewMessage, PutDone, QueueKey
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
@@ -91,8 +91,9 @@ class Context:
     """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
     """Return once the offsets of groups are on stable storage as they are now. Raises StoreError."""
-    _held: dict[str, list[tuple[Callable[[], object], Callable[[Any], object]]]] = field(default_factory=dict)
-    """What waits until its topic is saved, in order."""
+    _held: dict[str, list[tuple[int, Callable[[], object], Callable[[Any], object]]]] = field(default_factory=dict)
+    """What waits until its topic is saved, in order: bytes, what stores it, and what hears of an error."""
+    _held_bytes: int = 0
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -104,18 +105,22 @@ class Context:
         if self.is_saved(topic):
             self.put_now(messages, done)
         else:
-            self.once_saved(topic, partial(self.put_now, messages, done), done)
+            self.once_saved(topic, messages, partial(self.put_now, messages, done), done)
 
     def is_saved(self, topic: str) -> bool:
         """Whether what belongs to *topic* may be stored at once: it is on stable storage, and nothing waits for that any more."""
-        return topic not in self.topics.pending or (topic not in self._held and self.topics.is_saved(topic))
+        return topic not in self._held and (topic not in self.topics.pending or self.topics.is_saved(topic))
 
-    def once_saved(self, topic: str, put: Callable[[], object], fail: Callable[[Any], object]) -> None:
-        """Call *put* when *topic* is on stable storage, in the order of these calls; *fail* with the error where it cannot be, or *put*
-        raises one. Raises StoreError where the last try to save it has failed."""
+    def once_saved(self, topic: str, messages: Messages, put: Callable[[], object], fail: Callable[[Any], object]) -> None:
+        """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of these calls; *fail* with the error where
+        it cannot be, or *put* raises one. Raises StoreError where the last try to save it has failed, StoreBusy."""
         self.topics.check_saved(topic)
+        size = _bytes_of(messages)
+        if self._held_bytes + size > self.store.config.max_waiting_bytes:
+            raise StoreBusy(f"{self._held_bytes} bytes wait until their topics are saved")
+        self._held_bytes += size
         held = self._held.setdefault(topic, [])
-        held.append((put, fail))
+        held.append((size, put, fail))
         if len(held) == 1:
             self.spawn(self._put_held(topic), f"save topic {topic}")
 
@@ -125,7 +130,8 @@ class Context:
             await self.topics.safe(topic)
         except StoreError as exc:
             error = exc
-        for put, fail in self._held.pop(topic):
+        for size, put, fail in self._held.pop(topic):
+            self._held_bytes -= size
             try:
                 if error is not None:
                     raise error
@@ -161,7 +167,7 @@ class Context:
         if self.is_saved(topic):
             put()
         else:
-            self.once_saved(topic, put, partial(answer, messages[0].queue_id))
+            self.once_saved(topic, messages, put, partial(answer, messages[0].queue_id))
 
     async def synced(self) -> None:
         """Return when everything put before is on stable storage. Raises StoreError."""
@@ -190,3 +196,11 @@ class Context:
     async def finish_tasks(self) -> None:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+
+
+def _bytes_of(messages: Messages) -> int:
+    if isinstance(messages, EncodedBatch):
+        return len(messages.data)
+    if isinstance(messages, NewBatch):
+        return sum(len(body) + len(properties) for _, body, properties in messages.items)
+    return sum(len(message.body) + len(message.properties) for message in messages)

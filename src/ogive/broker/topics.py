@@ -133,7 +133,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         fewer queues now, one that is read. Where the topic is gone the message is there should it be made again; told once for each."""
         config = self._configs.get(name)
         if config is not None:
-            return queue_id if queue_id < config.read_queues else queue_id % min(config.read_queues, config.write_queues)
+            queues = min(config.read_queues, config.write_queues) or config.read_queues
+            return queue_id if queue_id < config.read_queues or not queues else queue_id % queues
         if name not in self._missed and len(self._missed) < _MAX_MISSED:
             self._missed.add(name)
             log.warning("topic %s is not there, but messages that waited for it are: they are served if it is made again", name)

@@ -118,6 +118,24 @@ async def test_sends_to_a_topic_that_is_being_saved_keep_their_order(server: Bro
     assert found == [b"%03d" % n for n in range(200)]
 
 
+async def test_what_waits_for_a_new_topic_is_bounded(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = asyncio.Event()
+
+    async def slowly(name: str) -> None:
+        await saved.wait()
+
+    monkeypatch.setattr(server.context.topics, "safe", slowly)
+    monkeypatch.setattr(server.context.topics, "is_saved", lambda name: saved.is_set())
+    most = server.context.store.config.max_waiting_bytes
+    monkeypatch.setattr(server.context, "_held_bytes", most - 1000)
+    first = client.start_send("New", b"1")
+    busy = await client.start_send("New", bytes(1000))
+    assert (busy.code, "wait until their topics are saved" in (busy.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+    saved.set()
+    assert (await first).code == ResponseCode.SUCCESS
+    assert server.context._held_bytes == most - 1000
+
+
 async def test_a_batch_and_a_copy_for_a_new_retry_topic_are_not_stored_time_and_again(
     server: Broker, client: RawClient, tables: Tables
 ) -> None:

@@ -105,10 +105,10 @@ async def test_a_topic_that_came_with_more_queues_than_can_be_made_is_changed_bu
     table = a_table(tmp_path)
     assert table.get("T") == wide
     table.create_or_update(replace(wide, perm=4, write_queues=5_000))
-    with pytest.raises(InvalidOption, match="1 to 5000 are possible"):
+    with pytest.raises(InvalidOption, match="0 to 5000 are possible"):
         table.create_or_update(replace(wide, read_queues=5_001))
     table.create_or_update(replace(wide, read_queues=8, write_queues=MAX_MADE_QUEUES))
-    with pytest.raises(InvalidOption, match="1 to 1024 are possible"):
+    with pytest.raises(InvalidOption, match="0 to 1024 are possible"):
         table.create_or_update(wide)
     await table.saved()
 
@@ -206,3 +206,12 @@ async def test_the_file_is_in_apache_s_form(tmp_path: Path) -> None:
         "topicSysFlag": 0,
         "writeQueueNums": 4,
     }
+
+
+async def test_what_waited_for_a_topic_that_nobody_may_read_stays_where_it_was_sent(tmp_path: Path) -> None:
+    """It is served when the topic has queues again."""
+    table = a_table(tmp_path)
+    table.create_or_update(TopicConfig(name="T", read_queues=0, write_queues=0))
+    assert table.served("T", 7) == 7
+    table.create_or_update(TopicConfig(name="T", read_queues=4, write_queues=0))
+    assert table.served("T", 7) == 3

@@ -147,7 +147,7 @@ def _put_elsewhere(ctx: Context, message: NewMessage, properties: Mapping[str, s
         if ctx.is_saved(topic):
             put_half()
         else:
-            ctx.once_saved(topic, put_half, done)
+            ctx.once_saved(topic, (message,), put_half, done)
         return
     if message.topic in _WAITING:
         check_delivery(ctx.store, message, topic, _WAITING[message.topic])
@@ -306,7 +306,7 @@ def _put_half(ctx: Context, connection: Connection, command: RemotingCommand, na
         ctx.put_now((half,), ctx.transactions.accept_usual(half, ready, key, group, done))
     else:
         opened = partial(ctx.transactions.accept_usual, half, ready, key, group, done)
-        ctx.once_saved(topic, partial(_put_opened, ctx, half, opened), done)
+        ctx.once_saved(topic, (half,), partial(_put_opened, ctx, half, opened), done)
     ctx.sends_waiting += 1
     return True
 
