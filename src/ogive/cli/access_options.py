@@ -13,6 +13,7 @@ def user(commands: Commands) -> None:
     command.add_argument("user", metavar="NAME")
     command.add_argument("--super", dest="super_user", action="store_true", help="the user may do everything")
     add_cluster(command)
+    add_json(command)
     command = add_command(users, "update", "users:update_user", "change a user", secret)
     command.add_argument("user", metavar="NAME")
     command.add_argument("--password", action="store_true", help="give a new password")
@@ -22,10 +23,12 @@ def user(commands: Commands) -> None:
     state.add_argument("--enable", dest="enabled", action="store_true", default=None, help="unlock the user")
     state.add_argument("--disable", dest="enabled", action="store_false", default=None, help="lock the user out")
     add_cluster(command)
+    add_json(command)
     command = add_command(users, "delete", "users:delete_user", "delete a user and all rules for them")
     command.add_argument("user", metavar="NAME")
     add_yes(command)
     add_cluster(command)
+    add_json(command)
 
 
 def acl(commands: Commands) -> None:
@@ -59,6 +62,7 @@ def acl(commands: Commands) -> None:
             help="only from this address or network; repeatable",
         )
         add_cluster(command)
+        add_json(command)
     command = add_command(rules, "delete", "users:delete_rules", "delete the rules of a user")
     command.add_argument("user", metavar="NAME")
     command.add_argument(
@@ -69,6 +73,7 @@ def acl(commands: Commands) -> None:
     )
     add_yes(command)
     add_cluster(command)
+    add_json(command)
 
 
 def context(commands: Commands) -> None:

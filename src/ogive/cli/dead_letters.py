@@ -7,7 +7,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.groups import instant
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.output import confirm, counted, print_message
+from ogive.cli.output import confirm, counted, print_done, print_message
 from ogive.client.admin.messages import MAX_MESSAGES
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt
@@ -44,11 +44,11 @@ async def send(options: argparse.Namespace) -> int:
             )
         for letter in chosen:
             await admin.send_again(options.group, letter)
-    if not chosen:
+    if not chosen and not options.json:
         _say_none(options)
         return 0
     count = "1 dead letter was" if len(chosen) == 1 else f"{len(chosen):,} dead letters were"
-    print(f"{count} given to {options.group} again; they stay in the list")
+    print_done(options, f"{count} given to {options.group} again; they stay in the list", group=options.group, sent=len(chosen))
     return 0
 
 

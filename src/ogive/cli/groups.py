@@ -9,7 +9,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import named_queue
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.output import confirm, print_changes, print_json, print_table
+from ogive.cli.output import confirm, print_changes, print_done, print_json, print_table
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
 from ogive.errors import GroupNotExist, InvalidOption
@@ -81,10 +81,8 @@ async def show_group(options: argparse.Namespace) -> int:
 async def create_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
-    if options.json:
-        print_json({"group": options.group, "max_retries": options.max_retries, "retry_queues": options.retry_queues})
-    else:
-        print(f"group {options.group} has {options.max_retries} retries")
+    text = f"group {options.group} has {options.max_retries} retries"
+    print_done(options, text, group=options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
     return 0
 
 
@@ -110,10 +108,8 @@ async def delete_group(options: argparse.Namespace) -> int:
     confirm(f"delete group {options.group}{' and its progress' if options.offsets else ''}?", yes=options.yes)
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.delete_group(options.group, offsets=options.offsets)
-    if options.json:
-        print_json({"group": options.group, "deleted": True, "offsets": options.offsets})
-        return 0
-    print(f"group {options.group} is deleted; its retry and dead-letter topics stay")
+    text = f"group {options.group} is deleted; its retry and dead-letter topics stay"
+    print_done(options, text, group=options.group, deleted=True, offsets=options.offsets)
     return 0
 
 

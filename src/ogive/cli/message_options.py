@@ -125,6 +125,7 @@ def dead_letter(commands: Commands) -> None:
     command.add_argument("--since", metavar="TIME", help="only those stored since a time such as 2026-11-01T08:00")
     add_yes(command)
     add_cluster(command)
+    add_json(command)
 
 
 def bench(commands: Commands) -> None:

@@ -1,5 +1,6 @@
 """Output: tables for people, JSON lines for programs."""
 
+import argparse
 import contextlib
 import json
 import signal
@@ -18,6 +19,14 @@ from ogive.wire.codes import SysFlag
 def print_json(record: dict[str, Any]) -> None:
     """One line, flushed: a reader of the pipe sees it at once."""
     print(json.dumps(record, ensure_ascii=False), flush=True)
+
+
+def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:
+    """What a command did: a sentence, or with --json *record*."""
+    if options.json:
+        print_json(record)
+    else:
+        print(text, flush=True)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

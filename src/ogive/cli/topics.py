@@ -4,7 +4,7 @@ import argparse
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, counted, print_json, print_table
+from ogive.cli.output import confirm, counted, print_done, print_json, print_table
 from ogive.client.admin import TopicSummary
 from ogive.client.admin.records import topic_kind
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
@@ -43,12 +43,10 @@ async def create_topic(options: argparse.Namespace) -> int:
             message_type=options.message_type,
             whole_batches=options.whole_batches,
         )
-    if options.json:
-        print_json({"topic": options.topic, "queues": options.queues, "cluster": options.cluster})
-        return 0
     whole = ", and keeps batches whole" if options.whole_batches else ""
     of = f" of {options.cluster}" if options.cluster else ""
-    print(f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{of}{whole}")
+    text = f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{of}{whole}"
+    print_done(options, text, topic=options.topic, queues=options.queues, cluster=options.cluster)
     return 0
 
 
@@ -103,8 +101,5 @@ async def delete_topic(options: argparse.Namespace) -> int:
         consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
         await admin.delete_topic(options.topic)
-    if options.json:
-        print_json({"topic": options.topic, "deleted": True})
-    else:
-        print(f"topic {options.topic} is deleted")
+    print_done(options, f"topic {options.topic} is deleted", topic=options.topic, deleted=True)
     return 0

@@ -8,7 +8,7 @@ import sys
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, print_json, print_table
+from ogive.cli.output import confirm, print_done, print_json, print_table
 from ogive.client.admin import AccessRule
 from ogive.errors import BrokerError, InvalidOption, ResponseCode
 
@@ -32,7 +32,8 @@ def create_user(options: argparse.Namespace) -> int:  # no coroutine: Ctrl-C end
 async def _create_user(options: argparse.Namespace, password: str) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_user(options.user, password, super_user=options.super_user)
-    print(f"user {options.user} may do {'everything' if options.super_user else 'nothing yet: `ogive acl allow` says what'}")
+    text = f"user {options.user} may do {'everything' if options.super_user else 'nothing yet: `ogive acl allow` says what'}"
+    print_done(options, text, user=options.user, super=options.super_user)
     return 0
 
 
@@ -45,7 +46,7 @@ async def _update_user(options: argparse.Namespace, password: str | None) -> int
         raise InvalidOption("nothing to change: --password, --super, --normal, --enable or --disable is needed")
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.update_user(options.user, password=password, super_user=options.super_user, enabled=options.enabled)
-    print(f"user {options.user} is changed")
+    print_done(options, f"user {options.user} is changed", user=options.user, changed=True)
     return 0
 
 
@@ -55,7 +56,7 @@ async def delete_user(options: argparse.Namespace) -> int:
             raise InvalidOption(f"there is no user {options.user}")
         confirm(f"delete user {options.user} with all rules?", yes=options.yes)
         await admin.delete_user(options.user)
-    print(f"user {options.user} is deleted")
+    print_done(options, f"user {options.user} is deleted", user=options.user, deleted=True)
     return 0
 
 
@@ -123,7 +124,8 @@ async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
             if exc.code != ResponseCode.USER_NOT_EXIST:
                 raise
             raise InvalidOption(f"there is no user {options.user} (ogive user list)") from None
-    print(f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}{_before(old)}")
+    text = f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}{_before(old)}"
+    print_done(options, text, user=options.user, resource=options.resource, actions=options.actions.split(","), allowed=allowed)
     return 0
 
 
@@ -145,5 +147,6 @@ async def delete_rules(options: argparse.Namespace) -> int:
             hint = f". Similar: {', '.join(similar)}" if similar else ""
             raise InvalidOption(f"user {options.user} has no rule for {options.resource}{hint} (ogive acl list {options.user})")
         await admin.forget_rules(options.user, options.resource)
-    print(f"deleted the rules for user {options.user}{f' on {options.resource}' if options.resource else ''}")
+    text = f"deleted the rules for user {options.user}{f' on {options.resource}' if options.resource else ''}"
+    print_done(options, text, user=options.user, resource=options.resource, deleted=True)
     return 0

@@ -1,5 +1,6 @@
 """Commands that take access away or send again, without a broker: they look and ask first."""
 
+import json
 from datetime import UTC, datetime
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -90,6 +91,24 @@ def test_what_was_meant_is_done(words: list[str], done: list[tuple[Any, ...]], c
 def test_a_new_rule_says_what_it_took_the_place_of(resource: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acl", "allow", "billing", resource, "Sub", "-n", "h:1"]) == 0
     assert capsys.readouterr().out == f"user billing may Sub on {resource} (before: Pub)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "record"),
+    [
+        (
+            ["acl", "allow", "billing", "Topic:Pay", "Sub"],
+            {"user": "billing", "resource": "Topic:Pay", "actions": ["Sub"], "allowed": True},
+        ),
+        (["acl", "delete", "billing", "Topic:Pay"], {"user": "billing", "resource": "Topic:Pay", "deleted": True}),
+        (["dead-letter", "send", "payd", "p2"], {"group": "payd", "sent": 1}),
+    ],
+)
+def test_programs_are_told_what_was_done(
+    words: list[str], record: dict[str, Any], cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json", "-n", "h:1"]) == 0
+    assert json.loads(capsys.readouterr().out) == record
 
 
 def test_a_reset_of_an_unknown_group_names_those_spelt_alike(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
