@@ -198,6 +198,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "registerNameServerPeriod": round(config.register_period_s * 1000),
         "sendThreadPoolQueueCapacity": config.max_sends_waiting,
         "storeReplyMessageEnable": _java(config.store_replies),
+        "storePathCommitLog": config.data / "commitlog",
         "storePathRootDir": config.data,
         "timerMaxDelaySec": round(config.timer_max_delay_s),
         "timerMaxWaiting": config.timer_max_waiting,
@@ -205,6 +206,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "transactionCheckMax": config.transaction_check_max,
         "transactionTimeOut": round(config.transaction_timeout_s * 1000),
         # what is not to be set here, but true; exportConfigs of 4.9 fails without some of them
+        "aclEnable": _java(False),  # of releases before 5
         "filterServerNums": 0,
         "msgTraceTopicName": TRACE_TOPIC,
         "recallMessageEnable": _java(True),

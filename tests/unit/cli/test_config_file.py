@@ -149,7 +149,8 @@ def test_every_setting_with_a_name_of_apaches_is_read_or_there_is_a_reason() -> 
     assert len(named) > 35
     assert len(told) > 25
     assert (named | told) - set(config_file._KNOWN) == NOT_READ.keys()
-    assert set(config_file._KNOWN) - told == set(config_file._SECRET)
+    places = config_file._PLACES.keys() - {"storePathCommitLog"}  # which 5.x has no settings for
+    assert set(config_file._KNOWN) - told == {*config_file._SECRET, *places}
 
 
 def test_the_documentation_has_every_key() -> None:
