@@ -50,7 +50,7 @@ class FaultyFs(OsFs):
 
 
 class BadSectors(OsFs):
-    """Real files, some blocks of which the disk cannot read: whatever needs their bytes is answered EIO, a write to a part of one too."""
+    """Real files, some blocks of which the disk cannot read: whatever needs their bytes is answered EIO, so is a write to a part of one."""
 
     BLOCK = 4096
 
@@ -89,6 +89,8 @@ class BadSectors(OsFs):
 
     def truncate(self, handle: int, size: int) -> None:
         path = self._paths[handle]
+        if size < self.size(handle) and size % self.BLOCK and (path, size // self.BLOCK) in self.bad:
+            self._fail()  # the rest of the block is filled with zeros
         super().truncate(handle, size)
         self.bad = {(other, block) for other, block in self.bad if other != path or block * self.BLOCK < size}
 

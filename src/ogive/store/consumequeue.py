@@ -4,6 +4,7 @@ They are derived: written late and in batches, never synced, checked by checksum
 match. The newest entries stay in memory. Source: ConsumeQueue.java, 5.3.
 """
 
+import errno
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -238,7 +239,20 @@ class QueueFiles:
                     handle = begin(path, write.file_entries * size)
                 else:
                     handle = self._handles.get(path)
-                self._fs.pwrite(handle, piece, at * size)
+                try:
+                    self._fs.pwrite(handle, piece, at * size)
+                except OSError as exc:
+                    if not self._keep or exc.errno != errno.EIO:
+                        raise
+                    self._begin_anew(handle, at * size, write.file_entries * size)
+                    self._fs.pwrite(handle, piece, at * size)
+
+    def _begin_anew(self, handle: int, written: int, size: int) -> None:
+        """A block of the older file cannot be read, and so not written in part: keep of it only what was written now."""
+        data = self._fs.pread(handle, written, 0)
+        self._fs.truncate(handle, 0)
+        self._fs.truncate(handle, size)
+        self._fs.pwrite(handle, data, 0)
 
     def cut(self, queue: ConsumeQueue) -> None:
         """Make sure that the last file holds zeros behind the written entries."""

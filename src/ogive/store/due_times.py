@@ -18,6 +18,7 @@ from ogive.store.fs import Fs
 from ogive.store.model import APACHE_CONF
 from ogive.store.segments import Handles, segment_path
 from ogive.store.tables import read_file
+from ogive.store.unreadable import read_or_nothing
 
 log = logging.getLogger(__name__)
 
@@ -101,11 +102,13 @@ class DueTimes:
         at = (index - first) * ENTRY_BYTES
         if not 0 <= at < len(block):
             within = index % queue.file_entries
+            path = segment_path(queue.directory, (index - within) * ENTRY_BYTES)
             try:
-                handle = self._handles.get(segment_path(queue.directory, (index - within) * ENTRY_BYTES))
+                handle = self._handles.get(path)
             except FileNotFoundError:
                 return b""
             count = min(_BLOCK_ENTRIES, queue.file_entries - within)
-            block, at = self._fs.pread(handle, count * ENTRY_BYTES, within * ENTRY_BYTES), 0
+            block, at = read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, within * ENTRY_BYTES), 0
+            block = block or bytes(count * ENTRY_BYTES)  # or it would be read for each entry
             self._blocks[queue] = index, block
         return block[at : at + ENTRY_BYTES]

@@ -25,7 +25,7 @@ def lock_directory(fs: Fs, root: Path) -> int:
 
 def mark_ours(fs: Fs, handle: int) -> None:
     """Note in the lock that we have the directory, once recovery has taken in what others may have written. Raises OSError."""
-    fs.truncate(handle, len(_OURS))
+    fs.truncate(handle, 0)  # what cannot be read cannot be written in part
     fs.pwrite(handle, _OURS, 0)
     fs.fdatasync(handle)
 

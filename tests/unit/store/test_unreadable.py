@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreError, StoreUnusable
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store import JsonTable, StoreConfig
 from ogive.store import unreadable as unreadable_module
 from ogive.store import verify as verification
@@ -322,19 +323,58 @@ def test_a_file_that_is_made_again_is_lost_with_it(
     shutil.copytree(root, tmp_path / "copy")
     path = min(path for path in root.rglob("*") if path.is_file() and part in str(path))
     fs = BadSectors()
-    fs.gone = (str(path),)
+    spoil_all(fs, path)
     with Driver(settings(root), fs) as driver:
         assert errors(caplog, f"{path} cannot be read", "Input/output error")
-        fs.gone = ()
         assert served(driver) == set(range(COUNT))
         assert len(list(driver.store.find_key("T", "k7", 0, 1 << 62))) >= 1
+    assert not fs.bad or part == "apache-broker.conf"  # which is the broker's
     fs = BadSectors()
-    fs.gone = (str(path).replace(str(root), str(tmp_path / "copy")),)
+    spoil_all(fs, tmp_path / "copy" / path.relative_to(root))
     monkeypatch.setattr(verification, "ReadOnlyFs", lambda: fs)
     monkeypatch.setattr(verification, "OsFs", lambda: fs)
     repair(tmp_path / "copy")
-    with Driver(settings(tmp_path / "copy")) as driver:
+    with Driver(settings(tmp_path / "copy"), fs) as driver:
         assert served(driver) == set(range(COUNT))
+
+
+def spoil_all(fs: BadSectors, path: Path) -> None:
+    for at in range(0, path.stat().st_size, BLOCK):
+        fs.spoil(path, at)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_queue_s_file_is_written_over_though_a_block_cannot_be_read(tmp_path: Path, fs: BadSectors, listed: bool, bad: int) -> None:
+    driver = Driver(settings(tmp_path, consume_queue_file_bytes=20 * 1000), fs)
+    for first in range(0, 600, 10):
+        driver.put(*[message(b"%d " % n) for n in range(first, first + 10)])
+    driver.close()
+    path = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    before = path.read_bytes()
+    fs.spoil(path, bad * BLOCK)
+    if not listed:
+        (tmp_path / "queues.json").unlink()
+    with Driver(settings(tmp_path), fs) as driver:
+        assert served_of(driver, 0) == set(range(600))
+    assert not fs.bad
+    assert path.read_bytes() == before
+
+
+def test_delayed_messages_are_due_by_the_table_where_their_queue_cannot_be_read(
+    tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Driver(settings(tmp_path), fs) as driver:
+        for _ in range(COUNT):
+            driver.put(message(b"", SCHEDULE_TOPIC, 2, properties=b"DELAY\x013\x02"))
+    path = min((tmp_path / "consumequeue" / SCHEDULE_TOPIC / "2").iterdir())
+    spoil_all(fs, path)
+    with Driver(settings(tmp_path), fs) as driver:
+        delay_ms = driver.store.config.delay_levels.delay_ms(3)
+        stored_ms = driver.store.store_time(SCHEDULE_TOPIC, 2, 0)
+        found = [entry.tags_code for entry in driver.store.entries(SCHEDULE_TOPIC, 2, 0, COUNT)]
+        assert found == [stored_ms + delay_ms] * COUNT
+    assert len(errors(caplog, f"{path} cannot be read")) == 2  # by the check, and for its old entries
 
 
 def test_an_index_file_is_checked_to_its_end(tmp_path: Path, fs: BadSectors) -> None:
