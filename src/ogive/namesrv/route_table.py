@@ -262,12 +262,15 @@ class RouteTable:
         topics = self._topics_of.get(broker_name, ())
         if writable:
             self._wiped.pop(broker_name, None)
+        made: dict[QueueData, QueueData] = {}  # most topics are alike: a few new objects instead of one each
         for topic in topics:
             queue = self._queues[topic][broker_name]
             if not writable and queue.perm & PERM_WRITE:
                 self._wiped.setdefault(broker_name, {})[topic] = queue
-            perm = PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
-            self._queues[topic][broker_name] = replace(queue, perm=perm)
+            changed = made.get(queue)
+            if changed is None:
+                changed = made[queue] = replace(queue, perm=PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE)
+            self._queues[topic][broker_name] = changed
         return len(topics)
 
     # --- questions ---------------------------------------------------------------------------------------------------
