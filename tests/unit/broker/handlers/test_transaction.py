@@ -389,10 +389,10 @@ async def test_a_half_message_has_room_for_the_count_of_questions_or_is_refused(
 
 async def test_a_round_at_its_limit_goes_on_as_answers_come(start_broker: StartBroker) -> None:
     """That a producer does not know yet is an answer, too."""
-    server = await start_broker(max_unanswered_checks=2, transaction_timeout_s=0.001, transaction_check_interval_s=3600.0)
+    server = await start_broker(max_unanswered_checks=2, transaction_check_interval_s=3600.0)
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
-        halves = [await send_half(client) for _ in range(5)]
+        halves = [await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0") for _ in range(5)]
         checks = asyncio.create_task(_transaction_checks(server.context).run())
         asked = []
         for decision in (Decision.UNKNOWN, Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN, Decision.UNKNOWN):
