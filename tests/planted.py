@@ -63,8 +63,8 @@ PLANTED: Final = (
         (ACKNOWLEDGED, TABLES),
     ),
     Planted(
-        "dispatch before durable", "store/store.py", "            self._writer.post(group)\n",
-        "            self._writer.post(group)\n            for queue, entry, _ in group.entries:\n                queue.append(entry)\n"
+        "dispatch before durable", "store/store.py", "            self._post(group)\n",
+        "            self._post(group)\n            for queue, entry, _ in group.entries:\n                queue.append(entry)\n"
         "            group.entries.clear()\n",
         (f"{FAULTS}::test_nothing_is_visible_before_it_is_durable",),
     ),
