@@ -140,7 +140,7 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int) -> Ledger:
             bench.store.sync(bench.save)
         else:
             bench.settle()
-            bench.save()
+            bench.store.sync(bench.save)  # as a broker does: what progress speaks of is safe first
             bench.store.close()
             bench = Bench(fs, flush)
         if rng.random() < 0.5:
