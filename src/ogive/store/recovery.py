@@ -199,8 +199,22 @@ class _Recovery:
         crc_from = self._crc_from(checkpoint, result.offset)
         unchanged = checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
         if not (clean and unchanged) or lost or keys_lost or moved:
+            self._sync_log(position, result.offset)
             self._save_checkpoint(result.offset, crc_from, scan.start)
         return crc_from
+
+    def _sync_log(self, position: int, end: int) -> None:
+        """What the checkpoint is going to say is durable may stand in the system's memory alone: that of a run with flush=async that was
+        killed, or another broker's."""
+        size = self._found.segment_bytes
+        for start in self._found.starts:
+            if start < end and start + size > position:
+                handle = self._fs.open(segment_path(self._commitlog, start))
+                try:
+                    self._fs.fdatasync(handle)
+                finally:
+                    self._fs.close(handle)
+        self._fs.fsync_dir(self._commitlog)
 
     def _save_checkpoint(self, end: int, crc_from: int, start: int) -> None:
         writes = self._index.collect(checkpoint=True)

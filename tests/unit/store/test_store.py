@@ -1,6 +1,7 @@
 import errno
 import itertools
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from ogive.store.verify import verify
 from ogive.store.writer import Group, GroupWriter, Job
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
-from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync
+from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync, images
 from tests.stores import Clock, Driver, crash, message, read_queue, run_now, small
 
 ROOT = Path("/store")
@@ -680,6 +681,24 @@ def test_sync_makes_everything_put_before_durable_also_in_async_mode() -> None:
         called: list[int] = []
         driver.store.sync(lambda: called.append(sum(isinstance(operation, Sync) for operation in fs.operations)))
         assert called == [syncs + 1]
+
+
+def test_what_a_killed_run_left_unsynced_is_synced_before_a_checkpoint_says_so() -> None:
+    """Else a power cut soon after the next start takes it away from before the checkpoint, and what is sent then stands behind a gap."""
+    fs = RecorderFs()
+    killed = Driver(small(ROOT, flush="async", async_window_s=3600.0), fs, threaded=False)
+    sent = [b"%d" % n + bytes(700) for n in range(40)]
+    for body in sent:
+        killed.put(message(body))
+    fs.close(killed.store._lock)  # as a killed process does; nothing is synced any more
+    with Driver(small(ROOT, flush="async", async_window_s=3600.0), fs, threaded=False) as started:
+        assert started.bodies() == sent
+        fs.ack("started")
+        fs.operations.extend([fs.operations[-1]] * 300)  # power cuts are at random points of the history: most of them from here on
+        for disk, acked in images(fs, 100, random.Random(3)):
+            if acked:
+                with Driver(small(ROOT, flush="async"), disk, threaded=False) as again:
+                    assert again.bodies() == sent
 
 
 @pytest.mark.parametrize(("call", "part"), [("create", "lock"), ("pwrite", "lock"), ("create", "abort")])
