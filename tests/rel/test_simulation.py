@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ogive.broker.transactions import Transactions
 from tests.figures import figures
 from tests.simulation.story import tell
 
@@ -27,9 +28,10 @@ def stories(seed: int, operations: int, count: int = 1, timeout_s: float = 110.0
 
 
 @pytest.mark.quick
-def test_whatever_fails_what_was_acknowledged_arrives() -> None:
-    with figures("T25", seed=0) as line:
-        line.update(stories(0, 400, 8))
+@pytest.mark.parametrize("first", [0, 25])  # 25 stories take 12 s of a processor
+def test_whatever_fails_what_was_acknowledged_arrives(first: int) -> None:
+    with figures("T25", seed=first) as line:
+        line.update(stories(first, 500, 25))
 
 
 @pytest.mark.quick
@@ -47,6 +49,19 @@ def test_a_seed_tells_one_story() -> None:
 def test_a_broker_that_answers_before_it_syncs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ogive.store.commitlog.LogWriter.sync", lambda self: None)
     assert any(fault for seed in range(0, 40, 4) for fault in tell(seed, 400).faults)
+
+
+@pytest.mark.quick
+def test_a_transaction_that_is_committed_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_marked = Transactions._put_marked
+
+    def put_twice(self: Transactions, transaction: Any, message: Any, done: Any) -> None:
+        if message is not None:
+            self._put((message,), lambda stored: None)
+        put_marked(self, transaction, message, done)
+
+    monkeypatch.setattr(Transactions, "_put_marked", put_twice)
+    assert any("was committed at" in fault for seed in range(3) for fault in tell(seed, 100).faults)
 
 
 @pytest.mark.quick

@@ -127,6 +127,21 @@ class Cluster:
         if self._fs is not None:
             self._fs.failing = True
 
+    def fill_disk(self, *, full: bool) -> None:
+        """No file of the broker that runs grows, and none is made."""
+        if self._fs is not None:
+            self._fs.full = full
+
+    def flip_bit(self, within: bytes) -> bool:
+        """One bit of the first of the log's records that hold *within*; only while the broker is down. False where none does."""
+        assert self.broker is None
+        assert self._files is not None
+        for path, inode in sorted(self._files.names.items()):
+            if path.parent.name == "commitlog" and (at := inode.data.find(within)) >= 0:
+                inode.data[at + self.loop.rng.randrange(len(within))] ^= 1 << self.loop.rng.randrange(8)
+                return True
+        return False
+
     @property
     def broker_failed(self) -> bool:
         return self.broker is not None and self.broker.failed.done()

@@ -20,12 +20,20 @@ class LiveFs(MemoryFs):
         self._disk = Disk({inode: bytearray(inode.data) for inode in self.names.values()}, names | dict.fromkeys(self.directories))
         self._node = node
         self.failing = False
+        self.full = False
 
     def record(self, operation: Operation) -> None:
         self._disk.apply(operation)
 
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if create and path not in self.names:
+            self._check_room()
+        return super().open(path, create=create)
+
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         self._check()
+        if offset + len(data) > self.size(handle):
+            self._check_room()
         super().pwrite(handle, data, offset)
 
     def fdatasync(self, handle: int) -> None:
@@ -37,6 +45,10 @@ class LiveFs(MemoryFs):
             raise OSError(errno.EIO, "the process is gone")
         if self.failing:
             raise OSError(errno.EIO, "input/output error")
+
+    def _check_room(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space left on device")
 
     def after_kill(self) -> MemoryFs:
         """The operating system has everything that was written."""

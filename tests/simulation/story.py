@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import logging
 import random
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import ogive
@@ -19,7 +21,8 @@ from tests.simulation.loop import Node, VirtualLoop, virtual_world
 
 WORK, LINE = "Work", "Line"
 GROUPS: Final = {WORK: "work", LINE: "line"}
-MAX_IN_FLIGHT: Final = 40
+PRODUCERS: Final = 3
+MAX_IN_FLIGHT: Final = 15  # of each producer
 SETTLE_S: Final = 900.0
 _CONSUMER: Final = ConsumerConfig(
     rebalance_period_s=5.0, lock_renew_s=5.0, lock_lease_s=10.0, send_back_retry_s=1.0, await_termination_s=5.0
@@ -28,6 +31,15 @@ _CONSUMER: Final = ConsumerConfig(
 
 class RolledBack(Exception):
     pass
+
+
+@dataclass(slots=True)
+class Shop:
+    """A producer process."""
+
+    node: Node
+    producer: aio.Producer
+    sends: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -46,6 +58,8 @@ class Book:
     attempted: set[bytes] = field(default_factory=set)
     owed: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
     rolled_back: set[bytes] = field(default_factory=set)
+    spoiled: set[bytes] = field(default_factory=set)  # a record that held it was damaged on the disk: it may come, and need not
+    ends: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # of a transaction: body -> (queue id, offset)
     received: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
     due: dict[bytes, tuple[float, int]] = field(default_factory=dict)  # body -> (earliest time, clock changes until then)
     places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)  # (topic, queue id, offset) -> body
@@ -91,12 +105,10 @@ class Story:
         self.loop, self.rng, self.seed = loop, random.Random(seed * 31 + 7), seed
         self.cluster = Cluster(loop, "async" if seed % 4 == 3 else "sync")
         self.book = Book()
-        self._producer_node = Node("producers", dead=True)
-        self._producer: aio.Producer | None = None
+        self._shops: list[Shop] = []
         self._members: list[Member] = []
-        self._sends: set[asyncio.Task[None]] = set()
         self._clock_changes = 0
-        self._number = self._joined = 0
+        self._number = self._joined = self._opened = 0
         self._busy: set[str] = set()  # what a fault is working on
         self._faults: set[asyncio.Task[None]] = set()
         self._trace = hashlib.sha256()
@@ -121,7 +133,8 @@ class Story:
         for topic in GROUPS:
             async with aio.Admin(client=CLIENT) as admin:
                 await admin.create_topic(topic, queues=4)
-        await self._start_producer()
+        for _ in range(PRODUCERS):
+            await self._start_producer()
         for topic in (WORK, WORK, LINE, LINE):
             await self._join(topic)
         for _ in range(operations):
@@ -132,8 +145,9 @@ class Story:
     def _one_operation(self) -> None:
         chance = self.rng.random()
         if chance < 0.985:
-            if len(self._sends) < MAX_IN_FLIGHT and not self._producer_node.dead:
-                self._begin_send(self._pick_send())
+            shop = self.rng.choice(self._shops) if self._shops else None
+            if shop is not None and len(shop.sends) < MAX_IN_FLIGHT:
+                self._begin_send(shop)
             return
         name, fault = self.rng.choice(self._possible_faults())
         part = name.split()[0]
@@ -154,40 +168,41 @@ class Story:
 
     # --- sends -------------------------------------------------------------------------------------------------------
 
-    def _pick_send(self) -> Coroutine[Any, Any, None]:
+    def _begin_send(self, shop: Shop) -> None:
         self._number += 1
         body = f"{self._number:06d}".encode() * self.rng.randint(1, 60)
-        chance = self.rng.random()
         self.book.attempted.add(body)
-        if chance < 0.4:
-            return self._send_ordered(body)
-        if chance < 0.8:
-            return self._send(body)
-        if chance < 0.9:
-            return self._send_delayed(body)
-        return self._send_in_transaction(body)
+        kinds = (self._send_ordered, self._send, self._send_delayed, self._send_timed, self._send_in_transaction)
+        [send] = self.rng.choices(kinds, (0.4, 0.4, 0.05, 0.05, 0.1))
+        task = self.loop.spawn(shop.node, send(shop.producer, body))
+        shop.sends.add(task)
+        task.add_done_callback(shop.sends.discard)
 
-    def _begin_send(self, send: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.spawn(self._producer_node, send)
-        self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
+    async def _send(self, producer: aio.Producer, body: bytes) -> None:
+        self._stored(WORK, body, await self._attempt(producer, WORK, body))
 
-    async def _send(self, body: bytes) -> None:
-        self._stored(WORK, body, await self._attempt(WORK, body))
+    async def _send_ordered(self, producer: aio.Producer, body: bytes) -> None:
+        self._stored(LINE, body, await self._attempt(producer, LINE, body, sharding_key=f"key {self.rng.randrange(12)}"))
 
-    async def _send_ordered(self, body: bytes) -> None:
-        self._stored(LINE, body, await self._attempt(LINE, body, sharding_key=f"key {self.rng.randrange(12)}"))
-
-    async def _send_delayed(self, body: bytes) -> None:
+    async def _send_delayed(self, producer: aio.Producer, body: bytes) -> None:
         level = self.rng.randint(1, len(DELAYS_S))
-        self.book.due[body] = self.loop.now + DELAYS_S[level - 1], self._clock_changes
-        if await self._attempt(WORK, body, delay_level=level) is not None:
+        await self._send_later(producer, body, DELAYS_S[level - 1], delay_level=level)
+
+    async def _send_timed(self, producer: aio.Producer, body: bytes) -> None:
+        delay_s = self.rng.randint(1, 20_000) / 1000
+        if self.rng.random() < 0.5:
+            await self._send_later(producer, body, delay_s, delay_s=delay_s)
+        else:
+            await self._send_later(producer, body, delay_s, deliver_at=datetime.fromtimestamp(time.time() + delay_s, UTC))
+
+    async def _send_later(self, producer: aio.Producer, body: bytes, wait_s: float, **options: Any) -> None:
+        self.book.due[body] = self.loop.now + wait_s, self._clock_changes
+        if await self._attempt(producer, WORK, body, **options) is not None:
             self.book.owed[WORK].add(body)
 
-    async def _attempt(self, topic: str, body: bytes, **options: Any) -> SendResult | None:
-        assert self._producer is not None
+    async def _attempt(self, producer: aio.Producer, topic: str, body: bytes, **options: Any) -> SendResult | None:
         try:
-            result = await self._producer.send(topic, body, **options)
+            result = await producer.send(topic, body, **options)
         except OgiveError as exc:
             self.note("send", body[:6], type(exc).__name__)
             self.book.counts[f"send: {type(exc).__name__}"] += 1
@@ -206,14 +221,13 @@ class Story:
         if known != body:
             self.book.faults.append(f"{place} was shown as {known[:6]!r} and as {body[:6]!r}")
 
-    async def _send_in_transaction(self, body: bytes) -> None:
-        assert self._producer is not None
+    async def _send_in_transaction(self, producer: aio.Producer, body: bytes) -> None:
         end = self.rng.choice(("commit", "commit", "roll back", "leave open"))
         entered = False
         if end == "roll back":
             self.book.rolled_back.add(body)  # from here on whoever asks is told so
         try:
-            async with self._producer.transaction(WORK, body) as transaction:
+            async with producer.transaction(WORK, body) as transaction:
                 entered = True
                 if end != "roll back":
                     self.book.owed[WORK].add(body)  # the decision: what happens to its message from now on must not change it
@@ -235,11 +249,13 @@ class Story:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     async def _start_producer(self) -> None:
-        node = self._producer_node = Node("producers")
+        self._opened += 1
+        node = Node(f"shop {self._opened}")
 
         async def start() -> None:
-            self._producer = aio.Producer(group="shop", check=self._check, client=CLIENT)
-            await self._producer.start()
+            producer = aio.Producer(group="shop", check=self._check, client=CLIENT)
+            await producer.start()
+            self._shops.append(Shop(node, producer))
 
         await self.cluster.on(node, start)
 
@@ -281,7 +297,8 @@ class Story:
             if other is not None and other is not node and not other.dead:
                 book.faults.append(f"{node.name} and {other.name} are both at queue {queue_id}")
             book.handled_by[queue_id] = node
-            if offset > book.high.get(queue_id, -1) + 1:
+            passed = range(book.high.get(queue_id, -1) + 1, offset)
+            if any(book.places.get((LINE, queue_id, place)) not in book.spoiled for place in passed):
                 book.faults.append(f"queue {queue_id}: {offset} came behind {book.high.get(queue_id, -1)}")
             await asyncio.sleep(self.rng.expovariate(200.0))
             if book.handled_by.get(queue_id) is node:
@@ -305,6 +322,9 @@ class Story:
             book.faults.append(f"{body[:6]!r} was never sent")
         if message.reconsume_times == 0:
             self._stands_at((topic, message.queue.queue_id, message.queue_offset), body)
+            here = message.queue.queue_id, message.queue_offset
+            if message.prepared_transaction_offset and book.ends.setdefault(body, here) != here:
+                book.faults.append(f"{body[:6]!r} was committed at {book.ends[body]} and at {here}")
         due = book.due.get(body)
         if due is not None and due[1] == self._clock_changes and self.loop.now < due[0] - 0.001:
             book.faults.append(f"{body[:6]!r} came {due[0] - self.loop.now:.3f} s early")
@@ -317,6 +337,8 @@ class Story:
             ("broker killed", self._kill_broker),
             ("broker stopped", self._stop_broker),
             ("broker disk", self._break_disk),
+            ("broker disk full", self._fill_disk),
+            *([("broker bit flipped", self._flip_bit)] if self.cluster.flush == "sync" else []),  # async: docs/reliability.md, not promised
             ("name-server restarted", self._restart_name_server),
             ("producer killed", self._kill_producer),
             ("member killed", self._kill_member),
@@ -346,12 +368,29 @@ class Story:
             await asyncio.sleep(0.1)
         await self._kill_broker()
 
+    async def _fill_disk(self) -> None:
+        """Until space is found; a kill in between finds some, too."""
+        self.cluster.fill_disk(full=True)
+        await asyncio.sleep(self.rng.expovariate(0.2))
+        self.cluster.fill_disk(full=False)
+
+    async def _flip_bit(self) -> None:
+        """In a message that was acknowledged, or one of its retries."""
+        self.cluster.kill_broker(power_cut=False)
+        if places := list(self.book.places.values()):
+            body = self.rng.choice(places)
+            if self.cluster.flip_bit(body):
+                self.note("spoiled", body[:6])
+                self.book.spoiled.add(body)
+        await self.cluster.start_broker()
+
     async def _restart_name_server(self) -> None:
         await self.cluster.restart_name_server(self.rng.expovariate(0.2))
 
     async def _kill_producer(self) -> None:
-        self.cluster.kill(self._producer_node)
-        self._sends.clear()
+        shop = self.rng.choice(self._shops)
+        self._shops.remove(shop)
+        self.cluster.kill(shop.node)
         await asyncio.sleep(self.rng.random())
         await self._start_producer()
 
@@ -381,7 +420,7 @@ class Story:
         self.cluster.network.slow_s = 0.0
 
     async def _pause(self) -> None:
-        node = self.rng.choice([*self.cluster.nodes, self._producer_node, *(member.node for member in self._members)])
+        node = self.rng.choice([*self.cluster.nodes, *(shop.node for shop in self._shops), *(member.node for member in self._members)])
         if not node.dead:
             node.paused = True
             await asyncio.sleep(self.rng.random() * 6)
@@ -400,7 +439,7 @@ class Story:
         if self.cluster.broker_failed:
             await self._kill_broker()
         until = self.loop.now + SETTLE_S
-        while self.loop.now < until and (self._missing() or self._sends):
+        while self.loop.now < until and (self._missing() or any(shop.sends for shop in self._shops)):
             await asyncio.sleep(1.0)
         for topic, bodies in self._missing().items():
             self.book.faults.append(f"{len(bodies)} messages of {topic} did not arrive, the first is {min(bodies)[:6]!r}")
@@ -410,7 +449,7 @@ class Story:
 
     def _missing(self) -> dict[str, set[bytes]]:
         book = self.book
-        return {topic: missing for topic in GROUPS if (missing := book.owed[topic] - book.received[topic])}
+        return {topic: missing for topic in GROUPS if (missing := book.owed[topic] - book.received[topic] - book.spoiled)}
 
     async def _check_progress(self, until: float) -> None:
         async with aio.Admin(client=CLIENT) as admin:
