@@ -16,16 +16,16 @@ from ogive.wire.message import decode_messages
 from tests.figures import figures
 from tests.stores import read_queue
 
-# `ogive up` on a disk whose syncs fail from the moment on that the file named first exists, as often as it says
+# `ogive up` on a disk whose syncs of files below the third name fail once the file named first exists, as often as it says
 _ON_A_FAILING_DISK = """
-import errno, pathlib, sys
+import errno, os, pathlib, sys
 from ogive.cli.main import main
 from ogive.store.fs import OsFs
 
-broken, real, failures = pathlib.Path(sys.argv[1]), OsFs.fdatasync, []
+broken, real, failures, below = pathlib.Path(sys.argv[1]), OsFs.fdatasync, [], sys.argv[3]
 
 def fdatasync(self, fd):
-    if broken.exists() and len(failures) < int(broken.read_text()):
+    if broken.exists() and os.readlink(f"/proc/self/fd/{fd}").startswith(below) and len(failures) < int(broken.read_text()):
         failures.append(fd)
         raise OSError(errno.EIO, "Input/output error")
     return real(self, fd)
@@ -35,20 +35,25 @@ sys.exit(main(["up", "--data", sys.argv[2], "--name-server-port", "0", "--broker
 """
 
 
+def failing_up(broken: Path, data: Path, below: str = "") -> list[str]:
+    return [sys.executable, "-c", _ON_A_FAILING_DISK, str(broken), str(data), str(data / below)]
+
+
 @pytest.mark.rel
 @pytest.mark.quick
-def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("below", "times"), [("", 10**6), ("config", 1), ("config", 10**6)], ids=["everywhere", "a table once", "tables"])
+def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledged(tmp_path: Path, below: str, times: int) -> None:
+    """The last send makes a topic: the table of topics is saved before it would be acknowledged."""
     broken, data = tmp_path / "broken", tmp_path / "data"
-    command = [sys.executable, "-c", _ON_A_FAILING_DISK, str(broken), str(data)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(failing_up(broken, data, below), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         name_server = process.stdout.readline().split()[1].partition("=")[2]
         with ogive.Producer(name_server, config=ogive.ProducerConfig(retries=0)) as producer:
             kept = producer.send("Ledger", b"kept")
-            broken.write_text("1000000")
+            broken.write_text(str(times))
             with pytest.raises(OgiveError):
-                producer.send("Ledger", b"never acknowledged", timeout_s=2.0)
+                producer.send("Another", b"never acknowledged", timeout_s=2.0)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -85,9 +90,7 @@ async def until_a_sync_fails(folder: Path, times: int, messages: int) -> tuple[s
     attempted: set[bytes] = set()
     acknowledged: set[bytes] = set()
     refused = asyncio.Event()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _ON_A_FAILING_DISK, str(broken), str(data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    process = await asyncio.create_subprocess_exec(*failing_up(broken, data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
         name_server = (await process.stdout.readline()).decode().split()[1].partition("=")[2]

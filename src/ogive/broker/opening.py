@@ -78,12 +78,17 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         with suppress(OSError):  # opening meets it again, and says what it means
             refuse_emptied(fs, store_config)
     store = MessageStore.open(store_config, fs=fs, clock_ms=now_ms, monotonic=time.monotonic)
+
+    def loud(table: JsonTable) -> JsonTable:
+        table.on_broken = store.fail
+        return table
+
     try:
-        remote_settings = RemoteSettings(JsonTable(fs, folder / "remoteSettings.json"), config, now_ms)
+        remote_settings = RemoteSettings(loud(JsonTable(fs, folder / "remoteSettings.json")), config, now_ms)
         config = remote_settings.config
         apache_conf.write(fs, config, store)
         topics = TopicTable(
-            topic_table(fs, config.data),
+            loud(topic_table(fs, config.data)),
             cluster=config.cluster,
             broker_name=config.name,
             auto_create=config.auto_create_topics,
@@ -95,26 +100,27 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         topics.check_made = lambda made: store.check_topic(made.name, batches=keeps_batches(made.attributes))
         topics.on_made = lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes))
         groups = GroupTable(
-            JsonTable(fs, folder / "subscriptionGroup.json"),
+            loud(JsonTable(fs, folder / "subscriptionGroup.json")),
             auto_create=config.auto_create_groups,
             now_ms=now_ms,
             max_groups=config.max_groups,
         )
-        offsets, offsets_file = OffsetTable(config.max_offsets), JsonTable(fs, folder / "consumerOffset.json")
+        offsets, offsets_file = OffsetTable(config.max_offsets), loud(JsonTable(fs, folder / "consumerOffset.json"))
         offsets.load(offsets_file.load() or {})
-        delays_file = JsonTable(fs, folder / "delayOffset.json")
+        delays_file = loud(JsonTable(fs, folder / "delayOffset.json"))
         delays = delays_file.load() or {}
         _cut_progress(store, topics, offsets, offsets_file, delays, delays_file)
-        locks_file = JsonTable(fs, folder / "queueLocks.json")
+        locks_file = loud(JsonTable(fs, folder / "queueLocks.json"))
         locks = locks_file.load() or {}
         timers_file = TimerProgressFile(fs, config.data)
+        loud(timers_file)
         timers = Timers(store, now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
         transactions = Transactions(store, store.now_ms, config.max_open_transactions, topics.served)
         transactions.recover(offsets)
         retention = Retention(
-            store, JsonTable(fs, folder / "retention.json"), config.retention, used=partial(disk_used, config.data / "commitlog")
+            store, loud(JsonTable(fs, folder / "retention.json")), config.retention, used=partial(disk_used, config.data / "commitlog")
         )
     except BaseException as exc:
         store.close()

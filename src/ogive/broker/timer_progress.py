@@ -64,8 +64,9 @@ class TimerProgressFile(JsonTable):
         """*value*: see Timers.snapshot. Raises OSError. After a kill between the two files, our own still counts."""
         page = _PAGE.pack(max(0, value["readMs"]), 0, value["low"], value["low"])
         super().save(value | {"timercheck": page.hex(), "timercheckBefore": self._page().hex()})
-        write_synced(self._fs, self._check, page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
-        self._fs.fsync_dir(self._check.parent)
+        with self.telling():
+            write_synced(self._fs, self._check, page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
+            self._fs.fsync_dir(self._check.parent)
 
 
 def _is_ours(value: dict[str, Any]) -> bool:

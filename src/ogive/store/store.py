@@ -249,6 +249,11 @@ class MessageStore:
         if self._writer is not None:
             self._writer.post(job)
 
+    def fail(self, doing: str, exc: OSError) -> None:
+        """A file beside the log met an error after which nothing more may be acknowledged. On any thread; nothing before start()."""
+        if self._call_owner is not None:
+            self._call_owner(functools.partial(self._post, functools.partial(self._work.fail_by, doing, exc)))
+
     def sync(self, done: Callable[[], None]) -> None:
         """Have everything that was put synced, also with flush=async; then *done* is called on the owner thread.
 

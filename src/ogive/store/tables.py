@@ -3,10 +3,12 @@
 Apache's broker reads these files too, and its own (also the integer keys that its JSON writer leaves unquoted) load here.
 """
 
+import errno
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,9 @@ class JsonTable:
         self._fs, self._path, self._valid, self._now = fs, path, valid, now
         self._backup = path.with_name(path.name + ".bak")
         self._current: bytes | None = None  # what the file holds, once it is known to be good
+        self.on_broken: Callable[[str, OSError], None] | None = None
+        """Told what was being done when the disk failed, on whichever thread saves; that and each later save raises the error, too."""
+        self._broken: OSError | None = None
 
     def load(self) -> dict[str, Any] | None:
         """The stored object, or None if there is none.
@@ -98,10 +103,24 @@ class JsonTable:
         if self._current is None and (found := read_file(self._fs, self._path)) is not None and self._parse(found) is not None:
             self._current = found
         raw = text.encode()
-        if self._current is not None:
-            replace_file(self._fs, self._backup, self._current)
-        replace_file(self._fs, self._path, raw)
+        with self.telling():
+            if self._current is not None:
+                replace_file(self._fs, self._backup, self._current)
+            replace_file(self._fs, self._path, raw)
         self._current = raw
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """A disk that fails here fails the log, too: trying again may succeed without anything on the disk. A full one is no such thing."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            yield
+        except OSError as exc:
+            if exc.errno == errno.EIO and self.on_broken is not None:
+                self._broken = exc
+                self.on_broken(f"saving {self._path.name}", exc)
+            raise
 
     def _set_aside(self, instead: str) -> None:
         aside = self._path.with_name(f"{self._path.name}.corrupt-{self._now():.0f}")
