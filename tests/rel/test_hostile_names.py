@@ -18,10 +18,13 @@ import pytest
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.broker.remote_config import CHANGEABLE
+from ogive.broker.routes import ROUTES as BROKER_ROUTES
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.routes import ROUTES as NAME_SERVER_ROUTES
 from ogive.namesrv.server import NameServer
 from ogive.wire.codes import RequestCode
+from ogive.wire.headers.codec import Header, fields_of
 from tests.figures import figures
 from tests.processes import stop
 from tests.raw_client import RawClient, messages
@@ -70,34 +73,73 @@ NAMES = [
     "-rf",
     "topics.json",
 ]
-CARRIERS = {
-    17: {"topic", "defaultTopic"},
-    215: {"topic"},
-    10: {"topic", "producerGroup", "defaultTopic"},
-    310: {"b", "a", "c"},
-    11: {"topic", "consumerGroup"},
-    14: {"topic", "consumerGroup"},
-    15: {"topic", "consumerGroup"},
-    30: {"topic"},
-    207: {"groupName"},
-    202: {"topic"},
-    351: {"topic"},
-    352: {"group"},
-    36: {"group", "originTopic"},
-    38: {"consumerGroup"},
-    222: {"topic", "group"},
-    314: {"srcGroup", "destGroup", "topic"},
-    300: {"topic"},
-    105: {"topic"},
-    216: {"topic", "clusterName"},
-    217: {"topic"},
-    103: {"brokerName", "clusterName"},
-    100: {"namespace", "key"},
-    102: {"namespace", "key"},
-    205: {"brokerName"},
-    3001: {"username"},
-    3006: {"subject"},
-}
+NO_NAMES = {
+    "attributes", "boundaryType", "brokerAddr", "dataVersion", "expressionType", "haServerAddr", "i", "policyType", "properties",
+    "topicFilterType", "value",
+}  # fmt: skip
+"""Texts in headers that say something else."""
+AS = {RequestCode.SEND_BATCH_MESSAGE: RequestCode.SEND_MESSAGE_V2, RequestCode.LITE_PULL_MESSAGE: RequestCode.PULL_MESSAGE}
+"""Served with the header of another code."""
+SERVED = sorted({int(code) for code in (*BROKER_ROUTES, *NAME_SERVER_ROUTES)})
+
+
+def carriers() -> dict[int, set[str]]:
+    """Which fields of each code that is served hold names."""
+    fields = {
+        int(header.code): {field.wire for field in fields_of(header) if field.kind is str} - NO_NAMES
+        for header in Header.__subclasses__() + [late for early in Header.__subclasses__() for late in early.__subclasses__()]
+        if hasattr(header, "code")
+    }
+    return {code: fields[AS.get(RequestCode(code), code)] for code in SERVED if fields[AS.get(RequestCode(code), code)]}
+
+
+CARRIERS = carriers()
+NAMELESS = {
+    RequestCode.UPDATE_BROKER_CONFIG, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.GET_UNIT_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.GET_NAMESRV_CONFIG,
+    RequestCode.GET_ALL_PRODUCER_INFO, RequestCode.DELETE_EXPIRED_COMMITLOG,
+}  # fmt: skip
+"""Say no name, or that of a setting, which has a test of its own."""
+
+
+def bodies(name: str) -> dict[int, Any]:
+    """What travels in bodies, with *name* for each name."""
+    queue = {"topic": name, "brokerName": name, "queueId": 0}
+    subscription = {"topic": name, "subString": "*"}
+    topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    user = {"username": name, "password": "p", "userType": "Normal"}
+    acl = {
+        "subject": f"User:{name}",
+        "policies": [{"policyType": "Custom", "entries": [{"resource": f"Topic:{name}", "actions": ["Pub"]}]}],
+    }
+    registered = {"topicConfigTable": {name: topic}, "dataVersion": {"timestamp": 0, "counter": 0}}
+    return {
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: {"topicConfigList": [topic]},
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {"groupName": name},
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {"groupConfigList": [{"groupName": name}]},
+        RequestCode.HEART_BEAT: {
+            "clientID": name,
+            "producerDataSet": [{"groupName": name}],
+            "consumerDataSet": [{"groupName": name, "subscriptionDataSet": [subscription]}],
+        },
+        RequestCode.LOCK_BATCH_MQ: {"consumerGroup": name, "clientId": name, "mqSet": [queue]},
+        RequestCode.UNLOCK_BATCH_MQ: {"consumerGroup": name, "clientId": name, "mqSet": [queue]},
+        RequestCode.CHECK_CLIENT_CONFIG: {"clientId": name, "group": name, "subscriptionData": subscription},
+        RequestCode.REGISTER_BROKER: {"topicConfigSerializeWrapper": registered, "filterServerList": [name]},
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV: {"queueDatas": [{"brokerName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}]},
+        RequestCode.QUERY_ASSIGNMENT: {"topic": name, "consumerGroup": name, "clientId": name, "strategyName": name},
+        RequestCode.SET_MESSAGE_REQUEST_MODE: {"topic": name, "consumerGroup": name, "mode": "PULL"},
+        RequestCode.AUTH_CREATE_USER: user,
+        RequestCode.AUTH_UPDATE_USER: user,
+        RequestCode.AUTH_CREATE_ACL: acl,
+        RequestCode.AUTH_UPDATE_ACL: acl,
+    }
+
+
 OTHERS = {
     "queueId": "0",
     "e": "0",
@@ -124,6 +166,15 @@ OTHERS = {
     "delayLevel": "0",
     "value": "V",
     "cleanOffset": "true",
+    "tranStateTableOffset": "0",
+    "commitLogOffset": "0",
+    "commitOrRollback": "8",
+    "maxNum": "1",
+    "beginTimestamp": "0",
+    "endTimestamp": "1",
+    "index": "0",
+    "count": "1",
+    "isOrder": "false",
 }
 EXPLOITS = [
     "rocketmqHome=-c $@|sh . echo touch pwned;\nfilterServerNums=1",  # what ran commands on brokers
@@ -200,16 +251,11 @@ async def say_names(broker_address: str, name_server_address: str, rounds: int) 
                     answer = await client.call(code, b"", **named)
                     assert answer.code in set(ResponseCode)
                     attempts += 1
-            for code, body in {
-                200: {"groupName": shown},
-                34: {
-                    "clientID": shown,
-                    "consumerDataSet": [{"groupName": shown, "subscriptionDataSet": [{"topic": shown, "subString": "*"}]}],
-                },
-                41: {"consumerGroup": shown, "clientId": shown, "mqSet": [{"topic": shown, "brokerName": "broker-a", "queueId": 0}]},
-            }.items():
-                await broker.call(code, json.dumps(body).encode())
-                attempts += 1
+            for code, body in bodies(shown).items():
+                named = OTHERS | dict.fromkeys(CARRIERS.get(code, ()), shown)
+                for client in (broker, name_server):
+                    await client.call(code, json.dumps(body).encode(), **named)
+                    attempts += 1
     return attempts
 
 
@@ -237,6 +283,12 @@ async def say_settings(broker_address: str, name_server_address: str, count: int
             await client.ok(RequestCode.PUT_KV_CONFIG, namespace=dice.choice(NAMES[:14]), key=name, value=value)
             attempts += 1
     return attempts
+
+
+def test_every_code_that_is_served_is_among_the_attacks() -> None:
+    """A new one must be seen to say its names somewhere, or to say none."""
+    assert {*CARRIERS, *bodies("x"), *map(int, NAMELESS)} == set(SERVED)
+    assert not {*CARRIERS, *bodies("x")} & NAMELESS
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
