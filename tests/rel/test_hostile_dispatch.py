@@ -1,4 +1,5 @@
-"""Mutated frames, fields and bodies at a broker's handlers (T33): each request is answered, and one that is refused changed nothing."""
+"""Mutated frames, fields and bodies at the handlers of broker and name server (T33): each request is answered, and one that is refused
+changed nothing."""
 
 import json
 import random
@@ -12,6 +13,9 @@ import pytest
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ProtocolError, ResponseCode
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.routes import ROUTES as NAME_SERVER_ROUTES
+from ogive.namesrv.server import NameServer
 from ogive.transport.connection import Connection, connect, split_address
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import Flag, RequestCode
@@ -74,13 +78,27 @@ def state(broker: Broker) -> dict[str, Any]:
     }
 
 
-def recorded() -> list[RemotingCommand]:
-    """What Apache's programs asked a broker, with our topic and group."""
+def state_of_names(server: NameServer) -> dict[str, Any]:
+    """All that requests to a name server can change."""
+    context = server._running
+    routes = context.routes
+    return {
+        "live": {key: (live.broker, live.data_version) for key, live in routes._live.items()},
+        "addresses": {name: dict(addresses) for name, addresses in routes._addresses.items()},
+        "clusters": dict(routes._cluster_of),
+        "queues": {topic: dict(brokers) for topic, brokers in routes._queues.items()},
+        "settings": {space: dict(entries) for space, entries in context.kv._spaces.items()},
+        "config": context.config,
+    }
+
+
+def recorded(asked: str = "broker") -> list[RemotingCommand]:
+    """What Apache's programs asked a broker, or a name server, with our topic and group."""
     ours = {"topic": "T", "b": "T", "originTopic": "T", "consumerGroup": "G", "group": "G", "groupName": "G"}
     found = []
     for line in map(json.loads, CONVERSATIONS.read_text().splitlines()):
         request = line["request"]
-        if line["server"] == "broker" and line["direction"] == "client to server":
+        if line["server"] == asked and line["direction"] == "client to server":
             fields = {name: ours.get(name, str(value)) for name, value in request.get("extFields", {}).items()}
             body = request["body"] or ""
             found.append(RemotingCommand(request["code"], fields, b"" if body.startswith("hex:") else body.encode()))
@@ -128,13 +146,13 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await running.stop()
 
 
-async def connected(broker: Broker) -> Connection:
+async def connected(server: Broker | NameServer) -> Connection:
     """A client that refuses whatever the broker asks it: a request may send one there."""
 
     def refuse(connection: Connection, command: RemotingCommand) -> None:
         connection.reply(RemotingCommand(ResponseCode.SYSTEM_ERROR, opaque=command.opaque, flag=Flag.RESPONSE))
 
-    return await connect(*split_address(broker.address), on_request=refuse)
+    return await connect(*split_address(server.address), on_request=refuse)
 
 
 def set_up(broker: Broker) -> None:
@@ -188,3 +206,42 @@ async def test_a_request_that_is_refused_has_changed_nothing(broker: Broker, cou
     assert answers[ResponseCode.SUCCESS] > count // 20  # what may change something is among them
     assert refused > count // 4
     assert not broker.failed.done()
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(200_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+async def test_a_request_that_a_name_server_refuses_has_changed_nothing(count: int) -> None:
+    """Every code that it serves is among them, with the fields and the body of a registration or without."""
+    server = NameServer(NameServerConfig(port=0))
+    await server.start()
+    dice, frames, answers, served = random.Random(35), seeds(), Counter[int](), set[int]()
+    fields = {
+        "topic": "T", "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "cluster": "c", "brokerId": "0",
+        "haServerAddr": "", "namespace": "N", "key": "K", "value": "V",
+    }  # fmt: skip
+    topic = b'"%b":{"topicName":"%b","readQueueNums":4,"writeQueueNums":4,"perm":6}'
+    wrapper = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b},"dataVersion":{"timestamp":1,"counter":1}},"filterServerList":[]}'
+    bodies = (b"", wrapper % (topic % (b"T", b"T") + b"," + topic % (b"U", b"U")), wrapper % (topic % (b"../T", b"../T")))
+    known = recorded("name server") + [RemotingCommand(code, fields, body) for code in NAME_SERVER_ROUTES for body in bodies]
+    client = await connected(server)
+    with figures("T33", nightly=count > 5_000, seed=35, attempts=count) as line:
+        for number in range(count):
+            request = request_of(mutated(dice, dice.choice(frames))) if number % 4 == 0 else spoiled(dice, dice.choice(known))
+            if request is None:
+                continue
+            request.flag = Flag(0)
+            if client.closed:
+                client = await connected(server)
+            before = state_of_names(server)
+            answer = await client.call(request, 60)
+            answers[answer.code] += 1
+            if answer.code in DONE:
+                served.add(request.code)
+            else:
+                assert state_of_names(server) == before, (request, answer)
+        refused = line["refused"] = sum(many for code, many in answers.items() if code not in DONE)
+    assert answers.keys() <= set(ResponseCode)
+    assert answers[ResponseCode.SUCCESS] > count // 20
+    assert refused > count // 10
+    assert RequestCode.REGISTER_BROKER in served
+    client.close()
+    await server.stop()

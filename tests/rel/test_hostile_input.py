@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import socket
 import struct
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -79,12 +81,20 @@ def hostile(dice: random.Random, frames: list[bytes]) -> bytes:
     return struct.pack(">i", len(frame) - 4) + frame[4:] if dice.random() < 0.8 and len(frame) > 8 else frame
 
 
-@pytest.mark.parametrize("count", [30_000, pytest.param(5_000_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+def blocks() -> int:
+    """Of memory that Python's objects have."""
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+@pytest.mark.parametrize("count", [200_000, pytest.param(5_000_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
 def test_a_decoder_raises_its_one_error_or_gives_a_command(count: int) -> None:
-    """T33."""
-    dice, frames, refused, slowest = random.Random(33), seeds(), 0, 0.0
-    with figures("T33", nightly=count > 30_000, seed=33, attempts=count) as line:
-        for _ in range(count):
+    """T33. Nothing of them stays: after the first tenth, with what is looked up and kept, Python holds as many blocks as at the end."""
+    dice, frames, refused, slowest, held = random.Random(33), seeds(), 0, 0.0, 0
+    with figures("T33", nightly=count > 200_000, seed=33, attempts=count) as line:
+        for number in range(count):
+            if number == count // 10:
+                held = blocks()
             frame = mutated(dice, dice.choice(frames))
             began = time.perf_counter()
             try:
@@ -94,8 +104,9 @@ def test_a_decoder_raises_its_one_error_or_gives_a_command(count: int) -> None:
             else:
                 assert all(type(name) is type(value) is str for name, value in command.ext_fields.items())
             slowest = max(slowest, time.perf_counter() - began)
-        line["refused"], line["slowest_ms"] = refused, round(slowest * 1000, 2)
+        line["refused"], line["slowest_ms"], line["blocks_more"] = refused, round(slowest * 1000, 2), blocks() - held
     assert 0 < refused < count
+    assert line["blocks_more"] < count // 200  # caches fill up
 
 
 # --- live ------------------------------------------------------------------------------------------------------------
@@ -131,33 +142,47 @@ def end(line: socket.socket) -> None:
             pass
 
 
-def throw(target: str, frames: Iterator[bytes]) -> int:
-    """Send each, on a new connection after twenty and whenever the peer has closed the one before; how many there were."""
-    thrown = 0
-    line: socket.socket | None = None
-    for frame in frames:
-        if thrown % 20 == 0 and line is not None:
-            end(line)
-            line = None
+class Thrower:
+    """One connection of somebody hostile; a new one after twenty frames, and whenever the peer has closed the one before."""
+
+    def __init__(self, target: str) -> None:
+        self._target, self._thrown = target, 0
+        self._line: socket.socket | None = None
+
+    def throw(self, frame: bytes) -> None:
+        if self._thrown == 20:
+            self.end()
         try:
-            if line is None:
-                line = socket.create_connection(address(target), timeout=60)
-                line.setblocking(True)
-            line.sendall(frame)
-            line.setblocking(False)
-            try:
-                while line.recv(65_536):
-                    pass
-                raise ConnectionResetError
-            except BlockingIOError:
-                line.setblocking(True)
+            if self._line is None:
+                self._line, self._thrown = socket.create_connection(address(self._target), timeout=60), 0
+            self._thrown += 1
+            self._line.setblocking(True)
+            self._line.sendall(frame)
+            self._line.setblocking(False)
+            while self._line.recv(65_536):
+                pass
+        except BlockingIOError:
+            return
         except OSError:
-            if line is not None:
-                line.close()
-            line = None
+            pass
+        if self._line is not None:
+            self._line.close()
+        self._line = None
+
+    def end(self) -> None:
+        if self._line is not None:
+            end(self._line)
+        self._line = None
+
+
+def throw(target: str, frames: Iterator[bytes], lines: int) -> int:
+    """Send them over as many connections in turn, all of which stay open; how many there were."""
+    thrown, throwers = 0, [Thrower(target) for _ in range(lines)]
+    for frame in frames:
+        throwers[thrown % lines].throw(frame)
         thrown += 1
-    if line is not None:
-        end(line)
+    for thrower in throwers:
+        thrower.end()
     return thrown
 
 
@@ -188,7 +213,7 @@ async def until_kept(broker: Broker, key: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", [4_000, pytest.param(500_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
 async def test_hostile_frames_reach_nothing_and_a_canary_sings_on(guarded: Broker, count: int) -> None:
-    """T35. Nobody of them has credentials; a producer and a consumer that have some work beside them."""
+    """T35. Over 200 connections at a time. Nobody of them has credentials; a producer and a consumer that have some work beside them."""
     user = ogive.Credentials(access_key="root", secret_key="root-secret-0815")
     config = ogive.ClientConfig(name_server=guarded.name_server, credentials=user)
     async with ogive.aio.Admin(client=config) as admin:
@@ -208,7 +233,7 @@ async def test_hostile_frames_reach_nothing_and_a_canary_sings_on(guarded: Broke
 
     def attack(target: str, seed: int) -> int:
         dice, frames = random.Random(seed), seeds()
-        return throw(target, (hostile(dice, frames) for _ in range(count // 8)))
+        return throw(target, (hostile(dice, frames) for _ in range(count // 8)), 200 // 8)
 
     with figures("T35", nightly=count > 4_000, seed=35) as line:
         attacks = [asyncio.to_thread(attack, target, seed) for seed, target in enumerate((guarded.address, guarded.name_server) * 4)]
@@ -313,7 +338,7 @@ def bombs() -> dict[str, Bomb]:
         table[f"length {length}"] = Bomb(struct.pack(">i", length) + b"\x00" * 64)
     for size in (0, 1, 255, 2**16, 2**18 + 1, 2**24 - 1):
         table[f"header length {size}"] = Bomb(framed(json_header(), header_length=size))
-    for codec in (1, 2, 3, 4, 7, 8, 15, 16, 21, 23, 32, 64, 127, 128, 200, 254, 255):
+    for codec in range(1, 256):
         table[f"codec {codec}"] = Bomb(framed(json_header(), codec=codec))
     for name, text in {
         "deep": deep, "wide": wide[:200_000], "text": b'"x"', "null": b"null", "list": b"[]", "empty": b"", "NaN": b'{"code":NaN}',
@@ -434,5 +459,5 @@ async def test_no_length_and_no_bomb_costs_more_than_itself(unguarded: Broker, s
         line["peak_kib_more"], line["slowest_ms"] = peak_kib(unguarded.pid) - before, round(slowest_s * 1000, 1)
     assert found == expected
     assert unguarded.pid == pid
-    assert line["peak_kib_more"] < 96 * 1024  # a body of 160 MiB never is there; the largest frame is, some times over
+    assert line["peak_kib_more"] < 64 * 1024  # a body of 160 MiB never is there; the largest frame is, some times over
     assert len(BOMBS) >= 120
