@@ -156,21 +156,31 @@ def made_ahead(path: Path, data: bytes) -> bool:
     return "commitlog" in path.parts and not any(data)
 
 
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
 @pytest.mark.parametrize("trials", [30, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
-def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int) -> None:
-    """Any subset of queues, index, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was."""
+def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int, crashed: bool) -> None:
+    """Any subset of queues, index, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was, or as a
+    start after the crash makes it of files that are whole."""
     root, rng = tmp_path / "original", random.Random(11)
     with Driver(small(root)) as driver:
         for i in range(200):
             properties = b"UNIQ_KEY\x01%d\x02TAGS\x01%b\x02" % (i, rng.choice([b"TagA", b"TagB"]))
             driver.put(message(b"%d " % i + rng.randbytes(rng.randint(1, 300)), f"T{i % 2}", i % 3, properties=properties))
         bodies = {key: driver.bodies(*key) for key in driver.store.queues}
+        if crashed:
+            shutil.copytree(root, tmp_path / "crashed")
+    base = root
+    if crashed:
+        base, root = tmp_path / "crashed", tmp_path / "started again"
+        assert (base / "abort").exists()
+        shutil.copytree(base, root)
+        Driver(small(root)).close()
     original = {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
     assert sum("consumequeue" in path.parts for path in original) > 12
     with figures("T7", nightly=trials > 30, seed=11, faults=trials, acknowledged=200 * trials, received=0) as line:
         for trial in range(trials):
             spoiled = tmp_path / f"trial-{trial}"
-            shutil.copytree(root, spoiled)
+            shutil.copytree(base, spoiled)
             files = derived_files(spoiled)
             spoil_some(files, rng)
             with Driver(small(spoiled)) as driver:
