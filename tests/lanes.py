@@ -52,6 +52,7 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
         "rel/test_death_at_calls.py": 40,
         "rel/test_spark_sink_kills.py": 35,
         "rel/test_retention_kill.py": 34,
+        "rel/test_power_cut.py::test_with_asynchronous": 40,
         "interop/test_store_exchange": 30,
         "interop/test_t": 30,
         "rel/test_hostile_names.py": 20,

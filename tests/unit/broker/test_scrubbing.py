@@ -1,14 +1,17 @@
 """The log is read in the background, and damage is counted and logged once."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ogive.broker import Broker, BrokerConfig
 from ogive.broker.scrubbing import PAUSE_S, Scrubbing
 from ogive.store.scrub import Scrubbed
 from tests.chaos.recorder import MemoryFs
+from tests.raw_client import RawClient
 from tests.stores import Driver, message, small
 
 ROOT = Path("/store")
@@ -67,3 +70,20 @@ async def test_it_goes_on_where_retention_left_something() -> None:
     assert await whole_round(scrubbing, driver) > 10
     assert driver.store.stats().damaged == 0
     driver.close()
+
+
+async def test_a_broker_reads_its_log_again_while_it_serves(tmp_path: Path) -> None:
+    server = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=64 * 1024))
+    await server.start()
+    async with await RawClient.open(server.address) as client:
+        await client.send("T", bytes(1000))
+        await client.send("T", b"behind it")
+    [segment, *_] = sorted((tmp_path / "store" / "commitlog").iterdir())
+    with segment.open("r+b") as file:
+        file.seek(500)
+        file.write(b"x")
+    async with asyncio.timeout(60):
+        while not server.context.store.stats().damaged:
+            await asyncio.sleep(0.01)
+    assert server.context.store.stats().damaged == 1
+    await server.stop()
