@@ -1,5 +1,6 @@
 """Disks that fail or fill, syncs that take long, and two processes that want one store."""
 
+import asyncio
 import errno
 import json
 import random
@@ -12,10 +13,14 @@ from typing import Any
 
 import pytest
 
-from ogive.errors import StoreError, StoreFailed, StoreFull, StoreLocked
+from ogive.broker import Broker, BrokerConfig
+from ogive.broker.opening import Machine
+from ogive.errors import ResponseCode, StoreError, StoreFailed, StoreFull, StoreLocked
 from ogive.store import GetStatus, MessageStore
+from ogive.wire.codes import RequestCode
 from tests.chaos.faults import FailFrom, FaultyFs, Gate
 from tests.figures import figures
+from tests.raw_client import RawClient, messages
 from tests.stores import Driver, message, small
 
 pytestmark = [pytest.mark.rel, pytest.mark.quick]
@@ -178,10 +183,13 @@ def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = Message
     for i in range(rounds):
         gate.open.clear()
         gate.reached.clear()
-        answers = driver.post(message(f"{i}"), message(f"{i} too"))
+        key = f"UNIQ_KEY\x01ID{i}\x02".encode()
+        answers = driver.post(message(f"{i}", properties=key), message(f"{i} too", properties=key))
         assert gate.reached.wait(10)
         driver.settle()
         store = driver.store
+        early += bool(list(store.find_key("T", f"ID{i}", 0, 2**62)))
+        early += store.offset_by_time("T", 0, 2**61) > 2 * i
         early += bool(answers) + (len(arrivals) > i) + (store.max_offset("T", 0) > 2 * i)
         early += store.get("T", 0, 2 * i, 32, 10_000).status is GetStatus.FOUND
         early += bool(store.entries("T", 0, 2 * i, 10))
@@ -189,6 +197,7 @@ def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = Message
         gate.open.set()
         driver.wait(answers)
         assert store.max_offset("T", 0) == 2 * i + 2
+        assert len(list(store.find_key("T", f"ID{i}", 0, 2**62))) == 2
     driver.close()
     return early
 
@@ -215,6 +224,34 @@ class ShowsEarly(MessageStore):
 
 def test_dispatch_before_durable_is_caught(tmp_path: Path) -> None:
     assert seen_before_durable(tmp_path, ShowsEarly) > 0
+
+
+async def test_a_held_pull_is_not_answered_before_the_message_is_durable(tmp_path: Path) -> None:
+    """Nor is anything else that a client may ask a broker about it."""
+    gate = Gate()
+    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024), Machine(fs=FaultyFs(gate)))
+    await broker.start()
+    async with await RawClient.open(broker.address) as client:
+        await client.send("T", b"first", {"KEYS": "k"})
+        gate.open.clear()
+        held = client.start_pull("G", "T", 1, suspend_ms=120_000)
+        sent = client.start_send("T", b"second", {"KEYS": "k"})
+        assert await asyncio.to_thread(gate.reached.wait, 10)
+        for code, field, wanted in (
+            (RequestCode.GET_MAX_OFFSET, "offset", "1"),
+            (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "offset", "1"),
+        ):
+            answer = await client.ok(code, topic="T", queueId=0, timestamp=2**61)
+            assert answer.ext_fields[field] == wanted, code
+        times = {"beginTimestamp": 0, "endTimestamp": 2**61, "maxNum": 32}
+        assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, topic="T", key="k", **times))) == 1
+        assert (await client.pull("G", "T", 1)).code == ResponseCode.PULL_NOT_FOUND
+        assert not held.done()
+        assert not sent.done()
+        gate.open.set()
+        assert (await sent).code == ResponseCode.SUCCESS
+        assert [message.body for message in messages(await held)] == [b"second"]
+    await broker.stop()
 
 
 HOLDER = """
