@@ -47,6 +47,7 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
         "rel/test_consumer_kill.py": 74,
         "rel/test_timer_kill.py": 54,
         "rel/test_broker_scale.py": 50,
+        "rel/test_name_server_faults.py": 25,
         "rel/test_transaction_kill.py": 43,
         "rel/test_poison.py": 43,
         "rel/test_death_at_calls.py": 40,

@@ -23,6 +23,7 @@ from ogive.model import MessageQueue
 from ogive.testing import FakeBroker
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
+from tests.figures import figures
 from tests.never.hostile import QUESTIONS, Behaviour, behaviours, more_behaviours
 from tests.never.scene import GROUP, RETRY, SEND, TOPIC, UPDATE, WAIT_S, Scene, until
 
@@ -132,8 +133,10 @@ async def test_a_client_survives(behaviour: Behaviour, scene: Scene, folder: Pat
 @pytest.mark.nightly
 @pytest.mark.parametrize("behaviour", list(more_behaviours()), ids=lambda behaviour: behaviour.name)
 async def test_a_client_survives_this_as_well(behaviour: Behaviour, scene: Scene, folder: Path) -> None:
-    async with unharmed(folder):
-        await meets(behaviour, scene)
+    with figures("T40", nightly=True, faults=1) as line:
+        async with unharmed(folder):
+            await meets(behaviour, scene)
+        line.update(attempts=len(scene.ledger.attempted), acknowledged=len(scene.ledger.acknowledged), lost=len(scene.ledger.lost))
 
 
 @pytest.mark.parametrize("oneway", [False, True], ids=["asked", "told"])

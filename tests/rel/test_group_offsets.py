@@ -40,6 +40,8 @@ class Row:
         return (END, True) if offset > END else (offset, False)
 
 
+long = pytest.mark.parametrize("nightly", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["quick", "nightly"])
+"""The table is short: both sizes are the whole of it, and the nightly one is in the results."""
 ROWS = [Row(*row) for row in product(STORED, STARTS, ("concurrent", "orderly"))]
 
 
@@ -61,8 +63,9 @@ def keep_to_the_end(broker: FakeBroker, request: RemotingCommand) -> RemotingCom
 
 @pytest.mark.rel
 @pytest.mark.quick
+@long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.stored}-{row.start}-{row.kind}")
-async def test_a_group_goes_on_where_its_rule_says(row: Row, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_group_goes_on_where_its_rule_says(row: Row, nightly: bool, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     broker, (expected, is_moved) = scene.broker, row.expected
     scene.put(END)
     broker.on(PULL, lambda request: keep_to_the_end(broker, request))
@@ -71,7 +74,8 @@ async def test_a_group_goes_on_where_its_rule_says(row: Row, scene: Scene, caplo
     stored = STORED[row.stored]
     if stored is not None:
         broker.offsets[GROUP, TOPIC, 0] = stored
-    with figures("T23", attempts=END + 2, acknowledged=END + 2, faults=int(is_moved), row=f"{row.stored}, {row.start}, {row.kind}") as line:
+    known = {"attempts": END + 2, "acknowledged": END + 2, "faults": int(is_moved), "row": f"{row.stored}, {row.start}, {row.kind}"}
+    with figures("T23", nightly=nightly, **known) as line:
         async with scene.consumer(scene.listener(start=STARTS[row.start], orderly=row.kind == "orderly")):
             await until(lambda: expected in scene.pulls(), "a pull at the right place")
             scene.put(2)
@@ -87,12 +91,15 @@ async def test_a_group_goes_on_where_its_rule_says(row: Row, scene: Scene, caplo
 
 @pytest.mark.rel
 @pytest.mark.quick
+@long
 @pytest.mark.parametrize("kind", ["concurrent", "orderly"])
 @pytest.mark.parametrize("to", [LEAST, 6])
-async def test_a_reset_while_messages_are_consumed_goes_to_its_place_and_on_from_there(scene: Scene, kind: str, to: int) -> None:
+async def test_a_reset_while_messages_are_consumed_goes_to_its_place_and_on_from_there(
+    scene: Scene, kind: str, to: int, nightly: bool
+) -> None:
     """What was done before comes again from there on, and nothing else is passed over."""
     scene.put(END)
-    with figures("T23", attempts=END + 2, acknowledged=END + 2, faults=1, row=f"reset to {to}, {kind}") as line:
+    with figures("T23", nightly=nightly, attempts=END + 2, acknowledged=END + 2, faults=1, row=f"reset to {to}, {kind}") as line:
         async with scene.consumer(scene.listener(orderly=kind == "orderly")) as running:
             await until(lambda: scene.progress() == END, "all messages")
             reset = RemotingCommand(

@@ -21,6 +21,7 @@ from ogive.testing.fake_broker import ok
 from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode
 from tests.chaos.proxy import Fault, FaultProxy
+from tests.figures import figures
 from tests.ledger import Ledger
 from tests.processes import free_port
 
@@ -127,12 +128,14 @@ async def streaming(producer: aio.Producer, ledger: Ledger) -> AsyncIterator[Non
         await sending
 
 
-@pytest.mark.quick
-async def test_messages_flow_on_while_no_name_server_answers_and_new_topics_say_so(stage: Stage) -> None:
+@pytest.mark.parametrize("count", [pytest.param(50, marks=pytest.mark.quick), pytest.param(3_000, marks=pytest.mark.nightly)])
+async def test_messages_flow_on_while_no_name_server_answers_and_new_topics_say_so(stage: Stage, count: int) -> None:
     await stage.flows("messages before")
     stage.set(Fault("refuse"), Fault("refuse"))
     await until(lambda: stage.trouble, "a question for the route that nobody answered")
-    await stage.flows("messages without a name server", 50)
+    with figures("T18", nightly=count > 50, faults=2, attempts=count) as line:
+        await stage.flows("messages without a name server", count)
+        line.update(acknowledged=count, received=count, lost=len(stage.ledger.lost))
     with pytest.raises(NoNameServer, match="no name server answered at") as said:
         await stage.producer.send("Unheard", b"x", timeout_s=0.5)
     assert all(proxy.address in str(said.value) for proxy in stage.proxies)

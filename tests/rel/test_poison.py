@@ -114,7 +114,7 @@ async def test_poison_goes_to_the_dead_letters_once_and_good_messages_past_it(
     ):
         async with aio.Admin(broker.name_server) as admin, aio.Producer(broker.name_server) as producer:
             await admin.create_topic(TOPIC, queues=4)
-            member = Member(broker.name_server, tmp_path, retries)
+            member, part = Member(broker.name_server, tmp_path, retries), bodies
             try:
                 for i in range(kills + 1):
                     part = bodies[i * len(bodies) // (kills + 1) : (i + 1) * len(bodies) // (kills + 1)]

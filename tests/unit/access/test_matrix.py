@@ -21,6 +21,7 @@ from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from tests.figures import figures
 from tests.raw_client import RawClient
 
 SECRETS = {name: f"{name}-top-secret-0815" for name in ("root", "plain", "other")}
@@ -122,13 +123,15 @@ async def test_nothing_is_open_that_the_table_does_not_open(servers: Servers, co
     all_codes = sorted({*RequestCode, *UNKNOWN, *(range(1001) if codes.startswith("0") else ())})
     before = state(servers)
     texts: list[str] = []
-    for address, kind in itertools.product((servers.broker.address, servers.name_server.address), (*NOBODY, "plain", "other")):
-        answers = await ask(address, kind, all_codes)
-        passed = {code for code, answer in answers.items() if not refused_by_access_control(answer)}
-        assert not passed, kind  # every request needs a rule that names what it is about
-        texts += [f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()]
-    assert state(servers) == before
-    await the_super_user_is_refused_nothing(servers, all_codes, texts)
+    with figures("T39", nightly=codes.startswith("0")) as line:
+        for address, kind in itertools.product((servers.broker.address, servers.name_server.address), (*NOBODY, "plain", "other")):
+            answers = await ask(address, kind, all_codes)
+            passed = {code for code, answer in answers.items() if not refused_by_access_control(answer)}
+            assert not passed, kind  # every request needs a rule that names what it is about
+            texts += [f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()]
+        assert state(servers) == before
+        await the_super_user_is_refused_nothing(servers, all_codes, texts)
+        line["attempts"] = len(texts)
     for secret in (*SECRETS.values(), servers.table.internal.secret_key):
         assert not [text for text in [*texts, caplog.text] if secret in text]
 
