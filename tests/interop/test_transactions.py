@@ -83,10 +83,11 @@ def load(name_server: str) -> None:
 
     with apache.JavaClient("org.apache.rocketmq.example.benchmark.TransactionProducer", *arguments) as client:
 
-        def some_were_asked_about() -> bool:
-            return any(int(report[1]) > 0 for report in reports(client))
+        def asked_about_again() -> bool:
+            """A later round of questions, about those that the first one left open, is among them."""
+            return sum(int(report[1]) > 0 for report in reports(client)) >= 3
 
-        wait_until(some_were_asked_about, client._process, client._output, "report of checks", 120.0)
+        wait_until(asked_about_again, client._process, client._output, "third report of checks", 200.0)
         for report in reports(client):
             assert (report[2], report[3]) == ("0", "0"), client.printed().other
 
