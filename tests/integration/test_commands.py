@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ogive as ogive_client
+from ogive.errors import NoPermission
 from ogive.testing import Broker
 
 
@@ -501,3 +502,45 @@ def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
     ogive("group", "create", "happy", *server)
     answer = ogive("dead-letter", "send", "happy", "--all", *server)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"ogive: group happy has no dead letters\n")
+
+
+def test_a_user_is_changed_forbidden_and_deleted_at_a_running_broker(tmp_path: Path) -> None:
+    """Each command counts for the next request."""
+    root = tmp_path / "root.yml"
+    root.write_text("accessKey: root\nsecretKey: much-secret\n")
+    root.chmod(0o600)
+    with Broker(data=tmp_path / "store", options=("--acl", "--credentials", str(root))) as broker:
+        server = ("--name-server", broker.name_server, "--credentials", str(root))
+
+        def manage(*words: str, stdin: bytes = b"") -> None:
+            done = ogive(*words, *server, stdin=stdin)
+            assert done.returncode == 0, done.stderr
+
+        def may_send(topic: str, secret: str) -> bool:
+            user = ogive_client.Credentials(access_key="ann", secret_key=secret)
+            client = ogive_client.ClientConfig(name_server=broker.name_server, credentials=user)
+            try:
+                with ogive_client.Producer(client=client, config=ogive_client.ProducerConfig(retries=0)) as producer:
+                    producer.send(topic, b"x")
+            except NoPermission:
+                return False
+            return True
+
+        for topic in ("Orders", "OrdersOfOthers"):
+            manage("topic", "create", topic)
+        manage("user", "create", "ann", stdin=b"first-secret\n")
+        manage("acl", "allow", "ann", "Topic:Ord*", "pub")
+        assert (may_send("Orders", "first-secret"), may_send("OrdersOfOthers", "first-secret")) == (True, True)
+        manage("acl", "deny", "ann", "Topic:OrdersOfOthers", "pub")
+        assert (may_send("Orders", "first-secret"), may_send("OrdersOfOthers", "first-secret")) == (True, False)
+        manage("acl", "delete", "ann", "Topic:OrdersOfOthers")
+        assert may_send("OrdersOfOthers", "first-secret")
+        manage("user", "update", "ann", "--password", stdin=b"second-secret\n")
+        assert (may_send("Orders", "first-secret"), may_send("Orders", "second-secret")) == (False, True)
+        manage("user", "update", "ann", "--disable")
+        assert not may_send("Orders", "second-secret")
+        manage("user", "update", "ann", "--enable")
+        manage("acl", "delete", "ann", "--yes")
+        assert not may_send("Orders", "second-secret")
+        manage("user", "delete", "ann", "--yes")
+        assert b"ann" not in ogive("user", "list", *server).stdout

@@ -1,5 +1,6 @@
-"""The file in which broadcasting members keep their progress: Java's client reads what we write, and we what it writes."""
+"""Broadcasting members of Java's client, and the file in which they keep their progress: it reads what we write, and we what it writes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ogive.client.consumer.local_offsets import read_offsets, replace_file
@@ -31,3 +32,11 @@ def test_both_read_the_same_file(ogive_broker: Broker, topic: str, group: str, t
     replace_file(file, offset_table_dumps(dict.fromkeys(queues, 2)))
     assert broadcast(name_server, topic, group, tmp_path, 4) == [(i, 2) for i in range(4)]
     assert read_offsets(file) == dict.fromkeys(queues, 3)
+
+
+def test_each_of_two_broadcasting_members_gets_every_message(ogive_broker: Broker, topic: str, group: str, tmp_path: Path) -> None:
+    """Members of a clustering group would share them."""
+    apache.send(ogive_broker.name_server, topic, 12, mode="orderly", shards=4)
+    with ThreadPoolExecutor(2) as both:
+        members = [both.submit(broadcast, ogive_broker.name_server, topic, group, tmp_path / name, 12) for name in ("one", "two")]
+        assert [member.result() for member in members] == [[(queue, offset) for queue in range(4) for offset in range(3)]] * 2

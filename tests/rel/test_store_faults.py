@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import os
 import random
 import subprocess
 import sys
@@ -341,12 +342,14 @@ def test_second_store_in_one_process_is_refused(tmp_path: Path) -> None:
         driver.put(message("unharmed"))
 
 
-@pytest.mark.parametrize("kind", ["file", "file above", "lock is a directory", "commit log is a file", "lock is a link"])
+@pytest.mark.parametrize("kind", ["file", "FIFO", "file above", "lock is a directory", "commit log is a file", "lock is a link"])
 def test_a_path_that_is_no_store_is_refused_with_one_sentence(tmp_path: Path, kind: str) -> None:
     root = tmp_path / "store"
     match kind:
         case "file":
             root.write_text("x")
+        case "FIFO":
+            os.mkfifo(root)
         case "file above":
             root.write_text("x")
             root = root / "below"
