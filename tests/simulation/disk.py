@@ -14,13 +14,16 @@ from tests.simulation.loop import Node, VirtualLoop
 class LiveFs(MemoryFs):
     """Files in memory that know what of them is certainly on the disk. A dead node's calls change nothing."""
 
-    def __init__(self, base: MemoryFs | None, node: Node) -> None:
+    def __init__(self, base: MemoryFs | None, node: Node, boot: str) -> None:
         super().__init__({path: inode.data for path, inode in base.names.items()} if base else None, base.directories if base else None)
         names: dict[Path, Inode | None] = dict(self.names)
         self._disk = Disk({inode: bytearray(inode.data) for inode in self.names.values()}, names | dict.fromkeys(self.directories))
-        self._node = node
+        self._node, self._boot = node, boot
         self.failing = False
         self.full = False
+
+    def boot_id(self) -> str:
+        return self._boot
 
     def record(self, operation: Operation) -> None:
         self._disk.apply(operation)

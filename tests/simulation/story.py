@@ -338,7 +338,7 @@ class Story:
             ("broker stopped", self._stop_broker),
             ("broker disk", self._break_disk),
             ("broker disk full", self._fill_disk),
-            *([("broker bit flipped", self._flip_bit)] if self.cluster.flush == "sync" else []),  # async: docs/reliability.md, not promised
+            ("broker bit flipped", self._flip_bit),
             ("name-server restarted", self._restart_name_server),
             ("producer killed", self._kill_producer),
             ("member killed", self._kill_member),
