@@ -32,7 +32,7 @@ class Reading:
     async def fetch(self, chunk: QueueRange) -> Fetched:
         """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are reached before."""
         answers: list[tuple[QueueRange, bytes]] = []
-        at, size = chunk.start, 0
+        at, size, doubted = chunk.start, 0, -1
         while at < chunk.end and size < CHUNK_BYTES:
             wanted = QueueRange(chunk.queue, at, chunk.end)
             answer = await self._pull(wanted)
@@ -45,6 +45,8 @@ class Reading:
                 size += len(body)
             elif answer.status is PullStatus.NO_MATCHED_MSG and self._filtered and following > at:
                 pass  # the broker looked at these and the filter took none
+            elif following > at and doubted != at:
+                doubted = following = at  # asked once more: a broker that tells of a reset of the group's offsets does so once
             elif following > at:
                 self._lost(QueueRange(chunk.queue, at, following))
             else:

@@ -90,6 +90,23 @@ async def test_a_filtered_range_is_read_to_its_end(limit: int) -> None:
     assert await read(ScriptedQueue(0, 100, limit, only="nobody"), 0, 100) == []
 
 
+async def test_a_group_that_is_put_elsewhere_while_it_is_read_loses_nothing() -> None:
+    """The broker tells one pull where the group is now (OFFSET_RESET); the query goes by its own checkpoint."""
+    queue = ScriptedQueue(0, 100, limit=10)
+    usual = queue.pull
+    told: list[QueueRange] = []
+
+    async def pull(wanted: QueueRange) -> RawPull:
+        if wanted.start == 40 and not told:
+            told.append(wanted)
+            return RawPull(PullStatus.OFFSET_ILLEGAL, 90, 0, 100, 0, b"")
+        return await usual(wanted)
+
+    queue.pull = pull  # type: ignore[method-assign]
+    assert await read(queue, 0, 100) == list(range(100))
+    assert told
+
+
 async def test_messages_that_aged_out_are_data_loss() -> None:
     with pytest.raises(DataLoss, match="offsets 5 to 9 were deleted"):
         await read(ScriptedQueue(10, 50), 5, 50)
