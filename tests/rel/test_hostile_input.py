@@ -302,6 +302,10 @@ def body_verdict(code: int, name: str) -> tuple[int, int]:
             return UNSUPPORTED, WRONG if long else FORBIDDEN
         case 25:
             return FAILED if name == "garbage" else WRONG, UNSUPPORTED
+        case 200:
+            return WRONG if long else FAILED, UNSUPPORTED
+        case 3001 if long:
+            return WRONG, UNSUPPORTED
         case 3001 | 3006:
             return FORBIDDEN, UNSUPPORTED  # without access control there are no users
         case _:
