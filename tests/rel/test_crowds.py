@@ -6,10 +6,12 @@ import gc
 import logging
 import os
 import random
+import re
 import resource
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.testing import Broker as OgiveUp
+from ogive.testing.ready import Ready
 from ogive.transport.limits import ServerLimits
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
@@ -252,37 +255,93 @@ async def test_who_never_finishes_a_frame_is_closed_and_holds_up_nobody(tmp_path
     await broker.stop()
 
 
-@sizes("count", [20, pytest.param(200, marks=pytest.mark.nightly)])
-async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(tmp_path: Path, count: int) -> None:
-    """T29. Each asks for pull answers of up to 4 MiB and takes none; others pull on."""
-    limits = ServerLimits(max_connections_per_address=20_000, max_write_buffer_bytes=2 * 1024 * 1024, slow_reader_s=2.0)
-    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=16 * 1024 * 1024, server=limits))
-    await broker.start()
+_UP = """
+import sys
+from ogive.transport.limits import ServerLimits
+
+ServerLimits.__init__.__kwdefaults__.update(slow_reader_s=float(sys.argv[1]), max_unread_bytes=int(sys.argv[2]))
+
+from ogive.cli.main import main
+
+sys.exit(main(["up", "--data", sys.argv[3], "--name-server-port", "0", "--broker-port", "0"]))
+"""
+
+
+@contextlib.contextmanager
+def up(folder: Path, slow_reader_s: float, budget: int) -> Iterator[tuple[str, int]]:
+    """``ogive up`` with these limits: the broker's address, and the process. Its log is broker.log."""
+    command = [sys.executable, "-c", _UP, str(slow_reader_s), str(budget), str(folder / "store")]
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        ready = Ready.parse(process.stdout.readline().decode())
+        assert ready is not None, (folder / "broker.log").read_text()[-2000:]
+        yield ready.broker, process.pid
+        assert process.poll() is None, "the broker ended by itself"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def peak_bytes(pid: int) -> int:
+    """What the process ever had resident."""
+    [kib] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(kib) * 1024
+
+
+def connections_of(pid: int) -> int:
+    links = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(str(one.readlink()))
+    return sum(link.startswith("socket:") for link in links)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
+@sizes("rate", [pytest.param(0, id="none"), pytest.param(1024, id="trickle")])
+@sizes("pulls", [1, 40])
+@sizes(
+    ("count", "budget", "slow_reader_s"),
+    [
+        pytest.param(60, 64 * 1024 * 1024, 3.0, id="quick"),
+        pytest.param(200, ServerLimits().max_unread_bytes, ServerLimits().slow_reader_s, id="long", marks=pytest.mark.nightly),
+    ],
+)
+async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
+    tmp_path: Path, count: int, budget: int, slow_reader_s: float, pulls: int, rate: int
+) -> None:
+    """T29. Each asks for pull answers of up to 4 MiB and takes none, or a little each second; others pull on."""
     fields = {
         "consumerGroup": "S", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "4096", "sysFlag": "4", "commitOffset": "0",
         "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
     }  # fmt: skip
     pull = encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, fields))
-    async with await RawClient.open(broker.address) as client:
-        await asyncio.gather(*(client.send("T", os.urandom(1024 * 1024)) for _ in range(6)))
-        with figures("T29", nightly=count > 20, attempts=count) as line, contextlib.ExitStack() as stack:
-            held = await silent(int(broker.address.rpartition(":")[2]), count, stack)
-            for one in held:
-                one.setblocking(True)
-                one.sendall(pull * 40)
-                one.setblocking(False)
-            most, pulled = 0, 0
-            await until("all are there", lambda: len(broker._server.connections) == count + 1)
-
-            def unsent() -> int:
-                return sum(connection.unsent_bytes for connection in broker._server.connections)
-
-            async with asyncio.timeout(DEADLINE_S):
-                while len(broker._server.connections) > 1:
-                    most = max(most, unsent())
-                    assert (await client.pull("G", "T", 0)).code == 0
-                    pulled += 1
-                    await asyncio.sleep(0.05)
-            line["acknowledged"], line["peak_unsent_bytes"] = pulled, most
-    assert 0 < most <= count * (2 * 1024 * 1024 + 5 * 1024 * 1024)
-    await broker.stop()
+    with up(tmp_path, slow_reader_s, budget) as (address, pid), contextlib.ExitStack() as stack:
+        async with await RawClient.open(address) as client:
+            for _ in range(6):
+                await client.send("T", os.urandom(1024 * 1024))
+            before, idle = peak_bytes(pid), connections_of(pid)
+            with figures("T29", nightly=count > 60, attempts=count) as line:
+                host, _, port = address.rpartition(":")
+                held = []
+                for _ in range(count):
+                    one = stack.enter_context(socket.socket())
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                    one.connect((host, int(port)))
+                    one.sendall(pull * pulls)
+                    one.setblocking(False)
+                    held.append(one)
+                pulled = 0
+                async with await RawClient.open(address) as other, asyncio.timeout(slow_reader_s + DEADLINE_S):
+                    while not pulled or connections_of(pid) > idle + 1:  # the first answer tells that those before it are there
+                        assert len(messages(await other.pull("G", "T", 0, count=64))) == 3
+                        pulled += 1
+                        await asyncio.sleep(0.1)
+                        for one in held if rate and pulled % 10 == 0 else ():
+                            with contextlib.suppress(OSError):
+                                one.recv(rate)
+                line["acknowledged"], line["peak_unsent_bytes"] = pulled, peak_bytes(pid) - before
+    assert line["peak_unsent_bytes"] <= budget + 64 * 1024 * 1024
+    assert (tmp_path / "broker.log").read_text().count("is cut off") >= 10

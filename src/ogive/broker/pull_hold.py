@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from ogive.errors import ConnectError
 from ogive.store.model import QueueKey
 from ogive.transport.connection import Connection
+from ogive.transport.unread import Unread
 
 
 class HeldPull(Protocol):
@@ -152,13 +153,15 @@ LOOK_AGAIN_S: Final = 0.01  # whether the answers before it have reached the soc
 class SlowReaders:
     """Pulls of clients that do not take the answers they already have. They are read from the log when there is room, not before."""
 
-    def __init__(self, max_unsent_bytes: int) -> None:
-        self._max = max_unsent_bytes
+    def __init__(self, max_unsent_bytes: int, unread: Unread) -> None:
+        """*unread*: what all connections together have not read. As it grows, pulls wait at less than *max_unsent_bytes*."""
+        self._max, self._unread = max_unsent_bytes, unread
         self._queues: dict[Connection, deque[HeldPull]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def must_wait(self, connection: Connection) -> bool:
-        return connection in self._queues or connection.unsent_bytes >= self._max
+        most = min(self._max, connection.limits.write_high_bytes) if self._unread.is_tight else self._max
+        return connection in self._queues or connection.unsent_bytes >= most or self._unread.is_full
 
     def put(self, pull: HeldPull) -> None:
         """Answer the pull once its connection has room. The connection's limit of requests in flight bounds how many wait."""
@@ -180,6 +183,9 @@ class SlowReaders:
         try:
             while queue:
                 await connection.drain()
+                while self._unread.is_full:
+                    await self._unread.room()
+                    await connection.drain()
                 queue.popleft().answer()
                 await asyncio.sleep(0)  # lets the answer reach the socket's buffer before the next look at it
         except ConnectError:

@@ -159,7 +159,7 @@ class Broker:
             ),
             locks=QueueLocks(config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name),
             holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
-            slow_readers=SlowReaders(config.server.max_write_buffer_bytes),
+            slow_readers=SlowReaders(config.server.max_write_buffer_bytes, self._server.unread),
             registration=Registration(
                 opened.topics,
                 name_servers=config.name_servers,

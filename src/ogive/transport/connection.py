@@ -412,6 +412,7 @@ class Connection(asyncio.Protocol):
         if reason:
             log.warning("%s", reason[:300])
         if self._transport is not None:
+            self._unsent, self._unsent_bytes = [], 0
             self._transport.abort()
             self._finish(reason)
 

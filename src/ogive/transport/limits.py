@@ -34,12 +34,15 @@ class ServerLimits:
     max_stranger_bytes: int = 32 * 1024 * 1024  # the same for connections of which access control has let no request through yet
     first_frame_s: float = 10.0  # a connection that has not sent one whole frame by then is closed
     frame_bytes_per_s: int = 1024  # a frame that arrives must come at least this fast, in each first_frame_s
-    max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it, or taking nothing of over write_high_bytes, the peer counts as slow ...
-    slow_reader_s: float = 60.0  # ... and is closed after this time
+    max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it, or with over write_high_bytes and ...
+    slow_reader_bytes_per_s: int = 8 * 1024  # ... taking less than this (a MiB in over two minutes: no client waits for that) ...
+    slow_reader_s: float = 60.0  # ... for so long, the peer counts as slow and is closed
     max_unsent_bytes: int = 64 * 1024 * 1024  # over it at once
+    max_unread_bytes: int = 256 * 1024 * 1024  # what waits for all of them to read; over it the slowest go, see unread.py
     linger_s: float = 10.0  # for a peer to take its last answers once its connection is closed here
 
     def __post_init__(self) -> None:
         counts = (self.max_connections, self.max_connections_per_address)
-        if min(*counts, self.max_read_buffer_bytes, self.max_stranger_bytes, self.max_write_buffer_bytes) <= 0:
+        sizes = (self.max_read_buffer_bytes, self.max_stranger_bytes, self.max_write_buffer_bytes, self.max_unread_bytes)
+        if min(*counts, *sizes, self.slow_reader_bytes_per_s) <= 0:
             raise InvalidOption("every limit of a server must be above zero")

@@ -16,6 +16,7 @@ from ogive.transport.lookout import Lookout
 from ogive.transport.tasks import cancel_all
 from ogive.transport.tls import TlsConfig
 from ogive.transport.turn import Turn
+from ogive.transport.unread import COUNTED, Unread, waiting_in_system
 from ogive.wire.acl import Credentials
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ SWEEP_S = 1.0
 
 
 class ServerConnection(Connection):
-    """A client's connection. *slow_since* is the time since which it takes nothing of what waits for it, or too little."""
+    """A client's connection. *slow_since* is the time since which it takes too little of what waits for it, and what it had taken then."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__(server.handle, server.limits.connection, take_run=server.take_run)
@@ -34,8 +35,9 @@ class ServerConnection(Connection):
         self._frames_of_read = 0
         self.frame_started_at: float | None = None
         self.progress = (0.0, 0)  # of the frame that is arriving: when it was enough for the last time, and the bytes there were then
-        self.slow_since: float | None = None
-        self.unsent_before = 0  # at the last look
+        self.slow_since: tuple[float, int] | None = None
+        self._written_bytes = 0
+        self._largest_write = self._written_before = 0  # since the socket's buffer was empty; what was written until then
         self.closing_since: float | None = None
 
     @property
@@ -83,6 +85,8 @@ class ServerConnection(Connection):
 
     def write(self, frame: bytes) -> None:
         super().write(frame)
+        if len(frame) >= COUNTED:
+            self._server.unread.count(self)
         if self._unsent_bytes > self._server.limits.max_unsent_bytes:
             self._check_unsent(self._unsent_bytes)
 
@@ -93,10 +97,33 @@ class ServerConnection(Connection):
         self._server.turn.add(job)
 
     def _flush(self) -> None:
+        size = self._unsent_bytes
+        if not self._buffered_writes():
+            self._largest_write, self._written_before = 0, self._written_bytes
+        self._written_bytes += size
+        self._largest_write = max(self._largest_write, size)
         super()._flush()
-        self._check_unsent(self.unsent_bytes)
+        unsent = self.unsent_bytes
+        if unsent >= COUNTED:
+            self._server.unread.count(self)
+        self._check_unsent(unsent)
         if self._frames_of_read == 1 and not self._requests_in_flight and not self._kept:
             self._server._answered(self)
+
+    def _buffered_writes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that unread answers take, also once it is closed here: what is sent of a write is freed with the rest of it."""
+        buffered = self._buffered_writes()
+        held = min(buffered + self._largest_write, self._written_bytes - self._written_before) if buffered else 0
+        return self._unsent_bytes + held
+
+    @property
+    def taken_bytes(self) -> int:
+        """What its peer has taken. What only the system's buffer has does not count: that holds megabytes, and moves in large steps."""
+        return self._written_bytes - self._buffered_writes() - waiting_in_system(self._transport)
 
     def _check_unsent(self, unsent: int) -> None:
         if unsent > self._server.limits.max_unsent_bytes and not self.closed:
@@ -145,6 +172,7 @@ class Server:
         self.limits = limits or ServerLimits()
         loop = asyncio.get_running_loop()
         self.turn = Turn(loop)
+        self.unread = Unread(loop, self.limits)
         self._lookout = Lookout(loop, Expectation(busy_poll_s)) if busy_poll_s else None
         self._tls = tls
         self._on_open = on_open
@@ -289,6 +317,7 @@ class Server:
     def _closed(self, connection: ServerConnection) -> None:
         """The socket is gone; until then the connection counts, also one that is closed and does not take its last answers."""
         self._connections.discard(connection)
+        self.unread.forget(connection)
         if self._last_reader is connection:
             self._last_reader = None
         host = connection.peer_host
@@ -324,6 +353,7 @@ class Server:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = asyncio.get_running_loop().time()
+            self.unread.sweep()
             for connection in list(self._connections):
                 reason = self._overdue(connection, now)
                 if reason:
@@ -344,12 +374,17 @@ class Server:
                 return "its frame arrives too slowly"
         if now - max(connection.received_at, connection.sent_at) > limits.connection.idle_s:
             return f"idle for {limits.connection.idle_s:g} s"
-        unsent, before = connection.unsent_bytes, connection.unsent_before
-        connection.unsent_before = unsent
-        if unsent <= limits.max_write_buffer_bytes and (unsent < before or unsent <= limits.connection.write_high_bytes):
+        unsent, held = connection.unsent_bytes, connection.held_bytes
+        if held <= min(limits.connection.write_high_bytes, limits.max_write_buffer_bytes):
             connection.slow_since = None
-        elif connection.slow_since is None:
-            connection.slow_since = now
-        elif now - connection.slow_since > limits.slow_reader_s:
-            return f"it has left {unsent} bytes unread for {limits.slow_reader_s:g} s"
+            return None
+        taken = connection.taken_bytes
+        if connection.slow_since is None:
+            connection.slow_since = (now, taken)
+            return None
+        since, had = connection.slow_since
+        if unsent <= limits.max_write_buffer_bytes and taken - had >= limits.slow_reader_s * limits.slow_reader_bytes_per_s:
+            connection.slow_since = (now, taken)
+        elif now - since > limits.slow_reader_s:
+            return f"it has left {unsent} bytes, and with them {held} of memory, unread for {limits.slow_reader_s:g} s"
         return None

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Final, cast
 
 import pytest
@@ -460,28 +460,31 @@ async def test_a_closed_connection_counts_until_its_socket_is_gone_and_goes_afte
     await server.stop(grace_s=0.05)
 
 
-async def test_a_peer_that_takes_nothing_is_slow_however_little_waits_and_one_that_takes_a_little_is_not() -> None:
-    """Beyond what writers are held back for. Else it keeps that much memory for as long as it sends something now and then."""
-    server = Server(
-        large_answers, limits=ServerLimits(connection=Limits(write_high_bytes=1000), max_write_buffer_bytes=50_000, slow_reader_s=10.0)
+async def test_a_peer_that_takes_less_than_the_least_rate_is_slow_however_little_waits() -> None:
+    """Beyond what writers are held back for. Else it keeps that much memory for as long as it takes a byte now and then."""
+    limits = ServerLimits(
+        connection=Limits(write_high_bytes=1000), max_write_buffer_bytes=50_000, slow_reader_s=10.0, slow_reader_bytes_per_s=100
     )
+    server = Server(large_answers, limits=limits)
 
-    def ends(waiting: list[int]) -> bool:
+    def ends(waiting: int, taken: Iterable[int]) -> bool:
+        """Whether a peer is closed for which so much waits, and that has taken so much at each look."""
         connection = ServerConnection(server)
         connection.received_frames = 1
+        connection._unsent_bytes = waiting
         reasons = []
-        for i, unsent in enumerate(waiting):
-            connection._unsent_bytes = unsent
+        for i, bytes_ in enumerate(taken):
+            connection._written_bytes = bytes_
             connection.received_at = now = connection.opened_at + i
             reasons.append(server._overdue(connection, now))
         return any(reason is not None and "unread" in reason for reason in reasons)
 
-    assert ends([40_000] * 13)
-    assert ends(list(range(40_000, 40_013)))
-    assert ends(list(range(60_000, 55_000, -100)))  # over the limit, it is too slow as well
-    assert not ends(list(range(40_000, 30_000, -100)))
-    assert not ends([40_000, 40_000, 40_000, 39_999] * 10)
-    assert not ends([900] * 40)
+    assert ends(40_000, [0] * 13)
+    assert ends(40_000, range(0, 13 * 50, 50))
+    assert ends(60_000, range(0, 13 * 1000, 1000))  # over the limit, it is too slow as well
+    assert not ends(40_000, range(0, 40 * 101, 101))
+    assert not ends(40_000, [1010 * (i // 9) for i in range(40)])  # in large steps
+    assert not ends(900, [0] * 40)
 
 
 async def test_stop_answers_what_is_in_flight(server: Server) -> None:
