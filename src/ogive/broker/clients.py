@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 MAX_CLIENT_ID: Final = 255
 MAX_SHOWN: Final = 80  # characters of an expression in a log line
+MAX_CONNECTION_BYTES: Final = 4 * 1024 * 1024  # of the subscriptions that one connection brings: thousands of the usual kind
+MAX_BYTES: Final = 64 * 1024 * 1024  # of all groups' subscriptions
+_EACH, _TAG, _CODE = 600, 60, 72  # memory of a subscription, of a tag beside its text, and of a code, also in the filter
 
 
 def check_client_id(client_id: str) -> None:
@@ -30,6 +33,14 @@ def check_subscription(data: SubscriptionData) -> None:
     if longest > MAX_EXPRESSION or max(len(data.tags), len(data.codes)) > MAX_TAGS:
         limits = f"{MAX_EXPRESSION} characters and {MAX_TAGS} tags are the limits"
         raise InvalidOption(f"the subscription to {data.topic[:80]} is too long: {limits}")
+
+
+def memory_of(wanted: Iterable[SubscriptionData]) -> int:
+    """About how many bytes the subscriptions take; an SQL expression that has been read takes more, once a group pulls with it."""
+    return sum(
+        _EACH + len(data.topic) + len(data.expression) + sum(map(len, data.tags)) + _TAG * len(data.tags) + _CODE * len(data.codes)
+        for data in wanted
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +91,7 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[Connection, Client] = field(default_factory=dict)
     fingerprint: int = 0
+    size: int = 0  # of the subscriptions, see memory_of
 
     @property
     def client_ids(self) -> list[str]:
@@ -123,6 +135,7 @@ class ConsumerGroup:
         for topic in self.subscriptions.keys() - topics:
             del self.subscriptions[topic]
             changed = True
+        self.size = memory_of(subscription.data for subscription in self.subscriptions.values())
         return changed
 
 
@@ -149,6 +162,8 @@ class ClientTable:
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
         self._producing: dict[str, Client] = {}  # by client id
         self._count = 0
+        self._bytes = 0  # of the subscriptions of all groups
+        self._bytes_of: dict[Connection, dict[str, int]] = {}  # of those that each connection brought, by group
         self._began = now()
         self._lost: dict[str, float] = {}  # consumer groups whose last member went without a word, and when; each is a group of this broker
 
@@ -189,6 +204,7 @@ class ClientTable:
         if len(data.subscriptions) > self._max_subscriptions:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"group {data.group} subscribes to more than {self._max_subscriptions} topics")
         group = self.consumers.get(data.group)
+        size = self._checked_size(group, data, client.connection) if with_subscriptions else 0
         is_new = group is None or client.connection not in group.members
         if is_new:
             self._count_up(data.group)
@@ -200,9 +216,25 @@ class ClientTable:
             self._compare(group, data, client)
         group.members[client.connection] = client
         group.consume_type, group.message_model, group.consume_from_where = data.consume_type, data.message_model, data.consume_from_where
-        resubscribed = with_subscriptions and group.subscribe(data.subscriptions)
+        resubscribed = False
+        if with_subscriptions:
+            self._bytes_of.setdefault(client.connection, {})[data.group] = size
+            self._bytes -= group.size
+            resubscribed = group.subscribe(data.subscriptions)
+            self._bytes += group.size
         if is_new or resubscribed:
             self._changed(data.group)
+
+    def _checked_size(self, group: ConsumerGroup | None, data: ConsumerData, connection: Connection) -> int:
+        """Of the subscriptions. Raises Rejected where there is no room for them."""
+        size, brought, known = memory_of(data.subscriptions), self._bytes_of.get(connection, {}), group.size if group is not None else 0
+        if sum(brought.values()) - brought.get(data.group, 0) + size > MAX_CONNECTION_BYTES:
+            limit = f"{MAX_CONNECTION_BYTES} are allowed for one connection"
+        elif size > known and self._bytes - known + size > MAX_BYTES:
+            limit = f"{MAX_BYTES} are allowed for all groups together"
+        else:
+            return size
+        raise Rejected(ResponseCode.SYSTEM_BUSY, f"the subscriptions of group {data.group} take {size} bytes: {limit}")
 
     def _compare(self, group: ConsumerGroup, data: ConsumerData, client: Client) -> None:
         """The fault behind most messages that "do not arrive": said once for each member and difference."""
@@ -238,7 +270,9 @@ class ClientTable:
         if group is not None and group.members.pop(connection, None) is not None:
             self._count -= 1
             self._groups_of[connection][1].discard(name)
+            self._bytes_of.get(connection, {}).pop(name, None)
             if not group.members:
+                self._bytes -= group.size
                 del self.consumers[name]
             self._changed(name)
 
@@ -252,6 +286,7 @@ class ClientTable:
             if group not in self.consumers:
                 self._lost[group] = self._now()
         self._groups_of.pop(connection, None)
+        self._bytes_of.pop(connection, None)
 
     def expired(self) -> list[Connection]:
         """Connections with a member whose heartbeats have stopped; the caller closes them, which drops them here."""

@@ -7,7 +7,8 @@ import pytest
 
 from ogive.broker import clients
 from ogive.broker.clients import Client, ClientTable
-from ogive.errors import InvalidExpression
+from ogive.broker.replies import Rejected
+from ogive.errors import InvalidExpression, ResponseCode
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 
 
@@ -72,3 +73,62 @@ def test_what_a_subscription_means_is_read_when_it_is_asked_for(table: ClientTab
         assert (str(subscriptions["Orders"].wanted), subscriptions["Orders"].fault) == ("compiled a = 1", "")
     assert "no" in subscriptions["Prices"].fault
     assert read == ["a = 1", "bad"]
+
+
+class TestMemory:
+    """Of subscriptions: bytes of one connection, and of all groups."""
+
+    @pytest.fixture(autouse=True)
+    def limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(clients, "MAX_CONNECTION_BYTES", 20_000)
+        monkeypatch.setattr(clients, "MAX_BYTES", 50_000)
+
+    @staticmethod
+    def beat(table: ClientTable, group: str, connection: Any, size: int, version: int = 1) -> bool:
+        """Whether it is taken."""
+        data = ConsumerData(group=group, subscriptions=(SubscriptionData(topic="T", expression="x" * (size - 601), version=version),))
+        try:
+            table.register_consumer(data, Client("c", connection, 0, 0, 0.0))
+        except Rejected as exc:
+            refused = exc
+        else:
+            return True
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert f"group {group} take {size} bytes" in refused.remark
+        return False
+
+    def test_of_one_connection(self, table: ClientTable) -> None:
+        c1, c2 = object(), object()
+        assert self.beat(table, "g1", c1, 15_000)
+        assert self.beat(table, "g1", c1, 15_000)
+        assert not self.beat(table, "g2", c1, 6_000)
+        assert self.beat(table, "g2", c2, 6_000)
+        assert self.beat(table, "g1", c1, 1_000, version=2)
+        assert self.beat(table, "g2", c1, 6_000)
+        assert self.beat(table, "g3", c1, 13_000)
+        table.unregister_consumer("g3", c1)  # type: ignore[arg-type]
+        assert self.beat(table, "g4", c1, 13_000)
+
+    def test_of_all_groups(self, table: ClientTable) -> None:
+        """A group counts once, however many members it has."""
+        connections = [object() for _ in range(4)]
+        for i in range(3):
+            assert self.beat(table, f"g{i}", connections[i], 15_000)
+        assert self.beat(table, "g0", connections[3], 15_000)
+        assert not self.beat(table, "g3", connections[3], 5_001)
+        assert "g3" not in table.consumers
+        assert self.beat(table, "g3", connections[3], 5_000)
+        assert self.beat(table, "g2", connections[2], 15_000)  # who is there stays
+        table.drop(connections[1])  # type: ignore[arg-type]
+        assert self.beat(table, "g4", connections[2], 5_000)
+
+    @pytest.mark.parametrize("way", ["drop", "unregister"])
+    def test_nothing_is_left_of_who_goes(self, table: ClientTable, way: str) -> None:
+        c1, c2 = object(), object()
+        for connection in (c1, c2):
+            assert self.beat(table, "g", connection, 5_000)
+        for connection in (c1, c2):
+            if way == "unregister":
+                table.unregister_consumer("g", connection)  # type: ignore[arg-type]
+            table.drop(connection)  # type: ignore[arg-type]
+        assert (table._bytes, table._bytes_of, len(table)) == (0, {}, 0)
