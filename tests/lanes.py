@@ -36,6 +36,7 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
         "rel/test_catch_up.py": 60,
         "rel/test_overload.py": 22,
         "rel/test_network_faults.py": 24,
+        "rel/test_crowds.py::test_readers": 75,
         "rel/test_crowds.py": 10,
         "integration/test_spark": 20,
         "integration/test_pipelines.py": 15,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.testing import Broker as OgiveUp
@@ -255,29 +256,35 @@ async def test_who_never_finishes_a_frame_is_closed_and_holds_up_nobody(tmp_path
     await broker.stop()
 
 
-_UP = """
-import sys
+_LIMITS = """
 from ogive.transport.limits import ServerLimits
 
-ServerLimits.__init__.__kwdefaults__.update(slow_reader_s=float(sys.argv[1]), max_unread_bytes=int(sys.argv[2]))
+ServerLimits.__init__.__kwdefaults__.update(slow_reader_s={slow_reader_s}, max_unread_bytes={budget})
+"""
+_DESCRIPTORS = """
+import resource
 
+resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))
+"""
+_UP = """
+import sys
 from ogive.cli.main import main
 
-sys.exit(main(["up", "--data", sys.argv[3], "--name-server-port", "0", "--broker-port", "0"]))
+sys.exit(main(["up", "--data", sys.argv[1], "--name-server-port", "0", "--broker-port", "0", *sys.argv[2:]]))
 """
 
 
 @contextlib.contextmanager
-def up(folder: Path, slow_reader_s: float, budget: int) -> Iterator[tuple[str, int]]:
-    """``ogive up`` with these limits: the broker's address, and the process. Its log is broker.log."""
-    command = [sys.executable, "-c", _UP, str(slow_reader_s), str(budget), str(folder / "store")]
+def up(folder: Path, before: str, *options: str) -> Iterator[tuple[Ready, int]]:
+    """``ogive up`` in a process that does something *before*: its addresses, and its id. Its log is broker.log."""
+    command = [sys.executable, "-c", before + _UP, str(folder / "store"), *options]
     with (folder / "broker.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
     assert process.stdout is not None
     try:
         ready = Ready.parse(process.stdout.readline().decode())
         assert ready is not None, (folder / "broker.log").read_text()[-2000:]
-        yield ready.broker, process.pid
+        yield ready, process.pid
         assert process.poll() is None, "the broker ended by itself"
     finally:
         process.kill()
@@ -300,8 +307,7 @@ def connections_of(pid: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
-@sizes("rate", [pytest.param(0, id="none"), pytest.param(1024, id="trickle")])
-@sizes("pulls", [1, 40])
+@sizes(("pulls", "rate"), [pytest.param(40, 0, id="40-none"), pytest.param(1, 1024, id="1-trickle")])
 @sizes(
     ("count", "budget", "slow_reader_s"),
     [
@@ -318,7 +324,8 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
         "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
     }  # fmt: skip
     pull = encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, fields))
-    with up(tmp_path, slow_reader_s, budget) as (address, pid), contextlib.ExitStack() as stack:
+    limits = _LIMITS.format(slow_reader_s=slow_reader_s, budget=budget)
+    with up(tmp_path, limits) as ((_, address), pid), contextlib.ExitStack() as stack:
         async with await RawClient.open(address) as client:
             for _ in range(6):
                 await client.send("T", os.urandom(1024 * 1024))
@@ -345,3 +352,36 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
                 line["acknowledged"], line["peak_unsent_bytes"] = pulled, peak_bytes(pid) - before
     assert line["peak_unsent_bytes"] <= budget + 64 * 1024 * 1024
     assert (tmp_path / "broker.log").read_text().count("is cut off") >= 10
+
+
+def with_tls(folder: Path) -> tuple[str, ...]:
+    """Options for a server that takes TLS beside plain connections: each is looked at before it is one."""
+    pem = folder / "server.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    return "--tls-cert", str(pem), "--tls-key", str(pem), "--tls-mode", "permissive"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the descriptors of a process are counted in /proc")
+@sizes("tls", [False, True])
+async def test_connections_never_take_the_last_descriptors(tmp_path: Path, tls: bool) -> None:
+    """T27. Silent ones at broker and name server, more than there are descriptors: topics are still made and saved, and messages stored."""
+    options, most = with_tls(tmp_path) if tls else (), 200
+    with up(tmp_path, _DESCRIPTORS.format(most=most), *options) as (ready, pid), contextlib.ExitStack() as stack:
+        async with await RawClient.open(ready.broker) as client:
+            await client.send("Before", b"x")
+            before = connections_of(pid)
+            for number in range(2 * most):
+                host, _, port = ready[number % 2].rpartition(":")
+                one = stack.enter_context(socket.socket())
+                one.settimeout(DEADLINE_S)
+                one.bind((f"127.0.0.{2 + number % 3}", 0))
+                one.connect((host, int(port)))
+            await until("many are there", lambda: connections_of(pid) >= before + most // 2 - 5)
+            for number in range(20):
+                await client.send(f"Topic{number}", b"x", queue=0)
+            await client.ok(RequestCode.GET_BROKER_CONFIG)
+            assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < most - 20
+        log = (tmp_path / "broker.log").read_text()
+        assert "is refused" in log
+        assert "out of system resource" not in log
+        assert "cannot" not in log

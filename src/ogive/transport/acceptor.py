@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from ogive.transport import descriptors
 from ogive.transport.tasks import cancel_all
 from ogive.transport.tls import HANDSHAKE
 
@@ -95,12 +96,14 @@ class Acceptor:
             connection.close()
             return
         connection.setblocking(False)
+        descriptors.sockets.add(connection)
         self._per_host[host] += 1
         task = self._loop.create_task(self._greet_one(connection, host), name=f"greet {host}")
         self._greeting.add(task)
-        task.add_done_callback(lambda done: self._greeted(done, host))
+        task.add_done_callback(lambda done: self._greeted(done, connection, host))
 
-    def _greeted(self, task: asyncio.Task[None], host: str) -> None:
+    def _greeted(self, task: asyncio.Task[None], connection: socket.socket, host: str) -> None:
+        descriptors.sockets.discard(connection)  # it counts as a connection by now, if it is one
         self._greeting.discard(task)
         self._per_host[host] -= 1
         if not self._per_host[host]:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from ogive.errors import ConnectError
+from ogive.transport import descriptors
 from ogive.transport.acceptor import Acceptor
 from ogive.transport.connection import Connection, RequestHandler, RunHandler, join_address, reason_of
 from ogive.transport.expectation import Expectation
@@ -245,7 +246,8 @@ class Server:
     def _admits(self, host: str, waiting_from_it: int, waiting: int) -> bool:
         """Whether a connection that has not said anything yet may wait."""
         in_all, from_it = len(self._connections) + waiting, self._per_host[host] + waiting_from_it
-        if in_all < self.limits.max_connections and from_it < self.limits.max_connections_per_address:
+        fits = in_all < self.limits.max_connections and from_it < self.limits.max_connections_per_address
+        if fits and descriptors.has_room(1):
             return True
         self._refused += 1
         log.log(
@@ -305,18 +307,24 @@ class Server:
     def _opened(self, connection: ServerConnection) -> None:
         host = connection.peer_host
         self._connections.add(connection)
+        descriptors.sockets.add(connection)
         self._per_host[host] += 1
         if self._stopped:  # it was accepted, and nobody knew of it yet
             connection.abort("")
         elif len(self._connections) > self.limits.max_connections or self._per_host[host] > self.limits.max_connections_per_address:
             self._refused += 1
             connection.abort(f"{connection.remote_address} is refused: too many connections ({self._refused} so far)")
+        elif connection.peer is not None and not descriptors.has_room():  # one inside this process was asked for
+            self._refused += 1
+            why = "no more file descriptors for connections; raise the limit (ulimit -n)"
+            connection.abort(f"{connection.remote_address} is refused: {why} ({self._refused} so far)")
         elif self._on_open is not None:
             self._on_open(connection)
 
     def _closed(self, connection: ServerConnection) -> None:
         """The socket is gone; until then the connection counts, also one that is closed and does not take its last answers."""
         self._connections.discard(connection)
+        descriptors.sockets.discard(connection)
         self.unread.forget(connection)
         if self._last_reader is connection:
             self._last_reader = None
