@@ -54,6 +54,7 @@ class Holder(Protocol):
 class _Held:
     size: int
     since: float
+    had: int  # what its peer had taken then
     taken: int = -1  # at the last look; below 0: there was none
     rate: float = -1.0  # bytes a second; below 0: not known yet
 
@@ -68,10 +69,10 @@ class _Held:
         """How long the peer needs to take what it holds."""
         return self.size / max(self.rate, 1.0)
 
-    def rank(self, slow_s: float) -> tuple[int, float, float]:
-        """The largest goes first: who is known to be slow, then who is new by how much it holds, last who takes its answers."""
+    def rank(self, slow_s: float, now: float, taken: int) -> tuple[int, float, float]:
+        """The largest goes first: who is known to be slow, then who is new by what it has taken so far, last who takes its answers."""
         if self.rate < 0:
-            return 1, self.size, -self.since
+            return 1, self.size * max(now - self.since, 0.001) / max(taken - self.had, 1), -self.since
         return 2 if self.lasts_s > slow_s else 0, self.lasts_s, -self.since
 
 
@@ -110,7 +111,7 @@ class Unread:
                 self.forget(connection)
             return
         if known is None:
-            known = self._held[connection] = _Held(0, self._loop.time())
+            known = self._held[connection] = _Held(0, self._loop.time(), connection.taken_bytes)
         self.total += size - known.size
         known.size = size
         if self.is_full and self._look is None:
@@ -143,7 +144,8 @@ class Unread:
             self._room.set()
 
     def _cut(self) -> None:
-        ranks = sorted(((held.rank(self._slow_s), i, connection) for i, (connection, held) in enumerate(self._held.items())), reverse=True)
+        now, each = self._loop.time(), enumerate(self._held.items())
+        ranks = sorted(((held.rank(self._slow_s, now, one.taken_bytes), i, one) for i, (one, held) in each), reverse=True)
         for (kind, _, _), _, connection in ranks:
             if self.total <= (self._limit if kind == 0 else self._full):
                 return
