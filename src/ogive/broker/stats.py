@@ -154,11 +154,8 @@ class Traffic:
         self._sizes = [0] * 64  # messages sent, by the bits of their size - 1: the bounds are powers of two
         self._sent_bytes = 0
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
-        self._mornings = (
-            self._today(),
-            UsersTotals(),
-            UsersTotals(),
-        )  # the day, what counted at its beginning and at that of the day before
+        # the day, and what counted at its beginning and at that of the day before
+        self._mornings = (self._today(), UsersTotals(), UsersTotals())
 
     def stored(self, topic: str, messages: int, size: int, seconds: float) -> None:
         """A send that took *seconds* has put so many messages and bytes into a topic."""

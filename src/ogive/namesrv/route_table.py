@@ -94,9 +94,8 @@ class RouteTable:
         self._cluster_of: dict[str, str] = {}  # by broker name
         self._queues: dict[str, dict[str, QueueData]] = {}  # by topic, then broker name
         self._topics_of: dict[str, set[str]] = {}  # by broker name: the inverse of _queues
-        self._wiped: dict[
-            str, dict[str, QueueData]
-        ] = {}  # by broker name, then topic: as registered, where it was closed for writing since
+        # by broker name, then topic: as registered, where it was closed for writing since
+        self._wiped: dict[str, dict[str, QueueData]] = {}
 
     # --- brokers come ------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,8 @@ from typing import Final
 if sys.platform != "win32":
     import resource
 
-FOR_FILES: Final = (
-    512  # or half of all, where there are less than twice as many; a store keeps some dozens open, and tables are saved through new ones
-)
+FOR_FILES: Final = 512
+"""Or half of all, where there are less than twice as many. A store keeps some dozens open, and tables are saved through new ones."""
 
 sockets: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 """What of all servers of this process holds a descriptor: each adds and discards its own."""
