@@ -25,7 +25,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import EncodedBatch, Messages, NewBatch, NewMessage, PutDone, QueueKey
+from ogive.store.model import Messages, NewMessage, PutDone, QueueKey, bytes_of
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
@@ -115,7 +115,7 @@ class Context:
         """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of these calls; *fail* with the error where
         it cannot be, or *put* raises one. Raises StoreError where the last try to save it has failed, StoreBusy."""
         self.topics.check_saved(topic)
-        size = _bytes_of(messages)
+        size = bytes_of(messages)
         if self._held_bytes + size > self.store.config.max_waiting_bytes:
             raise StoreBusy(f"{self._held_bytes} bytes wait until their topics are saved")
         self._held_bytes += size
@@ -125,16 +125,17 @@ class Context:
             self.spawn(self._put_held(topic), f"save topic {topic}")
 
     async def _put_held(self, topic: str) -> None:
-        error: OgiveError | None = None
+        error: StoreError | None = None
         try:
             await self.topics.safe(topic)
         except StoreError as exc:
             error = exc
         for size, put, fail in self._held.pop(topic):
             self._held_bytes -= size
+            if error is not None:
+                fail(error)
+                continue
             try:
-                if error is not None:
-                    raise error
                 put()
             except OgiveError as exc:
                 fail(exc)
@@ -196,11 +197,3 @@ class Context:
     async def finish_tasks(self) -> None:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
-
-
-def _bytes_of(messages: Messages) -> int:
-    if isinstance(messages, EncodedBatch):
-        return len(messages.data)
-    if isinstance(messages, NewBatch):
-        return sum(len(body) + len(properties) for _, body, properties in messages.items)
-    return sum(len(message.body) + len(message.properties) for message in messages)

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.store.disk import Cold
-from ogive.store.model import NewMessage, PutDone, PutResult
+from ogive.store.model import NewMessage, PutDone, PutResult, bytes_of
 from ogive.store.record import store_timestamp
 from ogive.wire.message import decode_stored, raw_property
 
@@ -96,7 +96,7 @@ class Duplicates:
         if self._held_bytes > MAX_HELD_BYTES:
             raise StoreBusy(f"{self._held_bytes} bytes wait until it is known whether they are stored already")
         self._held.append((put, messages, answer))
-        self._held_bytes += _bytes(messages)
+        self._held_bytes += bytes_of(messages)
         if not self._working:
             self._working = True
             self._spawn(self._work_off(), "look for duplicates")
@@ -110,7 +110,7 @@ class Duplicates:
         try:
             while self._held:
                 put, messages, answer = self._held.popleft()
-                self._held_bytes -= _bytes(messages)
+                self._held_bytes -= bytes_of(messages)
                 try:
                     for message in messages:
                         await self._look_up(_key(message))
@@ -212,10 +212,6 @@ class Duplicates:
 def _key(message: NewMessage) -> Key | None:
     unique_key = raw_property(message.properties, b"UNIQ_KEY")
     return (message.topic, unique_key) if unique_key else None
-
-
-def _bytes(messages: Sequence[NewMessage]) -> int:
-    return sum([len(message.body) + len(message.properties) for message in messages])
 
 
 class _Sends:

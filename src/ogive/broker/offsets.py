@@ -60,7 +60,7 @@ class OffsetTable:
         self.commit(group, topic, queue_id, offset)
         for member in tell:
             self._note_untold(group, topic, queue_id, member)
-        if tell and not attended:
+        if not attended and self.is_untold(group, topic, queue_id):
             self._unattended.add((topic, group, queue_id))
 
     def begins(self, group: str, topic: str, queue_id: int) -> None:
@@ -89,6 +89,8 @@ class OffsetTable:
         return self.get(group, topic, queue_id) or 0
 
     def _note_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> None:
+        if self._untold_count >= max(self._max, self._count):
+            return  # a file may hold more offsets than are allowed
         queues = self._untold.setdefault((topic, group, member), set())
         if queue_id not in queues:
             queues.add(queue_id)
@@ -120,9 +122,8 @@ class OffsetTable:
         again."""
         self._remove([key for key in self._queues if key[0] == topic])
         for group, member in online:
-            if self._untold_count + len(queue_ids) <= self._max:
-                for queue_id in queue_ids:
-                    self._note_untold(group, topic, queue_id, member)
+            for queue_id in queue_ids:
+                self._note_untold(group, topic, queue_id, member)
 
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._queues if key[1] == group])

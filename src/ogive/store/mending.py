@@ -3,14 +3,13 @@
 Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the path that it had.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from ogive.errors import StoreCorrupt
 from ogive.store.fs import Fs
-from ogive.store.segments import segment_names, segment_path, size_of
+from ogive.store.segments import segment_path, sizes_of, usual_size
 from ogive.store.tables import make_lasting_dirs
 from ogive.store.unreadable import Unreadable
 
@@ -27,11 +26,11 @@ def mend_files(fs: Fs, root: Path) -> list[str]:
 
 def _mend_segments(fs: Fs, root: Path) -> Iterator[str]:
     directory = root / "commitlog"
-    starts = [int(name) for name in segment_names(fs, directory)]
-    sizes = {start: size_of(fs, segment_path(directory, start)) for start in starts}
-    segment_bytes = _segment_bytes(sizes)
-    if segment_bytes is None:
+    sizes = sizes_of(fs, directory)
+    usual = usual_size(sizes)
+    if usual is None:
         return
+    segment_bytes, starts = usual[0], list(sizes)
     for start, size in sizes.items():
         if 0 < size - segment_bytes <= _MAX_EXCESS_BYTES:
             _cut(fs, root, segment_path(directory, start), segment_bytes)
@@ -45,13 +44,6 @@ def _mend_segments(fs: Fs, root: Path) -> Iterator[str]:
         _make_empty(fs, segment_path(directory, start), segment_bytes)
         yield f"{segment_path(directory, start).name} of the log was missing: the messages in it are lost, an empty one is in its place"
     fs.fsync_dir(directory)
-
-
-def _segment_bytes(sizes: dict[int, int]) -> int | None:
-    """The size that most segments have, if all names are multiples of it."""
-    counts = Counter(size for size in sizes.values() if size)
-    size = counts.most_common(1)[0][0] if counts else 0
-    return size if size and not any(start % size for start in sizes) else None
 
 
 def _cut(fs: Fs, root: Path, path: Path, size: int) -> None:

@@ -138,6 +138,15 @@ Messages = Sequence[NewMessage] | NewBatch | EncodedBatch
 """What is stored by one put(), all or none."""
 
 
+def bytes_of(messages: Messages) -> int:
+    """Of their bodies and properties: what they hold while they wait."""
+    if isinstance(messages, EncodedBatch):
+        return len(messages.data)
+    if isinstance(messages, NewBatch):
+        return sum([len(body) + len(properties) for _, body, properties in messages.items])
+    return sum([len(message.body) + len(message.properties) for message in messages])
+
+
 class PutResult(NamedTuple):
     """Where a message went. *queue_offset* is 0 for a prepared or rollback record, which no queue holds."""
 

@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,11 +33,14 @@ class Found:
 
 def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     """What is there; the size is read from the files, *default_bytes* counts where there is none. Raises StoreCorrupt on a gap."""
-    starts = [int(name) for name in segment_names(fs, directory)]
+    sizes = sizes_of(fs, directory)
+    starts = list(sizes)
     if not starts:
         return Found((), default_bytes)
-    distance = starts[1] - starts[0] if len(starts) > 1 else 0
-    segment_bytes = distance or size_of(fs, segment_path(directory, starts[0])) or default_bytes
+    distances = [after - before for before, after in itertools.pairwise(starts)]
+    segment_bytes = min(distances) if distances else sizes[starts[0]] or default_bytes
+    if (usual := usual_size(sizes)) is not None and usual[0] < segment_bytes and usual[1] > 1:
+        segment_bytes = usual[0]  # there are files missing between all that are left
     for before, after in itertools.pairwise(starts):
         if after - before != segment_bytes:
             raise StoreCorrupt(
@@ -45,13 +49,24 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
             )
     if starts[0] % segment_bytes:
         raise StoreCorrupt(f"{segment_path(directory, starts[0])}: the name is no multiple of the file size {segment_bytes}")
-    for start in starts:
-        if (size := size_of(fs, segment_path(directory, start))) > segment_bytes:
+    for start, size in sizes.items():
+        if size > segment_bytes:
             raise StoreCorrupt(
                 f"{segment_path(directory, start)} has {size} bytes, its neighbours {segment_bytes}. "
                 f"`ogive store repair {directory.parent}` cuts what is too long by a little"
             )
     return Found(tuple(starts), segment_bytes)
+
+
+def sizes_of(fs: Fs, directory: Path) -> dict[int, int]:
+    """Start -> size of the file, in order."""
+    return {int(name): size_of(fs, directory / name) for name in segment_names(fs, directory)}
+
+
+def usual_size(sizes: Mapping[int, int]) -> tuple[int, int] | None:
+    """The size that most segments have, of those that all starts are multiples of, and how many have it; None where there is none."""
+    counts = Counter(size for size in sizes.values() if size and not any(start % size for start in sizes))
+    return counts.most_common(1)[0] if counts else None
 
 
 def segment_names(fs: Fs, directory: Path) -> list[str]:

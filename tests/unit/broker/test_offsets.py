@@ -110,3 +110,11 @@ def test_entries_of_a_file_that_are_no_progress_are_left_out(content: dict[str, 
     table.load(content)
     assert len(table) == 0
     assert "untoldTable" not in table.snapshot()()
+
+
+def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go() -> None:
+    table = OffsetTable(2)
+    for number in range(10):
+        table.reset("G", f"T{number}", 0, 5, tell=[ALL], attended=False)
+        table.remove_topic(f"T{number}")
+    assert sum(table.is_untold("G", f"T{number}", 0) for number in range(10)) == len(table._unattended) == 2

@@ -57,6 +57,25 @@ def test_a_missing_segment_costs_its_messages_only(root: Path) -> None:
     assert (left[0], left[-1]) == (0, COUNT - 1)
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_the_first_file_that_is_missing_is_named(root: Path, lost: int) -> None:
+    segments(root)[lost].unlink()
+    places = [f"{16 * 1024 * number:020d}" for number in (lost - 1, lost + 1)]
+    with pytest.raises(StoreCorrupt, match=f"a file is missing between {places[0]} and {places[1]}"):
+        verify(root)
+
+
+def test_every_second_file_missing_makes_no_other_log(root: Path) -> None:
+    """Their distances are equal, and not their size."""
+    for path in segments(root)[1::2]:
+        path.unlink()
+    with pytest.raises(StoreCorrupt, match="a file is missing between"):
+        MessageStore.open(small(root))
+    assert {path.stat().st_size for path in segments(root)} == {16 * 1024}
+    assert repair(root)[0].problems[0].startswith(f"{16 * 1024:020d} of the log was missing")
+    assert 0 < len(numbers(root)) < COUNT
+
+
 def test_a_segment_that_is_too_long_is_cut_and_loses_nothing(root: Path) -> None:
     before = numbers(root)
     with segments(root)[1].open("ab") as opened:
