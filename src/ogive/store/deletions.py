@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ogive.errors import ProtocolError
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.fs import Fs
-from ogive.store.tables import JsonTable, read_file
-from ogive.wire import java_json
+from ogive.store.tables import JsonTable, peek
 
 _NAME: Final = "deletedTopics.json"
 _DELETED: Final = "deleted"
@@ -47,12 +45,7 @@ def _tabled(fs: Fs, root: Path) -> dict[str, int] | None:
 
 def _read(fs: Fs, path: Path) -> dict[str, int] | None:
     """None where it says nothing."""
-    raw = read_file(fs, path)
-    try:
-        value = java_json.loads(raw) if raw is not None else None
-    except ProtocolError:
-        return None
-    table = value.get(_DELETED) if isinstance(value, dict) else None
+    table = (peek(fs, path) or {}).get(_DELETED)
     if not isinstance(table, dict):
         return None
     return {str(topic): offset for topic, offset in table.items() if isinstance(offset, int) and offset >= 0}

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ogive.errors import ProtocolError
 from ogive.model import BATCHES, QUEUE_TYPE
 from ogive.store.batchqueue import BatchQueue
 from ogive.store.consumequeue import ConsumeQueue, names_a_directory
 from ogive.store.fs import Fs
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.segments import found_sizes
-from ogive.store.tables import read_file
-from ogive.wire import java_json
+from ogive.store.tables import parsed, read_file
 
 _QUEUE_DIGITS: Final = 10
 _QUEUES_LOOKED_AT: Final = 16
@@ -112,11 +110,7 @@ def topics_of_batches(fs: Fs, root: Path) -> set[str]:
 
 def _queue_types(raw: bytes) -> dict[str, object] | None:
     """Of each topic; None where that is no table of topics."""
-    try:
-        table = java_json.loads(raw)
-    except ProtocolError:
-        return None
-    topics = table.get("topicConfigTable") if isinstance(table, dict) else None
+    topics = (parsed(raw) or {}).get("topicConfigTable")
     return {str(topic): _queue_type(config) for topic, config in topics.items()} if isinstance(topics, dict) else None
 
 

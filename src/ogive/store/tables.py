@@ -58,6 +58,21 @@ def make_lasting_dirs(fs: Fs, directory: Path) -> None:
         fs.fsync_dir(made.parent)
 
 
+def peek(fs: Fs, path: Path) -> dict[str, Any] | None:
+    """The object in a file, which is left as it is; None where it says nothing that a table could hold. Raises OSError."""
+    raw = read_file(fs, path)
+    return None if raw is None else parsed(raw)
+
+
+def parsed(raw: bytes) -> dict[str, Any] | None:
+    """None for everything that says nothing a table could hold: an empty file, ``null``, half an object."""
+    try:
+        value = java_json.loads(raw)
+    except ProtocolError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 class JsonTable:
     """One JSON object in a file, and its ``.bak``, the version before. Not safe for two writers."""
 
@@ -129,9 +144,5 @@ class JsonTable:
         log.warning("%s is damaged: kept as %s, %s", self._path, aside.name, instead)
 
     def _parse(self, raw: bytes) -> dict[str, Any] | None:
-        """None for everything that says nothing a table could hold: an empty file, ``null``, half an object."""
-        try:
-            value = java_json.loads(raw)
-        except ProtocolError:
-            return None
-        return value if isinstance(value, dict) and self._valid(value) else None
+        value = parsed(raw)
+        return value if value is not None and self._valid(value) else None

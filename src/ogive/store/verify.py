@@ -45,7 +45,7 @@ from ogive.store.queuekinds import QueueKind, QueueKinds
 from ogive.store.record import Record, tag_hash
 from ogive.store.recovery import recover, too_far, usable
 from ogive.store.segments import Handles, find_segments, segment_path
-from ogive.store.tables import JsonTable, read_file
+from ogive.store.tables import JsonTable, peek, read_file
 from ogive.store.unreadable import read_or_nothing
 from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
@@ -367,13 +367,8 @@ class _Verification:
         return table, self._topics_in(f"{TABLE}.bak") if table is None else table
 
     def _topics_in(self, name: str) -> dict[str, Any] | None:
-        raw = read_file(self._fs, self._root / "config" / name)
-        try:
-            table = java_json.loads(raw) if raw is not None else None
-        except ProtocolError:
-            return None
-        found: dict[str, Any] | None = table["topicConfigTable"] if isinstance(table, dict) and is_topic_table(table) else None
-        return found
+        table = peek(self._fs, self._root / "config" / name)
+        return table["topicConfigTable"] if table is not None and is_topic_table(table) else None
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
