@@ -27,13 +27,13 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
     """
     route = ROUTES.get(command.code)
     try:
+        if type(route) is Route and len(command.body) > route.max_body_bytes:  # before the guard, which may have to read it
+            remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
         if ctx.guard is not None:
             with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
                 ctx.guard.check(command, connection.remote_address)
             connection.trust()
-        if type(route) is Route and len(command.body) > route.max_body_bytes:
-            remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
-            raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
         if type(route) is Direct:
             route.handle(ctx, connection, command)
         elif type(route) is Route and route.listing and not in_turn:

@@ -109,11 +109,18 @@ class NameServer:
     # --- dispatch ----------------------------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        route = ROUTES.get(command.code)
         try:
+            if route is not None and len(command.body) > route.max_body_bytes:  # before the guard, which reads it
+                remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
+                raise Refused(ResponseCode.INVALID_PARAMETER, remark)
             if self._guard is not None:
                 self._guard.check(command, connection.remote_address)
                 connection.trust()
-            answer = self._dispatch(connection, command)
+            if route is None:
+                raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+            call = Call(self._owners[connection], command.version, command.body)
+            answer = route.handle(self._running, call, decode_header(route.header, command.ext_fields))
         except (Refused, RegistrationRefused, ProtocolError) as exc:
             answer = _refusal(exc)
         if isinstance(answer, RemotingCommand):
@@ -122,15 +129,6 @@ class NameServer:
             task = asyncio.ensure_future(self._answer_later(connection, command, answer))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
-
-    def _dispatch(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
-        route = ROUTES.get(command.code)
-        if route is None:
-            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
-        if len(command.body) > route.max_body_bytes:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed")
-        call = Call(self._owners[connection], command.version, command.body)
-        return route.handle(self._running, call, decode_header(route.header, command.ext_fields))
 
     async def _answer_later(self, connection: Connection, command: RemotingCommand, pending: Awaitable[RemotingCommand]) -> None:
         try:

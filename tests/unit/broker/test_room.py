@@ -1,6 +1,7 @@
 """Requests that wait hold so much and no more."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -73,3 +74,15 @@ async def test_a_body_is_as_long_as_its_request_needs(client: RawClient, code: i
     assert (answer.code, answer.remark) == (ResponseCode.INVALID_PARAMETER, f"a body of {most + 1} bytes, {most} are allowed")
     allowed = await client.call(code, bytes(most), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1)
     assert "are allowed" not in str(allowed.remark)
+
+
+async def test_a_body_that_is_too_long_is_refused_before_the_guard_reads_it(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It signs the whole body, and takes some apart to see what they are about."""
+
+    def check(*_: object) -> None:
+        raise AssertionError("the guard was asked")
+
+    monkeypatch.setattr(server.context, "guard", SimpleNamespace(check=check))
+    assert (await client.call(RequestCode.AUTH_CREATE_ACL, bytes(2 * 1024 * 1024))).code == ResponseCode.INVALID_PARAMETER
