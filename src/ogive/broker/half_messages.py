@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from ogive.broker.numbers import whole_number
 from ogive.broker.replies import Rejected
 from ogive.broker.waiting import stored_again
 from ogive.errors import ResponseCode, StoreError
@@ -16,6 +15,7 @@ from ogive.store.model import NewMessage
 from ogive.store.store import MessageStore
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties
+from ogive.wire.numbers import whole_number
 
 _MAX_IMMUNITY_S: Final = 7 * 24 * 3600
 _NO_TRANSACTION: Final = ~int(SysFlag.TRANSACTION_MASK)

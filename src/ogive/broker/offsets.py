@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ogive.broker.numbers import whole_number
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX
 from ogive.wire.bodies import DataVersion
+from ogive.wire.numbers import whole_number
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.broker.cold_reads import Fetch, JobReads
-from ogive.broker.numbers import whole_number
-from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
+from ogive.broker.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.errors import InvalidOption, ProtocolError, StoreError
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
@@ -32,7 +31,8 @@ from ogive.store.disk import Cold
 from ogive.store.model import Entry, NewMessage, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.bodies import DataVersion
-from ogive.wire.message import decode_properties, decode_stored
+from ogive.wire.message import decode_properties, decode_stored, real_place
+from ogive.wire.numbers import whole_number
 
 log = logging.getLogger(__name__)
 

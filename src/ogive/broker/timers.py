@@ -27,14 +27,14 @@ from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
 from ogive.broker.stats import Values
 from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time
-from ogive.broker.waiting import MAX_WAIT_S, Put, real_place, stored_again
+from ogive.broker.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, TIMER_TOPIC, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
-from ogive.wire.message import decode_properties, decode_stored
+from ogive.wire.message import decode_properties, decode_stored, real_place
 
 log = logging.getLogger(__name__)
 

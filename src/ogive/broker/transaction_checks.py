@@ -27,7 +27,6 @@ from typing import Final
 
 from ogive.broker.clients import Client, ClientTable
 from ogive.broker.config import BrokerConfig
-from ogive.broker.numbers import whole_number
 from ogive.broker.transaction_state import Transaction
 from ogive.broker.transactions import Transactions
 from ogive.broker.waiting import stored_again
@@ -38,6 +37,7 @@ from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import CheckTransactionStateRequest, encode_header
 from ogive.wire.message import StoredMessage, decode_properties, encode_properties, encode_stored, offset_message_id
+from ogive.wire.numbers import whole_number
 
 log = logging.getLogger(__name__)
 

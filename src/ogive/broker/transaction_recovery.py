@@ -13,11 +13,11 @@ from typing import Final
 from ogive.broker.half_messages import find_half_message, identity_of, identity_of_record, immunity_ms
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.transaction_state import MarkProgress, Transaction
-from ogive.broker.waiting import Served, real_place
+from ogive.broker.waiting import Served
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.store import MessageStore
 from ogive.wire.codes import Decision, SysFlag
-from ogive.wire.message import StoredMessage, decode_properties, decode_stored
+from ogive.wire.message import StoredMessage, decode_properties, decode_stored, real_place
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,8 @@
 """What delay levels, timers and transactions share: messages that wait in a system topic and are stored again under their real one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-from ogive.broker.numbers import whole_number
-from ogive.model import MAX_RESOURCE_LENGTH, PropertyName
 from ogive.store.model import NewMessage, PutDone
 from ogive.wire.message import StoredMessage
 
@@ -15,14 +13,6 @@ Put = Callable[[tuple[NewMessage], PutDone], None]
 
 Served = Callable[[str, int], int]
 """The queue id of a topic that a message goes to now which was sent to that one."""
-
-
-def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """REAL_TOPIC and REAL_QID; None where they are missing, or are no topic and no queue."""
-    topic, queue = properties.get(PropertyName.REAL_TOPIC), whole_number(properties.get(PropertyName.REAL_QUEUE_ID, ""))
-    if not topic or len(topic) > MAX_RESOURCE_LENGTH or queue is None:
-        return None
-    return topic, queue
 
 
 def stored_again(stored: StoredMessage, place: tuple[str, int], properties: bytes, store_host: bytes) -> NewMessage:

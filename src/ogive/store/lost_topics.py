@@ -17,7 +17,6 @@ from ogive.model import (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
     TIMER_TOPIC,
-    PropertyName,
     validate_topic,
 )
 from ogive.store import checkpoint as checkpoints
@@ -28,7 +27,7 @@ from ogive.store.model import QueueKey
 from ogive.store.segments import find_segments
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import MAX_QUEUES, TopicConfig
-from ogive.wire.message import decode_properties
+from ogive.wire.message import decode_properties, real_place
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +57,7 @@ def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
     """Where a record with these raw *properties* goes when it is due, or committed; None for one that does not wait in *topic*."""
     if topic not in _WAITING:
         return None
-    named = decode_properties(properties)
-    queue_id = named.get(PropertyName.REAL_QUEUE_ID, "")
-    return (named.get(PropertyName.REAL_TOPIC, ""), int(queue_id)) if queue_id.isdecimal() and len(queue_id) < 10 else None
+    return real_place(decode_properties(properties))
 
 
 def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:

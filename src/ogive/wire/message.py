@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from ogive.errors import CompressionUnavailable, ProtocolError
-from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.model import MAX_RESOURCE_LENGTH, MessageExt, MessageQueue, PropertyName
 from ogive.native import native
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import MAX_INFLATED_BYTES, decompress
+from ogive.wire.numbers import whole_number
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -147,6 +148,14 @@ def raw_property(raw: bytes, name: bytes) -> bytes | None:
     start = at + len(name) + 1
     end = raw.find(b"\x02", start)
     return raw[start:] if end < 0 else raw[start:end]
+
+
+def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """REAL_TOPIC and REAL_QID; None where they are missing, or are no topic and no queue."""
+    topic, queue = properties.get(PropertyName.REAL_TOPIC), whole_number(properties.get(PropertyName.REAL_QUEUE_ID, ""))
+    if not topic or len(topic) > MAX_RESOURCE_LENGTH or queue is None:
+        return None
+    return topic, queue
 
 
 class Properties(Mapping[str, str]):
