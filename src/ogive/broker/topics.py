@@ -174,7 +174,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self._auto_create or model is None or not model.perm & PERM_INHERIT:
             return None
         validate_topic(name)
-        queues = max(1, min(default_queues, model.write_queues))
+        queues = max(1, min(default_queues, model.write_queues, MAX_MADE_QUEUES))
         config = _topic(name, queues, model.perm & ~PERM_INHERIT)
         return self._put(replace(config, filter_type=model.filter_type, sys_flag=UNIT_FLAG if unit_mode else 0))
 
@@ -187,7 +187,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._ensure(dlq_topic(group), 1)
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
-        return self._configs.get(name) or self._put(_topic(validate_topic(name), max(1, queues)))
+        return self._configs.get(name) or self._put(_topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES))))
 
     def _put(self, config: TopicConfig) -> TopicConfig:
         known = self._configs.get(config.name)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from ogive.broker.config import check_name, ip_of
+from ogive.broker.topics import MAX_MADE_QUEUES
 from ogive.cli.parser import build_parser
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
 from ogive.transport.connection import join_address, reason_of
-from ogive.wire.bodies import MAX_QUEUES
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ def check_names(options: argparse.Namespace) -> None:
         DelayLevels.parse(options.delay_levels or DEFAULT_DELAY_LEVELS)
     except InvalidOption as exc:
         raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
-    if options.default_queues > MAX_QUEUES:
-        raise InvalidOption(f"--default-queues {options.default_queues}: up to {MAX_QUEUES} queues are possible")
+    if options.default_queues > MAX_MADE_QUEUES:
+        raise InvalidOption(f"--default-queues {options.default_queues}: up to {MAX_MADE_QUEUES} queues are possible")
 
 
 def check_place(options: argparse.Namespace) -> None:

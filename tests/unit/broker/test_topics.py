@@ -215,3 +215,10 @@ async def test_what_waited_for_a_topic_that_nobody_may_read_stays_where_it_was_s
     assert table.served("T", 7) == 7
     table.create_or_update(TopicConfig(name="T", read_queues=4, write_queues=0))
     assert table.served("T", 7) == 3
+
+
+async def test_no_way_to_make_a_topic_makes_one_that_is_too_wide(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    table.switch_auto_create(False, 8)
+    table.switch_auto_create(True, 5_000)
+    assert {made(table, "T", queues=5_000).write_queues, table.ensure_retry("G", 5_000).write_queues} == {MAX_MADE_QUEUES}

@@ -485,7 +485,7 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
         (["--no-broker", "--flush", "async"], "--flush is about a broker, and --no-broker runs none"),
         (["--no-broker", "--max-open-transactions", "5"], "--max-open-transactions is about a broker, and --no-broker runs none"),
         (["--delete-above", "80", "--delete-young-above", "70"], "--delete-young-above 70 is below --delete-above 80"),
-        (["--default-queues", "100000"], "--default-queues 100000: up to 65536 queues are possible"),
+        (["--default-queues", "100000"], "--default-queues 100000: up to 1024 queues are possible"),
         (["--broker-name", "a b/c"], "--broker-name 'a b/c' may hold only letters"),
         (["--broker-name", ""], "--broker-name of 0 characters: 1 to 127"),
         (["--cluster", "é"], "--cluster 'é' may hold only letters"),
