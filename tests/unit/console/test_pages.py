@@ -190,12 +190,13 @@ async def test_a_silent_broker_costs_a_page_a_bounded_time_once(fake: FakeBroker
     fake.release(RequestCode.GET_CONSUME_STATS)
 
 
-async def test_without_a_name_server_the_page_says_so(fake: FakeBroker, page: Browser) -> None:
-    await fake.stop()
-    for path in ("/", "/topics", "/groups", "/topics/Orders"):
-        answer = await look(page, path)
-        assert answer.status == 502, path
-        assert "no name server answered" in answer.words
+async def test_without_a_name_server_the_page_says_so(fake: FakeBroker) -> None:
+    await fake.stop()  # before the console starts, which asks at once and shows what it was told for a moment
+    with console_of(fake.address) as page:
+        for path in ("/", "/topics", "/groups", "/topics/Orders"):
+            answer = await look(page, path)
+            assert answer.status == 502, path
+            assert "no name server answered" in answer.words
 
 
 async def test_a_member_that_does_not_tell_is_still_a_member(fake: FakeBroker, page: Browser) -> None:
