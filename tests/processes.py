@@ -1,6 +1,8 @@
 """Child processes of the tests: started with their output in a file or a pipe, always stopped, never waited for without a limit."""
 
 import contextlib
+import itertools
+import os
 import random
 import signal
 import socket
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 STOP_S = 60.0
+BLOCK = 8  # ports
 
 
 class StartFailed(AssertionError):
@@ -45,11 +48,32 @@ def tail(log: Path, lines: int = 30) -> str:
     return "\n".join([line for line in said if " |-" not in line][-lines:])
 
 
+def _blocks() -> Iterator[int]:
+    """The first ports of blocks of BLOCK, again and again, in an order of this process's own.
+
+    Between the choice of a port and its use lie seconds of a JVM's start. So no process is given a block twice before it has had
+    them all, and of pytest's workers each has blocks of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = list(range(20_000, 30_000, BLOCK))[worker::workers]
+    random.SystemRandom().shuffle(mine)
+    return itertools.cycle(mine)
+
+
+_next_blocks = _blocks()
+
+
 def free_port(offsets: Iterable[int] = (0,)) -> int:
-    """A port that is free now, as are port + offset for each of *offsets*; below the range that the system gives out by itself."""
+    """A port that is free now, as are port + offset for each of *offsets*, which lie within BLOCK ports; no soon caller gets one of them.
+
+    Below the range that the system gives out by itself.
+    """
+    wanted = sorted(offsets)
+    assert wanted[-1] - wanted[0] < BLOCK, wanted
     for _ in range(1000):
-        port = random.randrange(20_000, 30_000)
-        if all(is_free(port + offset) for offset in offsets):
+        port = next(_next_blocks) - wanted[0]
+        if all(is_free(port + offset) for offset in wanted):
             return port
     raise StartFailed("no free port between 20000 and 30000")
 
