@@ -10,7 +10,7 @@ from typing import Any, Self
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire import java_json
-from ogive.wire.bodies import SubscriptionData, dumps, loads_object, queue_from_json, queue_map_dumps
+from ogive.wire.bodies import SubscriptionData, dumps, loads_table, queue_from_json, queue_map_dumps
 
 
 def _camel(name: str) -> str:
@@ -99,7 +99,7 @@ class ConsumerRunningInfo:
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Raises ProtocolError."""
-        obj = loads_object(body)
+        obj = loads_table(body)
         queues = {
             queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row for key, row in _table(obj, "mqTable").items()
         }

@@ -4,9 +4,9 @@ import pytest
 
 from ogive.errors import ProtocolError
 from ogive.wire import java_json
-from ogive.wire.bodies.fields import loads_object
+from ogive.wire.bodies.fields import loads_object, loads_table
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.java_json import MAX_DEPTH, MAX_JAVA_VALUES, MAX_VALUES, FrozenObject, loads
+from ogive.wire.java_json import MAX_DEPTH, MAX_JAVA_VALUES, MAX_TABLE_VALUES, MAX_VALUES, FrozenObject, loads
 
 HALVES = [r"\ud800", r"\uDFFF", r"x\uDe00\ud83d", r"\\\ud800", r"\ud83d\\ude00", r"\ud83d \ude00"]
 WHOLES = [r"\ud83d\ude00", r"\\ud800", r"\u00fc", "ü"]
@@ -94,6 +94,13 @@ def test_the_body_of_a_request_is_bounded() -> None:
         loads_object(b"{1:[" + b"1," * MAX_JAVA_VALUES + b"1]}")
 
 
+def test_a_table_of_all_queues_has_room_for_more() -> None:
+    table = b"{1:[" + b"1," * MAX_JAVA_VALUES + b"1]}"
+    assert len(loads_table(table)["1"]) == MAX_JAVA_VALUES + 1
+    with pytest.raises(ProtocolError, match="values"):
+        loads_table(b"{1:[" + b"1," * MAX_TABLE_VALUES + b"1]}")
+
+
 def test_keys_that_differ_in_the_kind_of_a_value_only_have_hashes_of_their_own() -> None:
     """Else 2 ** n objects of n values could be given one hash, and a table of them takes minutes to fill."""
     keys = [FrozenObject({chr(97 + place): ("1", 1)[number >> place & 1] for place in range(10)}) for number in range(1024)]
@@ -115,5 +122,5 @@ def test_the_steps_of_all_references_are_bounded() -> None:
 
 def test_a_body_with_references_has_the_limit_of_the_dialect() -> None:
     text = '{"a":[' + ",".join(['{"":0}'] * 130_000) + '],"b":{"$ref":"$.a[0]"}}'
-    with pytest.raises(ProtocolError, match="250000 are the limit"):
+    with pytest.raises(ProtocolError, match=f"{MAX_JAVA_VALUES} are the limit"):
         loads(text, bounded=True)

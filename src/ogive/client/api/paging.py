@@ -6,7 +6,7 @@ from typing import Any, Final
 from ogive.client.api.calling import ask
 from ogive.errors import ProtocolError
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import loads_object
+from ogive.wire.bodies import loads_table
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header
 
@@ -22,7 +22,7 @@ async def pages(
     seq = 0
     while True:
         reply = await ask(pool, address, header(seq), timeout_s)
-        page = loads_object(reply.body).get(table)
+        page = loads_table(reply.body).get(table)
         if not isinstance(page, dict):
             raise ProtocolError(f"{address} answered without {table}")
         rows |= page

@@ -24,6 +24,11 @@ def loads_object(raw: bytes | str) -> dict[str, Any]:
     return as_object(java_json.loads(raw, bounded=True), "body")
 
 
+def loads_table(raw: bytes | str) -> dict[str, Any]:
+    """The same of an answer with a table of all queues, topics or groups, which only commands and the console read."""
+    return as_object(java_json.loads(raw, bounded=True, java_values=java_json.MAX_TABLE_VALUES), "body")
+
+
 def as_object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(f"{name} is no JSON object")

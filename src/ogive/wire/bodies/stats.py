@@ -8,7 +8,17 @@ from typing import Any, NamedTuple, Self
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire import java_json
-from ogive.wire.bodies.fields import T, as_object, dumps, get_field, loads_object, queue_from_json, queue_map_dumps, queue_to_json
+from ogive.wire.bodies.fields import (
+    T,
+    as_object,
+    dumps,
+    get_field,
+    loads_object,
+    loads_table,
+    queue_from_json,
+    queue_map_dumps,
+    queue_to_json,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +155,14 @@ def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
 
 def consume_tps_loads(body: bytes) -> float:
     """Messages a second that the group takes, from the same body."""
-    value = loads_object(body).get("consumeTps", 0.0)
+    value = loads_table(body).get("consumeTps", 0.0)
     if not isinstance(value, int | float):
         raise ProtocolError("member consumeTps is no number")
     return float(value)
 
 
 def _queue_table(body: bytes, row: Callable[[Any], T], name: str = "offsetTable") -> dict[MessageQueue, T]:
-    table = get_field(loads_object(body), name, dict, {})
+    table = get_field(loads_table(body), name, dict, {})
     return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}
 
 
