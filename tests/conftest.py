@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
     parser.addoption("--apache-version", default=VERSION, metavar="N.N.N", help="of the broker that --broker apache starts")
     parser.addoption("--nightly", action="store_true", help="also run the long sizes, as make test-slow does")
+    parser.addoption("--soak-minutes", type=int, default=5, metavar="N", help="how long T26 works: 5, and 60 once a week")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -23,11 +23,11 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
         "rel/test_store_scale.py": 15,
         "rel/test_bit_flips.py": 30,
         "rel/test_store_damage.py": 15,
-        "rel/test_fuzz.py": 13,
+        "rel/test_fuzz.py": 63,
         "rel/test_store_faults.py": 3,
     },
     APART: {
-        "rel/test_soak.py": 170,
+        "rel/test_soak.py": 320,
         "rel/test_orderly_holders.py": 141,
         "rel/test_rebalance_storm.py": 97,
         "rel/test_spark_kills.py": 90,

@@ -32,6 +32,7 @@ from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record, strip_crc
 from ogive.transport.http import Page, PageServer
 from ogive.wire import bodies, headers, java_json, running_info, trace
+from ogive.wire.codes import SysFlag
 from ogive.wire.command import decode_command, encode_command
 from ogive.wire.compression import decompress
 from ogive.wire.frame import FrameDecoder
@@ -192,7 +193,6 @@ def settings(data: bytes) -> None:
 def page(data: bytes) -> None:
     """The head of an HTTP request."""
     answer = b""
-    answer = b""
     try:
         PAGES._answer(data).send(None)
     except StopIteration as done:  # at once: it waits for nothing
@@ -237,9 +237,12 @@ def store_files(data: bytes) -> None:
 
 
 def _store() -> MemoryFs:
-    """What a broker left that was killed: messages with keys, delays, transactions, tables."""
+    """What a broker left that was killed: messages with keys, delays, transactions, tables, a topic of batches."""
     fs = MemoryFs(None, {Path("/"), ROOT})
     clock = Clock()
+    batched = {"B": {"topicName": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": {"queue.type": "BatchCQ"}}}
+    topics = {"T": {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
+    JsonTable(fs, ROOT / "config" / "topics.json").save({"topicConfigTable": topics | batched})
     store = MessageStore.open(small(ROOT, segment_bytes=4096, **SIZES), fs=fs, clock_ms=clock)
     store.start(run_now, writer=InlineWriter)
     for number in range(40):
@@ -250,11 +253,14 @@ def _store() -> MemoryFs:
     half = b"PGROUP\x01P\x02TRAN_MSG\x01true\x02" + waits.replace(b"DELAY\x013\x02", b"")
     for topic, text in (("SCHEDULE_TOPIC_XXXX", waits), ("rmq_sys_wheel_timer", timed), ("RMQ_SYS_TRANS_HALF_TOPIC", half)):
         store.put([message(b"waits", topic, properties=text)], lambda _: None)
+    for number in range(20):
+        whole = encode_batch([(0, b"%d" % each, b"") for each in range(1 + number % 4)])
+        text = b"UNIQ_KEY\x01%d\x02INNER_NUM\x01%d\x02" % (number, 1 + number % 4)
+        store.put([message(whole, "B", properties=text, sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)], lambda _: None)
     store.close()
     tables: dict[str, dict[str, Any]] = {
         "consumerOffset": {"dataVersion": {}, "offsetTable": {"T@G": {"0": 5, "1": 7}}},
         "delayOffset": {"offsetTable": {"3": 1}},
-        "topics": {"topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}},
         "subscriptionGroup": {"subscriptionGroupTable": {"G": {"groupName": "G", "retryMaxTimes": 16}}},
         "queueLocks": {"locks": {"G": {"T@0": {"client": "c", "until": 5.0}}}},
         "retention": {"boot": "b", "at": 1.0, "elapsed": 2.0, "fullAt": {"0": 1.0}},

@@ -20,7 +20,7 @@ from tests.fuzz.search import failure
 pytestmark = pytest.mark.rel
 
 ROOT = Path(__file__).parents[2]
-SEARCH_S = 10
+SEARCH_S = 60
 
 
 @pytest.mark.quick
