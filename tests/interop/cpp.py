@@ -19,10 +19,15 @@ def send(name_server: str, topic: str, count: int, mode: str = "sync") -> list[d
 
 
 def consume(
-    name_server: str, topic: str, group: str, deliveries: int, mode: str = "concurrent", timeout_s: float = 100.0
+    name_server: str, topic: str, group: str, deliveries: int, mode: str = "concurrent", tags: str = "*", timeout_s: float = 100.0
 ) -> list[dict[str, Any]]:
     """One line per delivery, in order of arrival. Raises AssertionError when fewer than *deliveries* come in time."""
-    return _run("consume", name_server, topic, group, deliveries, mode, timeout_s)
+    return _run("consume", name_server, topic, group, deliveries, mode, tags, timeout_s)
+
+
+def pull(name_server: str, topic: str, group: str, deliveries: int, tags: str = "*", timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    """The same by its pull consumer, each queue from its first message."""
+    return _run("pull", name_server, topic, group, deliveries, tags, timeout_s)
 
 
 def _run(*arguments: object) -> list[dict[str, Any]]:

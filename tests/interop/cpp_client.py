@@ -1,17 +1,22 @@
 """Runs Apache's C++ client (PyPI: rocketmq 0.4.4) as a program of its own; JSON lines on standard output.
 
-    python cpp_client.py send    NAME_SERVER TOPIC COUNT sync|orderly|oneway
-    python cpp_client.py consume NAME_SERVER TOPIC GROUP DELIVERIES concurrent|orderly TIMEOUT_S
+    python cpp_client.py send    NAME_SERVER TOPIC COUNT sync|async|orderly|oneway|delayed
+    python cpp_client.py consume NAME_SERVER TOPIC GROUP DELIVERIES concurrent|orderly TAGS TIMEOUT_S
+    python cpp_client.py pull    NAME_SERVER TOPIC GROUP DELIVERIES TAGS TIMEOUT_S
 
-Bodies are "message 0", "message 1", ...; the tags even and odd alternate; "orderly" puts message N into queue N modulo 4.
+Bodies are "message 0", "message 1", ...; the tags even and odd alternate; "orderly" puts message N into queue N modulo 4; "delayed"
+waits for a second, delay level 1. TAGS is what the broker selects by, such as "even || odd" or "*".
 The package can neither batch (the broker stores a batch as one message) nor fail a delivery (it reports an exception as success).
 """
 
+import functools
 import json
 import os
+import queue
 import sys
 import threading
 import time
+from typing import Any
 
 import rocketmq.client as cpp
 
@@ -33,56 +38,89 @@ def send(name_server: str, topic: str, count: int, mode: str) -> bool:
     producer = cpp.Producer("interop-cpp-producer", timeout=60_000)
     producer.set_namesrv_addr(name_server)
     producer.start()
+    answers: queue.Queue[tuple[int, Any]] = queue.Queue()
     for index in range(count):
-        if mode == "oneway":
-            producer.send_oneway(message(topic, index))
-            continue
         made = message(topic, index)
+        if mode == "oneway":
+            producer.send_oneway(made)
+            continue
+        if mode == "async":
+            answer = functools.partial(lambda number, said: answers.put((number, said)), index)
+            producer.send_async(made, answer, answer)
+            continue
+        if mode == "delayed":
+            made.set_delay_time_level(1)
         result = producer.send_orderly(made, index % 4) if mode == "orderly" else producer.send_sync(made)
         show(index=index, status=result.status.name, id=result.msg_id, queueOffset=result.offset)
     if mode == "oneway":
         time.sleep(1)  # nothing tells when a one-way request has left
+    for _ in range(count if mode == "async" else 0):
+        index, result = answers.get(timeout=60)
+        if isinstance(result, Exception):
+            raise result
+        show(index=index, status=result.status.name, id=result.msg_id, queueOffset=result.offset)
     producer.shutdown()
     return True
 
 
-def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str, timeout_s: float) -> bool:
+def row(received: cpp.RecvMessage) -> dict[str, object]:
+    return {
+        "topic": received.topic,
+        "queueId": received.queue_id,
+        "queueOffset": received.queue_offset,
+        "reconsumeTimes": received.reconsume_times,
+        "id": received.id,
+        "tags": received.tags.decode(),
+        "keys": received.keys.decode(),
+        "body": received.body.decode(),
+        "index": int(received["index"]),
+        "bornTimestamp": received.born_timestamp,
+        "storeTimestamp": received.store_timestamp,
+    }
+
+
+def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str, tags: str, timeout_s: float) -> bool:
     seen, all_came = 0, threading.Event()
     lock = threading.Lock()  # protects seen and standard output: the client calls from several threads
 
     def on_message(received: cpp.RecvMessage) -> None:
         nonlocal seen
-        line = {
-            "topic": received.topic,
-            "queueId": received.queue_id,
-            "queueOffset": received.queue_offset,
-            "reconsumeTimes": received.reconsume_times,
-            "id": received.id,
-            "tags": received.tags.decode(),
-            "keys": received.keys.decode(),
-            "body": received.body.decode(),
-            "index": int(received["index"]),
-        }
         with lock:
-            show(**line)
+            show(**row(received))
             seen += 1
             if seen >= deliveries:
                 all_came.set()
 
     consumer = cpp.PushConsumer(group, orderly=mode == "orderly")
     consumer.set_namesrv_addr(name_server)
-    consumer.subscribe(topic, on_message)
+    consumer.subscribe(topic, on_message, tags)
     consumer.start()
     done = all_came.wait(timeout_s)
     consumer.shutdown()
     return done
 
 
+def pull(name_server: str, topic: str, group: str, deliveries: int, tags: str, timeout_s: float) -> bool:
+    """Goes through all queues, from their first message, until it has so many or the time is over."""
+    consumer = cpp.PullConsumer(group)
+    consumer.set_namesrv_addr(name_server)
+    consumer.start()
+    seen, end = 0, time.monotonic() + timeout_s
+    while seen < deliveries and time.monotonic() < end:
+        for received in consumer.pull(topic, tags):
+            show(**row(received))
+            seen += 1
+    consumer.shutdown()
+    return seen >= deliveries
+
+
 def main() -> bool:
     command, name_server, topic, *rest = sys.argv[1:]
     if command == "send":
         return send(name_server, topic, int(rest[0]), rest[1])
-    return consume(name_server, topic, rest[0], int(rest[1]), rest[2], float(rest[3]))
+    if command == "pull":
+        return pull(name_server, topic, rest[0], int(rest[1]), rest[2], float(rest[3]))
+    return consume(name_server, topic, rest[0], int(rest[1]), rest[2], rest[3], float(rest[4]))
 
 
 if __name__ == "__main__":
