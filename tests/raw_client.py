@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import ssl
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -40,11 +41,12 @@ class RawClient:
         codec: SerializeType = SerializeType.JSON,
         language: LanguageCode = LanguageCode.JAVA,
         credentials: Credentials | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> Self:
         client = cls(codec, language)
         host, port = split_address(address)
         client._connection = await connect(
-            host, port, on_request=lambda _, command: client.requests.put_nowait(command), credentials=credentials
+            host, port, on_request=lambda _, command: client.requests.put_nowait(command), credentials=credentials, ssl=context
         )
         return client
 

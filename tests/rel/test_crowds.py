@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.testing import Broker as OgiveUp
 from ogive.testing.ready import Ready
 from ogive.transport.limits import ServerLimits
+from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand, encode_command
@@ -254,6 +256,58 @@ async def test_who_never_finishes_a_frame_is_closed_and_holds_up_nobody(tmp_path
     assert server._read_buffer_bytes == 0
     assert broker.context.store.max_offset("T", 0) == asked
     await broker.stop()
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """What a TLS client says first."""
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1").do_handshake()
+    return sent.read()
+
+
+@sizes("count", [100, pytest.param(500, marks=pytest.mark.nightly)])
+async def test_who_never_finishes_a_handshake_is_closed_and_holds_up_nobody(tmp_path: Path, count: int) -> None:
+    """T37. Silent, or stuck after a byte, half of the first words or all of them; real clients come and are answered meanwhile."""
+    needs_descriptors(2 * count + 200)
+    authority, pem = trustme.CA(), tmp_path / "server.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    hello = client_hello(context)
+    limits = ServerLimits(first_frame_s=2.0, max_connections_per_address=20_000)
+    tls = TlsConfig(cert=pem, key=pem)
+    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits, tls=tls))
+    await broker.start()
+    server, before, asked = broker._server, descriptors(), 0
+    with figures("T37 handshakes", nightly=count > 100, attempts=count) as line, contextlib.ExitStack() as stack:
+        left = await silent(server.port, count, stack)
+        for number, one in enumerate(left):
+            one.send(hello[: (0, 1, len(hello) // 2, len(hello))[number % 4]])
+        async with asyncio.timeout(DEADLINE_S):
+            while left:
+                async with await RawClient.open(broker.address, context=context) as client:
+                    await client.send("T", b"%d" % asked)
+                asked += 1
+                await asyncio.sleep(0.05)
+                left = [one for one in left if not has_ended(one)]
+        line["acknowledged"] = asked
+    assert asked > 1
+    await until("nothing is held any more", lambda: not server.connections and descriptors() <= before + 5)
+    assert broker.context.store.max_offset("T", 0) == asked
+    await broker.stop()
+
+
+def has_ended(one: socket.socket) -> bool:
+    """Whether the other side closed it, after whatever it said of the handshake."""
+    try:
+        while one.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 _LIMITS = """
