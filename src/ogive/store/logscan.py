@@ -1,7 +1,7 @@
 """Reading a whole log: every valid record, where the log ends, and what is damaged in between."""
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,10 @@ class LogEnd:
     damaged_bytes: int = 0
 
 
+def _nowhere(scanned: Scanned) -> None:
+    """Nobody asks where damaged records had their place."""
+
+
 class LogScan:
     """Reads a log that nobody writes. What the disk cannot read is damage; *unreadable* is what others know of it."""
 
@@ -46,18 +50,31 @@ class LogScan:
         self._block = b""
         self._block_at = 0  # commit-log offset of _block
 
-    def records(self, position: int, result: LogEnd, *, torn_from: int | None = None, torn_window: int = 0) -> Iterator[Scanned]:
+    def records(
+        self,
+        position: int,
+        result: LogEnd,
+        *,
+        torn_from: int | None = None,
+        torn_window: int = 0,
+        spoiled: Callable[[Scanned], None] = _nowhere,
+    ) -> Iterator[Scanned]:
         """Every valid record from *position* on; *result* is complete when the iteration ends.
 
-        *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it, ends the log.
+        *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it, ends the log. *spoiled* is told,
+        in their turn, of damaged records whose lengths fit: what they say of their place in a queue is likely to be true.
         """
         while True:
             position = yield from self.whole(position)
             follower = self.next_valid(position)
             if follower is None:
+                for one in self._spoiled(position, self.limit):
+                    spoiled(one)
                 break
             if torn_from is not None and position >= torn_from and self._is_torn(position, follower, torn_window):
                 break
+            for one in self._spoiled(position, follower):
+                spoiled(one)
             result.damaged += 1
             result.damaged_bytes += follower - position
             if result.damaged <= _MAX_HOLES_LOGGED:
@@ -120,6 +137,16 @@ class LogScan:
             yield position, record, block, at
             position += record.size
         return position
+
+    def _spoiled(self, position: int, end: int) -> Iterator[Scanned]:
+        """Damaged records one behind the other from *position* to *end*, as far as their lengths fit."""
+        while position < end:
+            block = self._load(position)
+            record = read_record(block, 0, position, self._crc_from, spoiled=True)
+            if record is None or position + record.size > end:
+                return
+            yield position, record, block, 0
+            position += record.size
 
     def _is_torn(self, position: int, follower: int, window: int) -> bool:
         """Whether the damage at *position* is what a power cut leaves: that can be read, and little stands behind it."""

@@ -57,6 +57,7 @@ class QueueKinds:
 
     def __init__(self, usual: QueueKind, batches: QueueKind, batched: Collection[str]) -> None:
         self.usual, self.batches, self.batched = usual, batches, set(batched)
+        self._known: set[str] | None = None  # names in the table of topics; once it was asked for
 
     @classmethod
     def found(cls, fs: Fs, config: StoreConfig) -> "QueueKinds":
@@ -74,6 +75,12 @@ class QueueKinds:
 
     def of(self, topic: str) -> QueueKind:
         return self.batches if topic in self.batched else self.usual
+
+    def is_known(self, fs: Fs, topic: str) -> bool:
+        """Whether there is such a topic: in the table, or its backup, or by a directory. Raises OSError."""
+        if self._known is None:
+            self._known = {name for raw in _tables(fs, self.usual.root.parent) for name in _queue_types(raw) or ()}
+        return topic in self._known or (names_a_directory(topic) and bool(fs.list(self.of(topic).root / topic)))
 
     def strays(self, fs: Fs) -> Iterator[Path]:
         """Directories of queues in the other kind's place. Raises OSError."""
@@ -94,9 +101,13 @@ def _file_bytes(fs: Fs, root: Path, entry_bytes: int, default: int) -> int:
     return sizes.most_common(1)[0][0] if sizes else default
 
 
+def _tables(fs: Fs, root: Path) -> list[bytes]:
+    return [read_file(fs, root / "config" / name) or b"" for name in ("topics.json", "topics.json.bak")]
+
+
 def topics_of_batches(fs: Fs, root: Path) -> set[str]:
     """See the module. Raises OSError."""
-    tables = [read_file(fs, root / "config" / name) or b"" for name in ("topics.json", "topics.json.bak")]
+    tables = _tables(fs, root)
     there = set(fs.list(root / "batchconsumequeue"))
     if not there and not any(BATCHES.encode() in raw for raw in tables):
         return set()  # nearly always; of ten thousand topics the broker reads the table once, later

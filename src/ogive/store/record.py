@@ -147,11 +147,12 @@ def crc_property(crc: int) -> bytes:
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]  # the digits are in reverse order, and so is the rest here
 
 
-def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) -> Record | None:
+def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *, spoiled: bool = False) -> Record | None:
     """The record at byte *at* of *buffer*, or None unless it is whole, belongs at *commitlog_offset* and its checksum holds.
 
     From *crc_from* on every record carries the checksum over the whole; one that does not is damaged in just that place. Before, it
     may be missing or speak of another record: Apache's broker copies properties when it stores a message again.
+    *spoiled*: whatever its checksums say, as long as all its lengths fit.
     """
     try:
         fields = RECORD_V4.unpack_from(buffer, at)
@@ -179,7 +180,7 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int) ->
         return None
     view = memoryview(buffer)
     tail = buffer[end - CRC_BYTES : end]
-    if (
+    if spoiled or (
         tail.startswith(_CRC_NAME)
         and properties_at <= end - CRC_BYTES
         and tail == crc_property(crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF)

@@ -6,6 +6,7 @@ Behaviour
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if a valid
   record is there, else by searching; counted, and logged once.
+- The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
 - A delayed message whose queue entry is made again is due by the delay levels with which it was sent, see due_times.py.
@@ -289,7 +290,9 @@ class _Recovery:
 
     def _read_on(self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd) -> None:
         torn_from = position if self._may_be_torn else None
-        for scanned in scan.records(position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit):
+        for scanned in scan.records(
+            position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit, spoiled=self._keep_place
+        ):
             self._dispatch(scanned)
         if checkpoint is not None and result.offset < checkpoint.position:
             raise AssertionError("a scan ends at or after its start")
@@ -325,6 +328,27 @@ class _Recovery:
         self._unwritten += 1
         if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
+
+    def _keep_place(self, scanned: Scanned) -> None:
+        """A damaged record may have been acknowledged and seen: where it says that it was its queue's next, its offset is taken.
+
+        Groups are past that offset. A message that were given it again would be one that they never get.
+        """
+        offset, record, buffer, at = scanned
+        key = (record.topic, record.queue_id)
+        if record.sys_flag & SysFlag.INNER_BATCH:
+            count = messages_in(record.sys_flag, buffer[record.properties_at : at + record.size]) if record.topic in self._batched else 0
+        else:
+            count = int(record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT))
+        if not count or record.queue_offset != (self._queues[key].max_offset if key in self._queues else 0):
+            return
+        name = record.topic.decode("utf-8", "replace")
+        if key in self._queues or (name.encode() == record.topic and self._kinds.is_known(self._fs, name)):
+            skipped = self._skipped
+            queue = self._place(self._queues.get(key), *key, record.queue_offset, offset)
+            self._skipped = skipped  # it is counted as damage already
+            if queue is not None:
+                self._unwritten += queue.pad(record.queue_offset + count)
 
     def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
         """The queue, ready to take *queue_offset* next; None for a record that belongs to nothing."""

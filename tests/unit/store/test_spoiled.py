@@ -1,0 +1,105 @@
+"""The offset of a record that was damaged on the disk, after its message was acknowledged and seen: nobody else gets it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ogive.store.verify import verify
+from ogive.wire.codes import SysFlag
+from ogive.wire.message import encode_batch
+from tests.stores import Driver, crash, message, small
+
+WHOLE = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+
+
+def topics(root: Path, **attributes: dict[str, str]) -> None:
+    (root / "config").mkdir(parents=True)
+    table = {topic: {"topicName": topic, "attributes": given} for topic, given in attributes.items()}
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+
+
+def spoil(root: Path, held: bytes, *, at: int = 0, to: bytes | None = None) -> None:
+    """Change the first byte of the only record with *held*, or what stands *at* bytes before it."""
+    [(path, where)] = [(path, data.find(held)) for path in (root / "commitlog").iterdir() if held in (data := path.read_bytes())]
+    changed = bytearray(path.read_bytes())
+    new = to if to is not None else bytes([changed[where] ^ 1])
+    changed[where - at : where - at + len(new)] = new
+    path.write_bytes(changed)
+
+
+def after(root: Path, puts: Callable[[Driver], object], *spoiled: bytes) -> Driver:
+    """The store that *puts* left when it was killed, after what happened to its disk."""
+    driver = Driver(small(root))
+    puts(driver)
+    crash(driver)
+    for held in spoiled:
+        spoil(root, held)
+    return Driver(small(root))
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_the_last_of_a_queue_keeps_its_offset(tmp_path: Path, followed: bool) -> None:
+    def puts(driver: Driver) -> None:
+        driver.put(message(b"first"), message(b"second"))
+        if followed:
+            driver.put(message(b"of another", queue_id=1))
+
+    topics(tmp_path, T={})
+    with after(tmp_path, puts, b"second") as driver:
+        assert driver.store.max_offset("T", 0) == 2
+        assert [result.queue_offset for result in driver.put(message(b"third"))] == [2]
+        assert driver.bodies() == [b"first", b"third"]
+    report = verify(tmp_path)
+    assert len(report.problems) == followed  # one at the end is written over
+
+
+def test_several_in_a_row_keep_theirs(tmp_path: Path) -> None:
+    with after(tmp_path, lambda driver: driver.put(*(message(b"number %d" % n) for n in range(5))), b"number 3", b"number 4") as driver:
+        assert driver.store.max_offset("T", 0) == 5
+        assert driver.bodies() == [b"number 0", b"number 1", b"number 2"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_first_of_a_queue_keeps_its_offset_where_there_is_such_a_topic(tmp_path: Path, known: bool) -> None:
+    topics(tmp_path, **({"T": {}} if known else {}))
+    with after(tmp_path, lambda driver: driver.put(message(b"first")), b"first") as driver:
+        assert driver.store.max_offset("T", 0) == int(known)
+        assert (("T", 0) in driver.store.queues) == known
+        assert [result.queue_offset for result in driver.put(message(b"second"))] == [int(known)]
+
+
+def test_a_batch_keeps_the_offsets_of_its_messages(tmp_path: Path) -> None:
+    topics(tmp_path, T={"queue.type": "BatchCQ"})
+
+    def puts(driver: Driver) -> None:
+        driver.store.make_topic("T", batches=True)
+        for start in (0, 3):
+            held = encode_batch([(0, b"number %d" % number, b"") for number in range(start, start + 3)])
+            driver.put(message(held, properties=b"INNER_NUM\x013\x02", sys_flag=WHOLE))
+
+    with after(tmp_path, puts, b"number 4") as driver:
+        assert driver.store.max_offset("T", 0) == 6
+
+
+def test_half_messages_take_no_offset(tmp_path: Path) -> None:
+    def puts(driver: Driver) -> None:
+        driver.put(message(b"first"))
+        driver.put(message(b"half", sys_flag=SysFlag.TRANSACTION_PREPARED))
+
+    with after(tmp_path, puts, b"half") as driver:
+        assert driver.store.max_offset("T", 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "to"), [(88 - 20, (5).to_bytes(8)), (88 - 12, (2).to_bytes(4)), (88 - 20, (0).to_bytes(8))], ids=["far", "queue", "taken"]
+)
+def test_a_place_that_is_not_the_next_of_its_queue_is_not_believed(tmp_path: Path, at: int, to: bytes) -> None:
+    driver = Driver(small(tmp_path))
+    driver.put(message(b"first"), message(b"second"))
+    crash(driver)
+    spoil(tmp_path, b"second", at=at, to=to)
+    with Driver(small(tmp_path)) as driver:
+        assert driver.store.max_offset("T", 0) == 1
+        assert list(driver.store.queues) == [("T", 0)]
