@@ -27,7 +27,7 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
         "rel/test_store_faults.py": 3,
     },
     APART: {
-        "rel/test_soak.py": 320,
+        "rel/test_soak.py": 360,
         "rel/test_orderly_holders.py": 141,
         "rel/test_rebalance_storm.py": 97,
         "rel/test_spark_kills.py": 90,

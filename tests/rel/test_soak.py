@@ -21,7 +21,8 @@ from tests.raw_client import RawClient, messages
 pytestmark = pytest.mark.rel
 
 TOPIC = "Soak"
-WARM_UP = 40_000  # messages: the newest part of the log, which stays in memory, has its full size then
+SHORT = 560_000  # messages, to begin with: the newest entries of queues stay in memory, and are as many as they ever will be then
+WARM_UP = 600_000  # messages: so is the newest part of the log
 MEASURED = 20_000  # of them, the last ones: their rate is what the machine can do, with whatever else it does
 TURN_S = 0.05
 BODY = 1000
@@ -36,8 +37,8 @@ class Tally:
     sent: int = 0
     came: bytearray = field(default_factory=bytearray)
 
-    def bodies(self, count: int) -> list[bytes]:
-        made = [b"%d " % number + bytes(BODY) for number in range(self.sent, self.sent + count)]
+    def bodies(self, count: int, size: int) -> list[bytes]:
+        made = [b"%d " % number + bytes(size) for number in range(self.sent, self.sent + count)]
         self.sent += count
         self.came.extend(bytes(count))
         return made
@@ -91,8 +92,8 @@ async def test_steady_work_keeps_memory_files_and_threads_as_they_are(tmp_path: 
             await admin.create_topic(TOPIC, queues=4)
         async with aio.Producer(broker.name_server) as producer, aio.PushConsumer(listener, name_server=broker.name_server):
 
-            async def send(count: int) -> None:
-                await asyncio.gather(*(producer.send(TOPIC, body) for body in tally.bodies(count)))
+            async def send(count: int, size: int = BODY) -> None:
+                await asyncio.gather(*(producer.send(TOPIC, body) for body in tally.bodies(count, size)))
 
             async def all_came() -> None:
                 async with asyncio.timeout(DEADLINE_S):
@@ -105,6 +106,8 @@ async def test_steady_work_keeps_memory_files_and_threads_as_they_are(tmp_path: 
                         await asyncio.sleep(30.0)
                     await asyncio.sleep(30.0)
 
+            while tally.sent < SHORT:
+                await send(1000, 10)
             while tally.sent < WARM_UP - MEASURED:
                 await send(200)
             await all_came()

@@ -1,5 +1,6 @@
 """Reading and writing the fields of JSON bodies."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -73,4 +74,9 @@ def queue_from_json(value: Any) -> MessageQueue:
 
 def queue_map_dumps(table: Iterable[tuple[MessageQueue, str]]) -> str:
     """A map keyed by queue as Java's parser wants it: the key is an object, unquoted. Values are JSON text already."""
-    return "{" + ",".join(f"{json.dumps(queue_to_json(queue), separators=(',', ':'))}:{value}" for queue, value in table) + "}"
+    quoted = functools.cache(json.dumps)  # a name stands in the keys of many queues
+    rows = [
+        f'{{"brokerName":{quoted(queue.broker_name)},"queueId":{queue.queue_id},"topic":{quoted(queue.topic)}}}:{value}'
+        for queue, value in table
+    ]
+    return f"{{{','.join(rows)}}}"

@@ -29,8 +29,8 @@ class TopicOffset:
     max_offset: int
     last_update_timestamp: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {"lastUpdateTimestamp": self.last_update_timestamp, "maxOffset": self.max_offset, "minOffset": self.min_offset}
+    def json_text(self) -> str:
+        return f'{{"lastUpdateTimestamp":{self.last_update_timestamp},"maxOffset":{self.max_offset},"minOffset":{self.min_offset}}}'
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -51,13 +51,11 @@ class OffsetWrapper:
     last_timestamp: int
     pull_offset: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "brokerOffset": self.broker_offset,
-            "consumerOffset": self.consumer_offset,
-            "lastTimestamp": self.last_timestamp,
-            "pullOffset": self.pull_offset,
-        }
+    def json_text(self) -> str:
+        return (
+            f'{{"brokerOffset":{self.broker_offset},"consumerOffset":{self.consumer_offset},'
+            f'"lastTimestamp":{self.last_timestamp},"pullOffset":{self.pull_offset}}}'
+        )
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -72,7 +70,7 @@ class OffsetWrapper:
 
 def topic_stats_dumps(table: Mapping[MessageQueue, TopicOffset], put_tps: float = 0.0) -> bytes:
     """Source: TopicStatsTable.java."""
-    rows = queue_map_dumps((queue, json.dumps(row.to_json())) for queue, row in table.items())
+    rows = queue_map_dumps((queue, row.json_text()) for queue, row in table.items())
     return f'{{"offsetTable":{rows},"topicPutTps":{float(put_tps)}}}'.encode()
 
 
@@ -82,7 +80,7 @@ def topic_stats_loads(body: bytes) -> dict[MessageQueue, TopicOffset]:
 
 def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps: float) -> bytes:
     """Source: ConsumeStats.java."""
-    rows = queue_map_dumps((queue, json.dumps(row.to_json())) for queue, row in table.items())
+    rows = queue_map_dumps((queue, row.json_text()) for queue, row in table.items())
     return f'{{"consumeTps":{float(consume_tps)},"offsetTable":{rows}}}'.encode()
 
 
