@@ -130,3 +130,32 @@ async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(tmp_path: Pat
                 early.append(f"start {number}: {due_ms - wall()} ms")
         await server.stop()
     assert early == []
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("waits", [{"TIMER_DELAY_MS": "1800000"}, {"DELAY": "16"}], ids=["timer", "delay level"])
+async def test_what_became_due_while_the_machine_slept_comes_when_it_wakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: dict[str, str]
+) -> None:
+    """A suspended machine: its clock leaps by an hour, and no timer of the process has moved. Half an hour's delay is over then."""
+    wall = Wall()
+    for module in ("opening", "server"):
+        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", wall)
+    keep = RetentionConfig(keep_s=3600.0, hours=tuple(range(24)))
+    server = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep))
+    await server.start()
+    async with await RawClient.open(server.address) as client:
+        for _ in range(10):
+            await client.send("T", bytes(30_000))
+        await client.send("Later", b"x", waits | {"UNIQ_KEY": unique_key()})
+        await asyncio.sleep(0.1)
+        assert server.context.store.max_offset("Later", 0) == 0
+        wall.jump("an hour on")
+        async with asyncio.timeout(DEADLINE_S):
+            while not server.context.store.max_offset("Later", 0):
+                await asyncio.sleep(0.001)
+        [message] = messages(await client.pull("G", "Later", 0))
+        assert message.body == b"x"
+    await server.context.retention.run()
+    assert server.context.store.stats().commitlog_start == 0  # no message is an hour older for it
+    await server.stop()

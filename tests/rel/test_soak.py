@@ -4,6 +4,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -56,7 +57,7 @@ class Tally:
 
 
 class Held(NamedTuple):
-    """What a process holds at a moment."""
+    """What a process holds at a moment; *files* without those of the log, of which there are ever more, and its queues and keys."""
 
     at_s: float
     resident_mib: float
@@ -67,7 +68,12 @@ class Held(NamedTuple):
     def by(cls, pid: int) -> "Held":
         process = Path(f"/proc/{pid}")
         pages = int((process / "statm").read_text().split()[1])
-        return cls(time.monotonic(), pages * 4096 / 2**20, len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())))
+        links = []
+        for one in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):
+                links.append(str(one.readlink()))
+        files = sum(not any(f"/{part}/" in link for part in ("commitlog", "consumequeue", "index")) for link in links)
+        return cls(time.monotonic(), pages * 4096 / 2**20, files, len(list((process / "task").iterdir())))
 
 
 def p99_ms(seconds: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ from typing import Final
 from ogive.store.model import NewMessage, PutDone
 from ogive.wire.message import StoredMessage
 
-MAX_WAIT_S: Final = 60.0  # the clock may be set on, or the machine sleep: look again
+MAX_WAIT_S: Final = 1.0  # the clock may be set on, or the machine sleep: look again, which takes some microseconds
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
 """Stores one message, and tells when it is safe."""
