@@ -37,14 +37,16 @@ SCRIPT = """
     root = Path(sys.argv[1])
     driver = Driver(small(root, segment_bytes=4096, checkpoint_bytes=6000, flush_bytes=2000))
     table = JsonTable(OsFs(), root / "config" / "topics.json")
+    topics = {topic: {"topicName": topic} for topic in ("T0", "T1", "T2")}
+    table.save({"topicConfigTable": topics})
     for n in range(30):
         result = driver.put(message(f"{n} " + "x" * 400, f"T{n % 3}", properties=f"UNIQ_KEY\\x01ID{n}\\x02".encode()))[0]
         print(f"T{n % 3} {result.queue_offset} {n}", flush=True)
-    table.save({"topicConfigTable": {"T0": {}}})
+    table.save({"topicConfigTable": topics | {"T3": {}}})
     half = driver.put(message("half", "RMQ_SYS_TRANS_HALF_TOPIC"))[0]
     end = driver.put(message("whole", "T0", sys_flag=8, prepared_transaction_offset=half.commitlog_offset))[0]
     print(f"T0 {end.queue_offset} whole", flush=True)
-    table.save({"topicConfigTable": {"T0": {}, "T1": {}}})
+    table.save({"topicConfigTable": topics | {"T3": {}, "T4": {}}})
     for _ in driver.store.expire(driver.store.full_segments[2]):
         pass
     driver.put(message("last", "T1"))

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import random
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from pathlib import Path
 from ogive.broker import Broker, BrokerConfig
 from ogive.store.fs import OsFs
 
+OsFs.boot_id = lambda self: sys.argv[4]
 if sys.argv[3] == "careless":
     OsFs.fdatasync = OsFs.fsync_dir = lambda self, what: None
 
@@ -64,7 +66,8 @@ class Book:
 
 
 def broker_on(disk: Path, folder: Path, port: int, kind: str) -> AbstractContextManager[str]:
-    return broker_process(folder, _BROKER, str(disk / "store"), str(port), kind)
+    """For it the machine was started anew, as after a power cut."""
+    return broker_process(folder, _BROKER, str(disk / "store"), str(port), kind, uuid.uuid4().hex)
 
 
 async def produce(address: str, book: Book, number: int) -> None:
