@@ -85,8 +85,10 @@ class LogScan:
     def next_valid(self, position: int) -> int | None:
         """The offset of the first valid record after the damage at *position*."""
         claimed = position + int.from_bytes(self._bytes(position, 4))
-        if position < claimed <= self._segment_end(position) - BLANK_BYTES and self._record(claimed) is not None:
-            return claimed
+        if position < claimed <= self._segment_end(position) - BLANK_BYTES:
+            spoiled = read_record(self._load(position), 0, position, self._crc_from, spoiled=True)
+            if spoiled is not None and self._record(claimed) is not None:
+                return claimed
         while position < self.limit:
             if (found := self._search(position)) is not None:
                 return found

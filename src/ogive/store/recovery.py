@@ -68,6 +68,7 @@ class Recovered:
     kinds: QueueKinds
     index: KeyIndex
     damaged: int = 0
+    torn: bool = False  # a power cut may have taken what was not synced
 
 
 def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
@@ -130,6 +131,7 @@ class _Recovery:
         self._deleted: dict[str, int] = {}
         self._store_timestamp_ms = 0
         self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are rebuilt
+        self._claimed: dict[tuple[bytes, int], tuple[int, int]] = {}  # by damaged records: end of their queue, commit-log offset
         self._skipped = 0
         self._unreadable = Unreadable()
         self._plain_end = 0  # after the last record seen without a checksum of its own
@@ -172,6 +174,7 @@ class _Recovery:
             kinds=self._kinds,
             index=self._index,
             damaged=result.damaged + self._skipped,
+            torn=self._may_be_torn,
         )
 
     def _bring_up_to_date(self, scan: LogScan, checkpoint: Checkpoint | None, clean: bool, result: LogEnd) -> int:
@@ -195,9 +198,12 @@ class _Recovery:
         moved = checkpoint is not None and checkpoint.log_start < scan.start and self._correct_min_offsets(scan.start)
         for queue in self._queues.values():
             queue.next_offset = queue.max_offset
+        crc_from = self._crc_from(checkpoint, result.offset)
+        if self._claimed:  # a start that is killed behind the next step would not find them again
+            self._sync_log(position, result.offset)
+            self._save_checkpoint(result.offset, crc_from, scan.start)
         if lost or result.offset != position or not clean or not scan.is_end(position):
             self._clear(result.offset, clean)
-        crc_from = self._crc_from(checkpoint, result.offset)
         unchanged = checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
         if not (clean and unchanged) or lost or keys_lost or moved:
             self._sync_log(position, result.offset)
@@ -294,6 +300,7 @@ class _Recovery:
             position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit, spoiled=self._keep_place
         ):
             self._dispatch(scanned)
+        self._keep_places()
         if checkpoint is not None and result.offset < checkpoint.position:
             raise AssertionError("a scan ends at or after its start")
 
@@ -317,6 +324,8 @@ class _Recovery:
         if count == 0:
             self._skipped += 1
             return
+        if self._claimed:
+            self._claimed.pop(key, None)  # where this one stands counts for more
         queue = self._queues.get(key)
         if queue is None or queue.max_offset != queue_offset:
             queue = self._place(queue, topic, queue_id, queue_offset, offset)
@@ -340,15 +349,23 @@ class _Recovery:
             count = messages_in(record.sys_flag, buffer[record.properties_at : at + record.size]) if record.topic in self._batched else 0
         else:
             count = int(record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT))
-        if not count or record.queue_offset != (self._queues[key].max_offset if key in self._queues else 0):
+        known = self._queues[key].max_offset if key in self._queues else 0
+        if not count or record.queue_offset != max(known, self._claimed.get(key, (0, 0))[0]):
             return
         name = record.topic.decode("utf-8", "replace")
         if key in self._queues or (name.encode() == record.topic and self._kinds.is_known(self._fs, name)):
-            skipped = self._skipped
-            queue = self._place(self._queues.get(key), *key, record.queue_offset, offset)
-            self._skipped = skipped  # it is counted as damage already
-            if queue is not None:
-                self._unwritten += queue.pad(record.queue_offset + count)
+            self._claimed[key] = record.queue_offset + count, offset
+
+    def _keep_places(self) -> None:
+        """At the end of the log: those behind which their queue has no sound record."""
+        skipped = self._skipped
+        for key, (until, offset) in self._claimed.items():
+            known = self._queues.get(key)
+            if known is None or known.max_offset < until:
+                queue = self._place(known, *key, known.max_offset if known is not None else 0, offset)
+                if queue is not None:
+                    self._unwritten += queue.pad(until)
+        self._skipped = skipped  # they are counted as damage already
 
     def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
         """The queue, ready to take *queue_offset* next; None for a record that belongs to nothing."""

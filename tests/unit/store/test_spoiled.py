@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ogive.store.recovery import _Recovery
 from ogive.store.verify import verify
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import encode_batch
@@ -103,3 +104,85 @@ def test_a_place_that_is_not_the_next_of_its_queue_is_not_believed(tmp_path: Pat
     with Driver(small(tmp_path)) as driver:
         assert driver.store.max_offset("T", 0) == 1
         assert list(driver.store.queues) == [("T", 0)]
+
+
+def placed(root: Path, held: bytes, at: int, bit: int) -> None:
+    """Flip a bit in the fields before the body *held*."""
+    [(path, where)] = [(path, data.find(held)) for path in (root / "commitlog").iterdir() if held in (data := path.read_bytes())]
+    changed = bytearray(path.read_bytes())
+    changed[where - at] ^= bit
+    path.write_bytes(changed)
+
+
+def test_a_record_that_claims_a_place_in_another_queue_takes_nothing_from_it(tmp_path: Path) -> None:
+    """Queues of one length, as sends in turn make them: the damaged record of queue 0 says that it is the next of queue 1."""
+    topics(tmp_path, T={})
+    with Driver(small(tmp_path)) as driver:
+        for number in range(50):
+            driver.put(*(message(b"%d of %d" % (number, queue), queue_id=queue) for queue in range(3)))
+    driver = Driver(small(tmp_path))
+    driver.put(message(b"spoiled", queue_id=0), message(b"behind it", queue_id=1))
+    crash(driver)
+    placed(tmp_path, b"spoiled", 88 - 15, 1)
+    with Driver(small(tmp_path)) as driver:
+        for queue, more in ((0, 0), (1, 1), (2, 0)):
+            assert (driver.store.min_offset("T", queue), driver.store.max_offset("T", queue)) == (0, 50 + more)
+            assert len(driver.bodies(queue_id=queue)) == 50 + more
+
+
+def test_a_batch_that_claims_more_messages_than_it_has_takes_no_others(tmp_path: Path) -> None:
+    topics(tmp_path, T={"queue.type": "BatchCQ"})
+
+    def puts(driver: Driver) -> None:
+        driver.store.make_topic("T", batches=True)
+        for start in range(0, 15, 3):
+            held = encode_batch([(0, b"number %d" % number, b"") for number in range(start, start + 3)])
+            driver.put(message(held, properties=b"INNER_NUM\x013\x02AT\x01%d\x02" % start, sys_flag=WHOLE))
+
+    driver = Driver(small(tmp_path))
+    puts(driver)
+    crash(driver)
+    spoil(tmp_path, b"3\x02AT\x019", to=b"7")
+    with Driver(small(tmp_path)) as driver:
+        assert (driver.store.min_offset("T", 0), driver.store.max_offset("T", 0)) == (0, 15)
+        assert len(driver.read_all()) == 4
+
+
+@pytest.mark.parametrize("bit", [0x20, 0x01], ids=["8 KiB more", "256 bytes more"])
+def test_a_damaged_length_costs_no_other_record(tmp_path: Path, bit: int) -> None:
+    """Records of one size, a power of two: where the length is damaged another record begins, too."""
+    topics(tmp_path, T={})
+    sizes = {"segment_bytes": 1024 * 1024, "checkpoint_bytes": 2**30, "flush_bytes": 1024 * 1024}
+    driver = Driver(small(tmp_path, **sizes))
+    short = driver.put(message(b""))[0].size
+    for number in range(60):
+        driver.put(message(b"%04d" % number + bytes(256 - short - 4)))
+    crash(driver)
+    placed(tmp_path, b"0005" + bytes(100), 88 - 2, bit)
+    with Driver(small(tmp_path, **sizes)) as driver:
+        assert [body[:4] for body in driver.bodies()] == [b"", *(b"%04d" % number for number in range(60) if number != 5)]
+        assert driver.store.stats().damaged == 1
+
+
+def test_a_start_that_is_killed_does_not_forget_the_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of the log's being cleared and the checkpoint."""
+    topics(tmp_path, T={})
+    driver = Driver(small(tmp_path))
+    driver.put(message(b"first"), message(b"second"))
+    crash(driver)
+    spoil(tmp_path, b"second")
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    for step in ("_clear", "_save_checkpoint"):
+        run = getattr(_Recovery, step)
+        with monkeypatch.context() as patch:
+            patch.setattr(_Recovery, step, lambda self, *given, run=run: killed(run(self, *given)))
+            with pytest.raises(KilledError):
+                Driver(small(tmp_path))
+    with Driver(small(tmp_path)) as driver:
+        assert [result.queue_offset for result in driver.put(message(b"third"))] == [2]
