@@ -153,6 +153,15 @@ class OffsetTable:
             self._note_untold(group, topic, queue)  # a member that has outlived the broker would go on from its own place
         return len(beyond)
 
+    def doubt(self) -> None:
+        """Members go on from the progress here, not from their own: the last messages may be gone, and others have their offsets.
+
+        Progress that is beyond the end tells that, as long as the queue has not grown past it again: a member outlives its broker.
+        """
+        for (topic, group), queues in self._queues.items():
+            for queue in queues:
+                self._note_untold(group, topic, queue)
+
     def __len__(self) -> int:
         return self._count
 

@@ -110,6 +110,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         delays_file = loud(JsonTable(fs, folder / "delayOffset.json"))
         delays = delays_file.load() or {}
         _cut_progress(store, topics, offsets, offsets_file, delays, delays_file)
+        if store.may_be_torn:
+            offsets.doubt()
         locks_file = loud(JsonTable(fs, folder / "queueLocks.json"))
         locks = locks_file.load() or {}
         timers_file = TimerProgressFile(fs, config.data)

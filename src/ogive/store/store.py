@@ -69,6 +69,7 @@ class MessageStore:
         self._queues = recovered.queues
         self._kinds = recovered.kinds
         self._recovered_damage = recovered.damaged
+        self.may_be_torn = recovered.torn  # whether a power cut may have taken the newest messages before this start
         self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
         self._appender = Appender(
