@@ -8,6 +8,7 @@ Differs from Java
 - A retry topic belongs to its group: to read it or send to it, permission for the group is needed.
 - 33, 36, 37 and 309 name a message by its position in the log: what counts is the topic of that message.
 - Permission to read a topic includes asking for its offsets (29 to 32).
+- Topics in which messages of other topics wait fall under no rule but one that names them: see Resource.matches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,7 @@ TOPIC, GROUP, CLUSTER = "Topic", "Group", "Cluster"
 
 SUPER_ONLY: Final = Need("", "a super user", ("everything",))
 """No policy can give it."""
+MAX_OFFSET: Final = 2**63 - 1  # of the log
 MAX_BODY_BYTES: Final = 1024 * 1024  # of what is read to learn whom a request is about
 
 
@@ -102,9 +104,11 @@ def topic_at(field: str, *actions: str) -> Rule:
     """The topic of the message at this offset of the commit log."""
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-        text = command.ext_fields.get(field, "")
-        found = facts.topic_at(int(text)) if text.isascii() and text.isdigit() and len(text) < 20 else None
-        return (_on_topic(found, actions),)
+        try:
+            at = int(command.ext_fields.get(field, ""))  # as the handler reads it: else another message would be looked at
+        except ValueError:
+            at = -1
+        return (_on_topic(facts.topic_at(at) if 0 <= at <= MAX_OFFSET else None, actions),)
 
     return rule
 

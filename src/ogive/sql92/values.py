@@ -29,14 +29,14 @@ Comparison = Callable[[Any, Any], int]
 """Two values that are not null to a number below, at or above zero. Raises EvaluationError."""
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
-_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
+_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _BLANKS: Final = "".join(map(chr, range(33)))
 _MAX_DIGITS: Final = 4000  # what int() reads at once; Java has no number with more that is not null in front
 
 
 def _parse_integer(text: str, limit: int) -> int:
-    if _INTEGER.fullmatch(text) is None or max(text) > "\uffff":
+    if _INTEGER.fullmatch(text) is None or (not text.isascii() and max(text) > "\uffff"):
         raise EvaluationError(f"{text[:40]!r} is no integer")
     digits = text.lstrip("+-")
     if len(digits) > _MAX_DIGITS:

@@ -11,7 +11,7 @@ Differs from Java
 - Queries go through a generator that stops for the disk and for others (see find).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from ogive.wire.message import raw_property
 MAX_KEYS: Final = 256
 """Of one message; it is not found by the others. Properties have room for 16,000, and a batch for millions: the loop would stand still."""
 _BUILD_AT: Final = 256  # messages that wait before their keys are hashed together
+_PIECE: Final = 64  # messages that are added at once, in Python where the compiled part does not
 _BREATHE: Final = 512  # steps of a search between two stops
 _MAX_PREFIXES: Final = 50_000
 
@@ -50,16 +51,19 @@ class KeyIndex:
     def build(self) -> None:
         """Put what waits into the files."""
         pending = self.pending
-        if not pending:
-            return
-        if self.files and self.files[-1].add_records(pending):
-            pending.clear()
-            return
+        for at in range(0, len(pending), _PIECE):
+            piece = pending[at : at + _PIECE]
+            if not self.files or not self.files[-1].add_records(piece):
+                self._add(piece)
+        pending.clear()
+
+    def _add(self, piece: Sequence[Keyed]) -> None:
+        """What the compiled part leaves to its twin, as where a file ends."""
         prefixes: list[int] = []
         keys: list[bytes] = []
         places: list[tuple[int, int]] = []
         known = self._prefixes
-        for topic, properties, offset, stored_ms in pending:
+        for topic, properties, offset, stored_ms in piece:
             unique = _value(properties, b"UNIQ_KEY\x01")
             named = _value(properties, b"KEYS\x01") if b"KEYS\x01" in properties else None
             prefix = known.get(topic)
@@ -74,7 +78,6 @@ class KeyIndex:
                 prefixes += [prefix] * len(parts)
                 keys += parts
                 places += [(offset, stored_ms)] * len(parts)
-        pending.clear()
         if keys:
             self._put(list(map(as_index_hash, java_hashes(prefixes, keys))), places)
 

@@ -322,9 +322,9 @@ class Connection(asyncio.Protocol):
                 self._take_request(command)
                 if self.closed:  # by its handling: the others would go unanswered
                     return
-                if at < len(frames) and time.monotonic() > until:
-                    self._keep(frames[at:], fault)
-                    return
+            if at < len(frames) and time.monotonic() > until:
+                self._keep(frames[at:], fault)
+                return
         if fault is not None:
             self._end(f"{self.remote_address} sent what is no frame: {fault}")
         self._leave_when_done()

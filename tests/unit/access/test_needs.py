@@ -10,6 +10,7 @@ from ogive.access.needs import MAX_BODY_BYTES, RULES, SUPER_ONLY, Facts
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.errors import ProtocolError
 from ogive.namesrv.routes import ROUTES as NAME_SERVER
+from ogive.wire.bodies.access import Resource
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 
@@ -127,3 +128,48 @@ def test_a_request_needs(code: int, fields: dict[str, str], body: Any, expected:
 def test_a_body_is_read_within_limits() -> None:
     with pytest.raises(ProtocolError, match="over the limit"):
         needs(34, {}, b"{" + b" " * MAX_BODY_BYTES)
+
+
+@pytest.mark.parametrize("text", ["100", "+100", " 100", "0" * 30 + "100", "1_00"])
+@pytest.mark.parametrize(("code", "field"), [(33, "offset"), (36, "offset"), (37, "commitLogOffset")])
+def test_a_message_is_looked_up_where_the_handler_would_find_it(code: int, field: str, text: str) -> None:
+    """Each way to write a number that the handler takes: what it took and the rule did not came past the rule for its topic."""
+    assert any(str(need).endswith("Topic:T") for need in needs(code, {field: text, "group": "G", "producerGroup": "G"}))
+
+
+def test_one_that_is_nowhere_is_of_no_topic() -> None:
+    assert [str(need) for text in ("", "x", "-1", "9" * 30, "9" * 5_000, "7") for need in needs(33, {"offset": text})] == [
+        "Sub|Get on Topic:"
+    ] * 6
+
+
+def test_nothing_and_what_waits_are_not_in_all_topics() -> None:
+    everything, prefix = Resource.parse("Topic:*"), Resource.parse("Topic:SCHEDULE*")
+    assert everything.matches("Topic", "T")
+    assert not everything.matches("Topic", "")
+    for waiting in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+        assert not everything.matches("Topic", waiting)
+        assert not prefix.matches("Topic", waiting)
+        assert Resource.parse(f"Topic:{waiting}").matches("Topic", waiting)
+    assert Resource.parse("*").matches("Topic", "SCHEDULE_TOPIC_XXXX")
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (34, {"consumerDataSet": [{}] * 1_025}),
+        (34, {"producerDataSet": [{}] * 1_025}),
+        (34, {"consumerDataSet": [{"subscriptionDataSet": [{}] * 10_001}] * 2}),
+        (41, {"consumerGroup": "G", "mqSet": [{}] * 65_537}),
+    ],
+)
+def test_lists_of_nothing_are_refused_before_anything_is_made_of_them(
+    code: int, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """340,000 empty objects in one request without any right kept a broker for two seconds."""
+    made: list[object] = []
+    for kind in ("ConsumerData", "SubscriptionData"):
+        monkeypatch.setattr(f"ogive.wire.bodies.clients.{kind}.from_json", made.append)
+    with pytest.raises(ProtocolError, match=r"limit|more than"):
+        needs(code, {}, body)
+    assert not made

@@ -132,3 +132,12 @@ def test_doubles_have_a_total_order() -> None:
     for i, left in enumerate(ordered):
         for j, right in enumerate(ordered):
             assert (compare_doubles(left, right) > 0, compare_doubles(left, right) < 0) == (i > j, i < j)
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 300_000 + "x", "0x" + "1" * 300_000, "." + "1" * 300_000 + "x"], ids=["decimal", "hexadecimal", "fraction"]
+)
+def test_a_long_text_that_is_no_number_is_read_once(text: str) -> None:
+    """Digits that a pattern can share out in two ways take the square of their number: hours, with these."""
+    with pytest.raises(EvaluationError, match="no number"):
+        parse_double(text)

@@ -635,6 +635,19 @@ async def test_requests_that_came_together_and_take_long_let_others_have_their_t
 
 
 @pytest.mark.usefixtures("short_slices")
+async def test_answers_that_nobody_waits_for_let_others_have_their_turn_too() -> None:
+    """From anybody, without a signature: a broker with forty such connections answered nobody else for seconds."""
+    connection = ServerConnection(Server(lambda connection, _: None))
+    connection.connection_made(ReadableWire())
+    connection.data_received(encode_command(RemotingCommand(0, flag=Flag.RESPONSE)) * 5)
+    left = [len(connection._kept)]
+    while connection._kept:
+        await asyncio.sleep(0)
+        left.append(len(connection._kept))
+    assert left == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.usefixtures("short_slices")
 async def test_many_connections_with_much_to_do_take_one_slice_of_a_turn() -> None:
     served: list[Connection] = []
     server = Server(lambda connection, _: served.append(connection))

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
+from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ogive.wire import java_json
 from ogive.wire.bodies.fields import as_object, as_text, dumps, get_field, get_list, loads_object
 
@@ -21,6 +22,8 @@ ACTIONS: Final = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "Lis
 KINDS: Final = ("Cluster", "Namespace", "Topic", "Group")
 ANY: Final = "*"
 USER_SUBJECT: Final = "User:"
+TOPIC: Final = "Topic"
+WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
 
 MAX_NAME_LENGTH: Final = 255
 MAX_SECRET_LENGTH: Final = 1024
@@ -96,11 +99,16 @@ class Resource:
         return ANY if self.kind == ANY else f"{self.kind}:{self.name}"
 
     def matches(self, kind: str, name: str) -> bool:
-        """Whether one thing (*name* ``*``: all of the kind at once) falls under it."""
+        """Whether one thing (*name* ``*``: all of the kind at once) falls under it; one without a name under no name and no prefix.
+
+        Topics in which other topics' messages wait have to be named: whoever reads those reads everybody's.
+        """
         if self.kind == ANY:
             return True
-        if self.kind != kind:
+        if self.kind != kind or not name:
             return False
+        if kind == TOPIC and name in WAITING_TOPICS:
+            return self.name == name
         if not self.name.endswith(ANY):
             return self.name == name
         return name.startswith(self.name[:-1]) if name != ANY else self.name == ANY

@@ -2,22 +2,24 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ogive.model import MessageQueue
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.fields import dumps, get_field, get_list, loads_object, queue_map_dumps, queue_to_json
 
+MAX_LISTED: Final = 10_000  # topics or groups that one request makes
+
 
 def topic_configs_loads(body: bytes) -> list[TopicConfig]:
     """Body of UPDATE_AND_CREATE_TOPIC_LIST. Source: CreateTopicListRequestBody.java."""
-    return get_list(loads_object(body), "topicConfigList", TopicConfig.from_json)
+    return get_list(loads_object(body), "topicConfigList", TopicConfig.from_json, MAX_LISTED)
 
 
 def group_configs_loads(body: bytes) -> list[SubscriptionGroupConfig]:
     """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. Source: SubscriptionGroupList.java."""
-    return get_list(loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json)
+    return get_list(loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json, MAX_LISTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,9 @@ def _code(value: Any) -> int:
         raise ProtocolError("codeSet holds something that is no integer") from None
 
 
+MAX_GROUPS: Final = 1_024  # producers', and as many of consumers, in a heartbeat that is read; a broker takes fewer
+MAX_SUBSCRIPTIONS: Final = 20_000  # of all groups in a heartbeat
+MAX_LOCKED: Final = 65_536  # queues that are locked or given back at once
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE: Final = (
@@ -126,6 +129,10 @@ class ConsumerData:
         )
 
 
+def _producer_group(value: Any) -> str:
+    return get_field(as_object(value, "producer data"), "groupName", str, "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatData:
     """Source: HeartbeatData.java. *without_sub*: the subscriptions are left out because the broker knows them (fingerprint)."""
@@ -150,10 +157,14 @@ class HeartbeatData:
     @classmethod
     def decode(cls, body: bytes) -> Self:
         obj = loads_object(body)
+        groups = get_field(obj, "consumerDataSet", list, [])
+        subscriptions = [group.get("subscriptionDataSet") for group in groups if isinstance(group, dict)]
+        if sum([len(found) for found in subscriptions if isinstance(found, list)]) > MAX_SUBSCRIPTIONS:
+            raise ProtocolError(f"a heartbeat holds more than {MAX_SUBSCRIPTIONS} subscriptions")
         return cls(
             client_id=get_field(obj, "clientID", str, ""),
-            producers=tuple(get_list(obj, "producerDataSet", lambda p: get_field(as_object(p, "producer data"), "groupName", str, ""))),
-            consumers=tuple(get_list(obj, "consumerDataSet", ConsumerData.from_json)),
+            producers=tuple(get_list(obj, "producerDataSet", _producer_group, MAX_GROUPS)),
+            consumers=tuple(get_list(obj, "consumerDataSet", ConsumerData.from_json, MAX_GROUPS)),
             fingerprint=get_field(obj, "heartbeatFingerprint", int, 0),
             without_sub=get_field(obj, "withoutSub", bool, False),
         )
@@ -177,7 +188,7 @@ class LockBatchBody:
         return cls(
             group=get_field(obj, "consumerGroup", str, ""),
             client_id=get_field(obj, "clientId", str, ""),
-            queues=tuple(get_list(obj, "mqSet", queue_from_json)),
+            queues=tuple(get_list(obj, "mqSet", queue_from_json, MAX_LOCKED)),
         )
 
 
