@@ -70,8 +70,8 @@ PLANTED: Final = (
     ),
     Planted(
         "recovery stops at the first bad record in a middle segment", "store/logscan.py",
-        "            follower = self.next_valid(position)\n            if follower is None:\n                break\n            if torn",
-        "            follower = None\n            if follower is None:\n                break\n            if torn",
+        "            follower = self.next_valid(position)\n            if follower is None:\n                for",
+        "            follower = None\n            if follower is None:\n                for",
         (FLIPS, ONE_BIT),
     ),
     Planted(
@@ -82,7 +82,7 @@ PLANTED: Final = (
     ),
     Planted(
         "consume queue not rebuilt", "store/recovery.py", "                lost.append(state)\n", "                pass\n",
-        (f"{DAMAGE}::test_derived_files_are_made_again_from_the_log[30]",),
+        (f"{DAMAGE}::test_derived_files_are_made_again_from_the_log[30-stopped]",),
     ),
     Planted(
         "responses matched by order", "transport/connection.py", "calls.pop(command.opaque, None)", "calls.pop(next(iter(calls), 0), None)",

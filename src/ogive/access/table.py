@@ -167,7 +167,8 @@ class AccessTable:
 def _open(directory: Path, fs: Fs | None) -> JsonTable:
     """The file holds passwords in clear, because signatures are computed with them: only the owner may read the directory."""
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
+        for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
+            path.mkdir(exist_ok=True, mode=_PRIVATE)
         directory.chmod(_PRIVATE)
     except OSError as exc:
         raise StoreError(f"users and policies cannot be kept in {directory}: {reason(exc)}") from exc

@@ -21,7 +21,7 @@ Differs from Java
 
 import functools
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ from ogive.store.index import KeyIndex
 from ogive.store.indexfile import IndexFiles, Sizes, index_names
 from ogive.store.indexfile import found_sizes as found_index_sizes
 from ogive.store.indexfile import restored as restored_index
+from ogive.store.lock import was_ours
 from ogive.store.logscan import LogEnd, LogScan, Scanned
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuecheck import check_queue, end_of_files, restored
@@ -132,6 +133,7 @@ class _Recovery:
         self._store_timestamp_ms = 0
         self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are rebuilt
         self._claimed: dict[tuple[bytes, int], tuple[int, int]] = {}  # by damaged records: end of their queue, commit-log offset
+        self._beyond: Checkpoint | None = None  # where it is of a log that was longer
         self._skipped = 0
         self._unreadable = Unreadable()
         self._plain_end = 0  # after the last record seen without a checksum of its own
@@ -146,6 +148,12 @@ class _Recovery:
         self._found = find_segments(fs, self._commitlog, self._config.segment_bytes)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(saved, start, self._found.end)
+        if saved is not None and saved.position > self._found.end and was_ours(fs, root):
+            log.error(
+                "the log ends at %d and had reached %d: the messages in between are lost; is a file of it missing?",
+                self._found.end, saved.position,
+            )  # fmt: skip
+            self._beyond = saved
         self._deleted = deletions(fs, root, checkpoint, self._found.end)
         for directory in list(self._kinds.strays(fs)):
             log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
@@ -192,6 +200,8 @@ class _Recovery:
             result.offset = scan.writable_from(result.offset)
         if checkpoint is None:
             self._keep_offsets()
+        if self._beyond is not None:
+            self._keep_given_out(self._beyond.queues, self._beyond.position - scan.start)
         self._flush()
         for queue, names in self._written_over.items():
             self._files.leave_only(queue, names)
@@ -288,9 +298,13 @@ class _Recovery:
                 break
             self._dispatch(scanned)
         self._rebuilding = None
-        for state in lost:  # offsets that were given out are never given out again, even if their records are gone
+        self._keep_given_out(lost, checkpoint.position - scan.start)
+
+    def _keep_given_out(self, states: Iterable[QueueState], log_bytes: int) -> None:
+        """Offsets that were given out are never given out again, even if their records are gone."""
+        for state in states:
             queue = self._queues.get((state.key[0].encode(), state.key[1]))
-            if queue is None or too_far(state.max_offset - queue.max_offset, checkpoint.position - scan.start, queue.log_bytes):
+            if queue is None or too_far(state.max_offset - queue.max_offset, log_bytes, queue.log_bytes):
                 queue = self._new_queue(state.key, state.max_offset)  # too far where it was one of batches, and is an ordinary one now
             self._unwritten += queue.pad(state.max_offset)
 

@@ -99,9 +99,11 @@ class JsonTable:
                 self._current = raw
                 return value
         backup = read_file(self._fs, self._backup)
+        value = self._parse(backup) if backup is not None else None
         if raw is not None:
-            self._set_aside("it has no backup" if backup is None else f"reading {self._backup.name} instead")
-        return self._parse(backup) if backup is not None else None
+            no_use = "it has no backup" if backup is None else f"its backup {self._backup.name} is damaged, too"
+            self._set_aside(f"{no_use}: what it held is lost" if value is None else f"reading {self._backup.name} instead")
+        return value
 
     @property
     def is_lost(self) -> bool:

@@ -28,6 +28,7 @@ from ogive.store.deletions import deletions
 from ogive.store.emptied import refuse_emptied, traces
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.indexfile import index_names, restored
+from ogive.store.lock import was_ours
 from ogive.store.logscan import LogEnd, LogScan
 from ogive.store.lost_topics import (
     TABLE,
@@ -204,6 +205,7 @@ class _Verification:
             )
         if raw is not None and checkpoint is None:
             report.tell("queues.json, the list of queues, is damaged: the next start reads the whole log")
+        reached = checkpoint.position if checkpoint is not None else 0
         checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)
         scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
         report.log_start = scan.start
@@ -224,8 +226,10 @@ class _Verification:
         if result.damaged:
             places = "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
             report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all: those records are lost")
-        if checkpoint is not None and result.offset < checkpoint.position:
-            report.tell(f"the log ends at {result.offset}, before offset {checkpoint.position} up to which the last checkpoint had seen it")
+        if result.offset < reached and told is None and was_ours(fs, root):
+            report.tell(
+                f"the log ends at {result.offset}, and had reached {reached}: the messages in between are lost; is a file of it missing?"
+            )
         self._compare_queues()
         self._check_index(checkpoint)
         self._check_tables()

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,13 @@ async def test_what_the_process_asks_itself_with_stands_in_no_list_and_no_file(t
     assert AccessTable(tmp_path).internal.secret_key != secret
     with pytest.raises(InvalidOption):
         await table.create_user(User(username=name, password="guessed"))
+
+
+def test_directories_above_are_for_their_owner_alone_too(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        AccessTable(tmp_path / "store" / "config" / "access")
+    finally:
+        os.umask(mask)
+    for path in (tmp_path / "store", tmp_path / "store" / "config", tmp_path / "store" / "config" / "access"):
+        assert path.stat().st_mode & 0o077 == 0

@@ -22,7 +22,9 @@ def test_a_damaged_file_without_a_backup_is_kept_aside_and_nobody_is_told_of_one
     table(tmp_path).save({"topics": [1]})
     (tmp_path / "config" / "topics.json").write_text("{")
     assert table(tmp_path).load() is None
-    assert [message.rpartition("topics.json.corrupt-1234, ")[2] for message in caplog.messages] == ["it has no backup"]
+    assert [message.rpartition("topics.json.corrupt-1234, ")[2] for message in caplog.messages] == [
+        "it has no backup: what it held is lost"
+    ]
 
 
 def test_empty_object_is_a_value(tmp_path: Path) -> None:
@@ -65,3 +67,14 @@ def test_damaged_file_without_a_backup_is_none_and_kept(tmp_path: Path) -> None:
     path.write_text("{")
     assert table(tmp_path).load() is None
     assert path.with_name("topics.json.corrupt-1234").exists()
+
+
+def test_where_the_backup_is_damaged_too_the_loss_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in (1, 2):
+        table(tmp_path).save({"topics": [number]})
+    for name in ("topics.json", "topics.json.bak"):
+        (tmp_path / "config" / name).write_text("{")
+    assert table(tmp_path).load() is None
+    assert [message.rpartition("topics.json.corrupt-1234, ")[2] for message in caplog.messages] == [
+        "its backup topics.json.bak is damaged, too: what it held is lost"
+    ]

@@ -295,6 +295,27 @@ def test_an_empty_log_beside_full_queues_is_told_and_not_mended(root: Path) -> N
     assert snapshot(root) == before
 
 
+@pytest.mark.parametrize("cut", ["files", "bytes"])
+def test_a_log_that_has_lost_its_end_is_told_and_no_offset_is_given_out_again(
+    root: Path, cut: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an incomplete copy has it, or one of a disk that was restored."""
+    caplog.set_level(logging.ERROR)
+    with Driver(small(root)) as driver:
+        ends = {key: driver.store.max_offset(*key) for key in driver.store.queues}
+    _first, *others = sorted((root / "commitlog").iterdir())
+    if cut == "files":
+        for path in others:
+            path.unlink()
+    else:
+        for path in others[-2:]:
+            path.write_bytes(path.read_bytes()[:100].ljust(path.stat().st_size, b"\0"))
+    assert any("and had reached" in problem for problem in verify(root).problems)
+    with Driver(small(root)) as driver:
+        assert {key: driver.store.max_offset(*key) for key in driver.store.queues} == ends
+        assert driver.put(message(b"new", "T0", 0))[0].queue_offset == ends["T0", 0]
+
+
 def test_a_directory_where_a_file_is_needed_is_named(root: Path) -> None:
     place = root / "config" / "consumerOffset.json"
     place.mkdir()
