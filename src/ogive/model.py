@@ -39,6 +39,9 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has, for reading without leaving a trace. Source: MixAll.java, 5.3."""
 
+_SYSTEM_GROUPS: Final = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_DefaultHeartBeatSyncerTopic"})
+_SYSTEM_GROUP_PREFIXES: Final = ("CID_ONS-", "CID_ONSAPI_", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
+
 MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
 """The kind of messages that a topic is for; UNSPECIFIED takes all. Source: TopicMessageType.java, 5.5."""
 
@@ -51,6 +54,11 @@ BATCHES: Final = "BatchCQ"
 NAME_CHARACTER: Final = "[%|a-zA-Z0-9_-]"
 """As a regular expression: what names of topics and groups are made of."""
 _NAME: Final = re.compile(f"{NAME_CHARACTER}+")
+
+
+def is_system_group(name: str) -> bool:
+    """Whether it is a broker's or a tool's own, and no application's."""
+    return name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES)
 
 
 class PropertyName:

@@ -8,6 +8,7 @@ Behaviour
 
 Differs from Java
 - What has no counterpart here is left out: pop consumption, RocksDB, tiered storage.
+- send_to_dlq_messages_total is by group, without the topic that the messages were sent to; pulls of retry topics count as handed out.
 - A group that broadcasts has no lag: its members keep their progress for themselves.
 - message_type is the type of the topic, not of each message. message_size, rpc_latency and what is about transactions and timers is of all
   topics together. rpc_latency knows sends, until they are stored, and the reading for pulls, without their wait for messages.
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple, TypeVar
 from ogive.broker.attributes import MESSAGE_TYPE
 from ogive.broker.context import Context
 from ogive.errors import StoreError
-from ogive.model import DLQ_PREFIX, RETRY_PREFIX
+from ogive.model import DLQ_PREFIX, RETRY_PREFIX, is_system_group
 from ogive.store.disk import Cold
 from ogive.store.record import store_timestamp
 from ogive.transport.prometheus import Histogram, Labels, MetricsText, Rows
@@ -33,6 +34,10 @@ from ogive.wire.codes import Decision, LanguageCode, version_name
 MAX_SERIES: Final = 20_000
 LAG_READS_S: Final = 3.0  # Prometheus waits 10 s for the page
 _AT_ONCE: Final = 100  # groups that are looked at in one turn of the loop
+
+PROTOCOL: Final = "remoting"
+_CONSUME_MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
+"""Source: ConsumeType.java."""
 
 T = TypeVar("T")
 
@@ -84,20 +89,33 @@ def _stored(ctx: Context, figure: str) -> Iterator[tuple[Labels, float]]:
     for topic, _, counts in ctx.traffic.puts.items():
         config = ctx.topics.get(topic)
         kind = config.attributes.get(MESSAGE_TYPE, "NORMAL") if config is not None else "NORMAL"
-        labels = {"topic": topic, "message_type": kind.lower(), "is_system": str(ctx.topics.is_system(topic)).lower()}
+        labels = {"topic": topic, "message_type": kind.lower(), "is_system": _bool(ctx.topics.is_system(topic))}
         yield labels, getattr(counts, figure)
 
 
 def _handed_out(ctx: Context, figure: str) -> Iterator[tuple[Labels, float]]:
     for group, topic, counts in ctx.traffic.gets.items():
-        retry = str(topic.startswith(RETRY_PREFIX)).lower()
-        yield {"topic": topic, "consumer_group": group, "is_retry": retry}, getattr(counts, figure)
+        yield _of_group(ctx, topic, group), getattr(counts, figure)
+
+
+def _of_group(ctx: Context, topic: str, group: str) -> Labels:
+    return {
+        "topic": topic,
+        "consumer_group": group,
+        "is_retry": _bool(topic.startswith(RETRY_PREFIX)),
+        "is_system": _bool(ctx.topics.is_system(topic) or is_system_group(group)),
+    }
+
+
+def _bool(value: bool) -> str:
+    return str(value).lower()
 
 
 def _given_up(ctx: Context) -> Iterator[tuple[Labels, float]]:
     for topic, _, counts in ctx.traffic.puts.items():
         if topic.startswith(DLQ_PREFIX):
-            yield {"consumer_group": topic.removeprefix(DLQ_PREFIX)}, counts.messages
+            group = topic.removeprefix(DLQ_PREFIX)
+            yield {"consumer_group": group, "is_system": _bool(is_system_group(group))}, counts.messages
 
 
 def _add_transactions(page: "_Page", ctx: Context) -> None:
@@ -123,7 +141,7 @@ def _add_timers(page: "_Page", ctx: Context) -> None:
 
 def _add_histograms(page: "_Page", ctx: Context) -> None:
     page.histogram("rocketmq_message_size", "bytes of messages that clients sent", [({}, ctx.traffic.sizes())])
-    common = {"protocol_type": "remoting", "response_code": "success", "is_long_polling": "false", "result": "success"}
+    common = {"protocol_type": PROTOCOL, "response_code": "success", "is_long_polling": "false", "result": "success"}
     times = (("send_message", ctx.traffic.put_times), ("pull_message", ctx.traffic.get_times))
     rows = [({**common, "request_code": code}, durations.histogram()) for code, durations in times]
     page.histogram("rocketmq_rpc_latency", "milliseconds that requests took", rows)
@@ -172,8 +190,7 @@ async def _lag(ctx: Context, reads: "_Reads", topic: str, group: str) -> _Lag:
             ready.append((queue_id, taken))
     oldest_ms = await reads.oldest_ms(topic, waiting)
     oldest_ready_ms = oldest_ms if ready == waiting else await reads.oldest_ms(topic, ready)
-    labels = {"topic": topic, "consumer_group": group, "is_retry": str(topic.startswith(RETRY_PREFIX)).lower()}
-    return _Lag(labels, messages, inflight, messages - inflight, oldest_ms, oldest_ready_ms)
+    return _Lag(_of_group(ctx, topic, group), messages, inflight, messages - inflight, oldest_ms, oldest_ready_ms)
 
 
 async def _add_lags(page: "_Page", lags: list[_Lag], now_ms: int) -> None:
@@ -247,16 +264,14 @@ class _Reads:
 def _producers(ctx: Context) -> Iterator[tuple[Labels, float]]:
     kinds = Counter(_kind(client.language, client.version) for members in ctx.clients.producers.values() for client in members.values())
     for (language, version), count in kinds.items():
-        yield {"language": language, "version": version}, count
+        yield {"language": language, "version": version, "protocol_type": PROTOCOL}, count
 
 
 def _consumers(ctx: Context) -> Iterator[tuple[Labels, float]]:
     for group in ctx.clients.consumers.values():
         for (language, version), count in Counter(_kind(one.language, one.version) for one in group.members.values()).items():
-            yield (
-                {"consumer_group": group.name, "language": language, "version": version, "consume_mode": group.message_model.lower()},
-                count,
-            )
+            labels = {"consumer_group": group.name, "language": language, "version": version, "protocol_type": PROTOCOL}
+            yield labels | {"consume_mode": _CONSUME_MODES[group.consume_type], "is_system": _bool(is_system_group(group.name))}, count
 
 
 def _registered(ctx: Context) -> Iterator[tuple[Labels, float]]:
@@ -265,7 +280,8 @@ def _registered(ctx: Context) -> Iterator[tuple[Labels, float]]:
 
 
 def _kind(language: int, version: int) -> tuple[str, str]:
-    return LanguageCode(language).name.lower(), version_name(version)
+    """As Apache's page writes them: java, v5_3_3."""
+    return LanguageCode(language).name.lower(), f"v{version_name(version)}".lower().replace(".", "_").replace("-", "_")
 
 
 class _Page:

@@ -7,12 +7,12 @@ from typing import Any, Final
 from ogive.client import api
 from ogive.client.admin import BrokerStatus
 from ogive.client.admin.base import master_addresses
-from ogive.client.admin.records import TopicKind, is_system_group, topic_kind
+from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topics import broker_status
 from ogive.client.routes import MASTER_ID
 from ogive.console.asking import Asking, reason, settle
 from ogive.errors import OgiveError
-from ogive.model import reply_topic
+from ogive.model import is_system_group, reply_topic
 from ogive.wire.bodies import ClusterInfo, SubscriptionGroupConfig, TopicRouteData
 
 TABLES_S: Final = 5.0  # a broker's table of groups is long: it is read again only so often

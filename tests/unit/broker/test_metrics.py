@@ -49,8 +49,26 @@ async def test_what_came_in_went_out_and_lies_behind(server: Broker, client: Raw
     assert value(text, "rocketmq_throughput_in_total", topic="T") > 5 * 80
     assert value(text, "rocketmq_messages_out_total", topic="T", consumer_group="G") == 3
     assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == 3
-    assert value(text, "rocketmq_consumer_connections", consumer_group="G", consume_mode="clustering", language="java") == 1
+    assert value(text, "rocketmq_consumer_connections", consumer_group="G", consume_mode="push", language="java") == 1
     assert value(text, "rocketmq_producer_connections") == 1
+    of_group = {"topic", "consumer_group", "is_retry", "is_system"}
+    of_client = {"language", "version", "protocol_type"}
+    for name, labels in {
+        "messages_in_total": {"topic", "message_type", "is_system"},
+        "throughput_in_total": {"topic", "message_type", "is_system"},
+        "messages_out_total": of_group,
+        "throughput_out_total": of_group,
+        "consumer_lag_messages": of_group,
+        "consumer_lag_latency": of_group,
+        "consumer_inflight_messages": of_group,
+        "consumer_queueing_latency": of_group,
+        "consumer_ready_messages": of_group,
+        "producer_connections": of_client,
+        "consumer_connections": of_client | {"consumer_group", "consume_mode", "is_system"},
+    }.items():
+        rows = [{label for label, _ in have} for key, have in figures(text) if key == f"rocketmq_{name}"]
+        assert rows, name
+        assert all(row == labels for row in rows), (name, rows)
     assert value(text, "rocketmq_storage_size") > 0
     assert value(text, "rocketmq_broker_permission") == 6
     assert value(text, "ogive_connections") == 1

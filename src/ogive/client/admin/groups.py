@@ -11,7 +11,6 @@ from ogive.client.admin.records import (
     QueueLag,
     SettingChange,
     SettingValue,
-    is_system_group,
     refusal,
     setting_changes,
 )
@@ -27,7 +26,7 @@ from ogive.errors import (
     TopicNotExist,
     TransportError,
 )
-from ogive.model import MessageQueue, validate_group
+from ogive.model import MessageQueue, is_system_group, validate_group
 from ogive.wire.bodies import Connection, ConsumerConnection, SubscriptionGroupConfig
 from ogive.wire.codes import version_name
 from ogive.wire.running_info import ConsumerRunningInfo

@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
-from ogive.client.admin.records import GroupSummary, TopicSummary, is_system_group
+from ogive.client.admin.records import GroupSummary, TopicSummary
 from ogive.client.namespace import Namespace
-from ogive.model import MessageExt, MessageQueue
+from ogive.model import MessageExt, MessageQueue, is_system_group
 
 C = TypeVar("C", bound=type)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from ogive.errors import InvalidOption
-from ogive.model import BATCHES, DLQ_PREFIX, QUEUE_TYPE, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue
+from ogive.model import BATCHES, DLQ_PREFIX, QUEUE_TYPE, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, MessageQueue
 
 Permission = Literal["rw", "r", "w"]
 TopicKind = Literal["application", "retry", "dead-letter", "system"]
@@ -15,8 +15,6 @@ ResetTarget = Literal["earliest", "latest"] | datetime | Mapping[MessageQueue, i
 
 _SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
 _SYSTEM_PREFIXES = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", "CID_RMQ_SYS_")
-_SYSTEM_GROUPS = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_DefaultHeartBeatSyncerTopic"})
-_SYSTEM_GROUP_PREFIXES = ("CID_ONS-", "CID_ONSAPI_", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
 
 
 def topic_kind(name: str) -> TopicKind:
@@ -25,10 +23,6 @@ def topic_kind(name: str) -> TopicKind:
     if name.startswith(DLQ_PREFIX):
         return "dead-letter"
     return "system" if name in _SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIXES) else "application"
-
-
-def is_system_group(name: str) -> bool:
-    return name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
