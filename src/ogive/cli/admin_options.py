@@ -15,7 +15,7 @@ def topic(commands: Commands) -> None:
     command.add_argument("--all", "--system", action="store_true", help="also system, retry and dead-letter topics")
     add_cluster(command)
     add_json(command)
-    command = add_command(topics, "create", "topics:create_topic", "create a topic; refused if it exists with other queues")
+    command = add_command(topics, "create", "topics:create_topic", "create a topic; refused if it exists with other settings")
     command.add_argument("topic", help="letters, digits, - and _")
     command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
     command.add_argument(

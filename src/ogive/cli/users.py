@@ -31,6 +31,8 @@ def create_user(options: argparse.Namespace) -> int:  # no coroutine: Ctrl-C end
 
 async def _create_user(options: argparse.Namespace, password: str) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
+        if options.user in {user.name for user in await admin.users()}:
+            raise InvalidOption(f"user {options.user} exists already: `ogive user update {options.user}` changes it")
         await admin.create_user(options.user, password, super_user=options.super_user)
     text = f"user {options.user} may do {'everything' if options.super_user else 'nothing yet: `ogive acl allow` says what'}"
     print_done(options, text, user=options.user, super=options.super_user)
@@ -45,6 +47,7 @@ async def _update_user(options: argparse.Namespace, password: str | None) -> int
     if password is None and options.super_user is None and options.enabled is None:
         raise InvalidOption("nothing to change: --password, --super, --normal, --enable or --disable is needed")
     async with aio.Admin(client=client_config(options)) as admin:
+        await _check_user(admin, options.user)
         await admin.update_user(options.user, password=password, super_user=options.super_user, enabled=options.enabled)
     print_done(options, f"user {options.user} is changed", user=options.user, changed=True)
     return 0
@@ -52,12 +55,16 @@ async def _update_user(options: argparse.Namespace, password: str | None) -> int
 
 async def delete_user(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
-        if options.user not in {user.name for user in await admin.users()}:
-            raise InvalidOption(f"there is no user {options.user}")
+        await _check_user(admin, options.user)
         confirm(f"delete user {options.user} with all rules?", yes=options.yes)
         await admin.delete_user(options.user)
     print_done(options, f"user {options.user} is deleted", user=options.user, deleted=True)
     return 0
+
+
+async def _check_user(admin: aio.Admin, name: str) -> None:
+    if name not in {user.name for user in await admin.users()}:
+        raise InvalidOption(f"there is no user {name} (ogive user list)")
 
 
 def _password(user: str) -> str:
@@ -83,6 +90,8 @@ def _password(user: str) -> str:
 async def list_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rules = [rule for rule in await admin.access_rules() if options.user in (None, rule.user)]
+        if options.user is not None and not rules:  # a name that is misspelt looks like a user who may do nothing
+            await _check_user(admin, options.user)
     if options.json:
         for rule in rules:
             print_json(

@@ -1,5 +1,6 @@
 """Commands that take access away or send again, without a broker: they look and ask first."""
 
+import io
 import json
 from datetime import UTC, datetime
 from types import SimpleNamespace, TracebackType
@@ -35,6 +36,15 @@ class Cluster:
             raise BrokerError(ResponseCode.USER_NOT_EXIST, "The user is not exist: biling", "h:1")
         self.done.append(words)
 
+    async def users(self) -> list[Any]:
+        return [SimpleNamespace(name=name, super_user=False, enabled=True) for name in ("billing", "guest")]
+
+    async def create_user(self, name: str, *_: Any, **__: Any) -> None:
+        self.done.append((name,))
+
+    async def update_user(self, name: str, *_: Any, **__: Any) -> None:
+        self.done.append((name,))
+
     async def dead_letters(self, group: str, **_: Any) -> list[Any]:
         return [SimpleNamespace(id=name, stored_at=datetime(2026, 11, day, tzinfo=UTC)) for name, day in (("p1", 16), ("p2", 23))]
 
@@ -64,6 +74,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         (["acl", "delete", "biling"], "no rules for user biling"),
         (["acl", "delete", "billing"], "delete all rules for user billing: Topic:Pay? There is nobody to ask here: add --yes"),
         (["acl", "allow", "biling", "Topic:Pay", "Sub"], "there is no user biling (ogive user list)"),
+        (["acl", "list", "biling"], "there is no user biling (ogive user list)"),
+        (["user", "update", "biling", "--disable"], "there is no user biling (ogive user list)"),
+        (["user", "delete", "biling", "--yes"], "there is no user biling (ogive user list)"),
         (["dead-letter", "send", "payd", "--all"], "give 2 dead letters, the oldest of 2026-11-16, to payd again?"),
     ],
 )
@@ -130,3 +143,17 @@ def test_a_misspelt_context_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch,
     said = capsys.readouterr().err
     assert said.startswith("ogive: there is no context 'nope'")
     assert said.count("\n") == 1
+
+
+def test_who_may_do_nothing_has_an_empty_list(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["acl", "list", "guest", "-n", "h:1"]) == 0
+    assert capsys.readouterr().out.split() == ["USER", "RULE", "RESOURCE", "ACTIONS", "FROM"]
+
+
+def test_a_user_that_exists_is_not_made_again(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    assert main(["user", "create", "billing", "-n", "h:1"]) == 1
+    assert "user billing exists already: `ogive user update billing` changes it" in capsys.readouterr().err
+    assert not cluster.done
