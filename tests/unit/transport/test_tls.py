@@ -16,7 +16,7 @@ from ogive.errors import ConnectError, ConnectionLost, InvalidOption
 from ogive.transport.connection import Connection, connect
 from ogive.transport.limits import ServerLimits
 from ogive.transport.server import Server
-from ogive.transport.tls import TlsConfig
+from ogive.transport.tls import TlsConfig, TlsMode
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand
 
@@ -134,13 +134,14 @@ async def test_a_client_stays_away_from_an_expired_certificate(
     assert not server.connections
 
 
+@pytest.mark.parametrize("mode", ["enforcing", "permissive"])
 @pytest.mark.parametrize(
     ("version", "works"), [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)]
 )
 async def test_old_versions_are_refused(
-    start: StartServer, files: TlsConfig, authority: trustme.CA, version: ssl.TLSVersion, works: bool
+    start: StartServer, files: TlsConfig, authority: trustme.CA, mode: TlsMode, version: ssl.TLSVersion, works: bool
 ) -> None:
-    server = await start(files)
+    server = await start(TlsConfig(cert=files.cert, key=files.key, mode=mode))
     context = trusting(authority)
     context.set_ciphers("DEFAULT:@SECLEVEL=0")  # else this client would not even offer 1.1
     with pytest.warns(DeprecationWarning, match="TLSv1_1") if not works else contextlib.nullcontext():

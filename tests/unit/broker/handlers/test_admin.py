@@ -1,8 +1,10 @@
 """What operators see of a broker and its clients, and what they cannot do."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +73,20 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker
         ten_seconds, minute, ten_minutes = (float(number) for number in info[rate].split(" "))
         assert ten_seconds == minute == ten_minutes <= count
         assert bool(minute) is bool(count)
+
+
+async def test_every_key_of_apaches_answer_is_there(client: RawClient) -> None:
+    """As 5.5.0 gave it; one has the directory of the log in its name."""
+    vectors = Path(__file__).parents[3] / "vectors" / "conversations.jsonl"
+    [recorded] = [
+        line["response"]["body"]
+        for line in map(json.loads, vectors.read_text("utf-8").splitlines())
+        if line["server"] == "broker" and line["request"]["code"] == 28
+    ]
+    info = await runtime_info(client)
+    wanted = {name.partition("_/")[0] for name in json.loads(recorded)["table"]}
+    assert len(wanted) > 50
+    assert wanted <= {name.partition("_/")[0] for name in info}
 
 
 async def test_the_disk_is_as_full_as_df_and_retention_say(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
