@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -238,20 +239,49 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     await name_server.stop()
 
 
-async def say_names(broker_address: str, name_server_address: str, rounds: int) -> int:
-    """Every command that carries a name, with every name in every place; how many there were."""
-    dice = random.Random(rounds)
+def hostile(dice: random.Random, count: int) -> list[str]:
+    """NAMES, and others that are made of them."""
+    found = dict.fromkeys(NAMES)
+    while len(found) < count:
+        name, other = dice.choices(NAMES, k=2)
+        match dice.randrange(8):
+            case 0:
+                name += other
+            case 1:
+                name = f"{name}/{other}"
+            case 2:
+                name = "".join(f"%{byte:02x}" for byte in name[:80].encode())
+            case 3:
+                name = "".join(chr(0xFF00 + ord(letter) - 0x20) if "!" <= letter <= "~" else letter for letter in name)  # full width
+            case 4:
+                at = dice.randrange(len(name) + 1)
+                name = name[:at] + dice.choice(("\0", "\n", "..", "\\", "\u202e", "\ufeff", "\u0301", "*", "$(id)", "@", "+")) + name[at:]
+            case 5:
+                name = dice.choice(("%RETRY%", "%DLQ%", "rmq_sys_", "../", "/", "~", "-")) + name
+            case 6:
+                name = name.swapcase() if dice.random() < 0.5 else name[::-1]
+            case _:
+                name = name[: dice.randrange(1, 40)] * dice.randrange(1, 9)
+        found[name[:1_000]] = None  # a header has room for it in each field
+    return list(found)
+
+
+PART = 12  # of the codes that a name which is made of others goes to: each code meets hundreds of them
+
+
+async def say_names(broker_address: str, name_server_address: str, count: int) -> int:
+    """Every command that carries a name, with every one of NAMES in every place, and with its part of the others; how many there were."""
     attempts = 0
     async with await RawClient.open(broker_address) as broker, await RawClient.open(name_server_address) as name_server:
-        for name in NAMES * rounds:
-            shown = name if rounds == 1 else name + dice.choice(NAMES[:12])
-            for code, fields in CARRIERS.items():
+        for number, shown in enumerate(hostile(random.Random(count), count)):
+            every = 1 if number < len(NAMES) else PART
+            for code, fields in itertools.islice(CARRIERS.items(), number % every, None, every):
                 named = OTHERS | dict.fromkeys(fields, shown)
                 for client in (broker, name_server):
                     answer = await client.call(code, b"", **named)
                     assert answer.code in set(ResponseCode)
                     attempts += 1
-            for code, body in bodies(shown).items():
+            for code, body in itertools.islice(bodies(shown).items(), number % every, None, every):
                 named = OTHERS | dict.fromkeys(CARRIERS.get(code, ()), shown)
                 for client in (broker, name_server):
                     await client.call(code, json.dumps(body).encode(), **named)
@@ -291,11 +321,11 @@ def test_every_code_that_is_served_is_among_the_attacks() -> None:
     assert not {*CARRIERS, *bodies("x")} & NAMELESS
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
-async def test_no_name_becomes_a_path(servers: Servers, rounds: int) -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(5_000, marks=pytest.mark.nightly)])
+async def test_no_name_becomes_a_path(servers: Servers, count: int) -> None:
     """What is made has a legal name, inside the store."""
-    with figures("T38", nightly=rounds > 1, seed=rounds) as line:
-        line["attempts"] = await say_names(servers.broker.address, servers.name_server.address, rounds)
+    with figures("T38", nightly=count > 100, seed=count) as line:
+        line["attempts"] = await say_names(servers.broker.address, servers.name_server.address, count)
     ctx = servers.broker.context
     for made in (*ctx.topics.all(), *ctx.groups.all()):
         assert LEGAL.fullmatch(made), made
@@ -396,7 +426,7 @@ def test_no_name_and_no_setting_opens_a_file_elsewhere_or_starts_a_program(tmp_p
     for attack in (True, False):
         with watched_process(store, notes) as (broker, name_server):
             if attack:
-                asyncio.run(say_names(broker, name_server, rounds))
+                asyncio.run(say_names(broker, name_server, 100 if rounds == 1 else 5_000))
                 asyncio.run(say_settings(broker, name_server, 300 * rounds))
         seen = [json.loads(line) for line in notes.read_text().splitlines()]
         assert ["os.mkdir", str(store)] in seen
