@@ -284,7 +284,7 @@ class ClusterInfo:
         clusters = get_field(obj, "clusterAddrTable", dict, {})
         return cls(
             brokers={str(k): BrokerData.from_json(v) for k, v in get_field(obj, "brokerAddrTable", dict, {}).items()},
-            clusters={str(name): tuple(as_text(m) for m in members) for name, members in clusters.items()},
+            clusters={str(name): tuple(get_list(clusters, name, as_text)) for name in clusters},
         )
 
 

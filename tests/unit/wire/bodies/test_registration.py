@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.bodies import RegisterBrokerBody
+from ogive.wire.bodies import ClusterInfo, RegisterBrokerBody
 
 MAX_BYTES = 1024 * 1024
 
@@ -27,3 +27,9 @@ def test_attributes_in_javas_dialect_are_refused(attributes: bytes) -> None:
     """180 values in each of 10,000 lines, 44 KB, kept a name server for nine seconds. Java writes plain JSON there."""
     with pytest.raises(ProtocolError):
         RegisterBrokerBody.decode(compressed(b"T 4 4 6 x " + attributes), compressed=True, max_inflated_bytes=MAX_BYTES)
+
+
+def test_a_cluster_without_a_list_of_members_has_none() -> None:
+    assert ClusterInfo.decode(b'{"clusterAddrTable":{"C":null,"D":["a"]}}').clusters == {"C": (), "D": ("a",)}
+    with pytest.raises(ProtocolError, match="member C is no list"):
+        ClusterInfo.decode(b'{"clusterAddrTable":{"C":5}}')
