@@ -20,13 +20,13 @@ from ogive.access.table import user_of
 from ogive.errors import ProtocolError
 from ogive.model import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
 from ogive.wire.bodies import HeartbeatData, LockBatchBody, loads_object
-from ogive.wire.bodies.access import ANY, SUPER, User
+from ogive.wire.bodies.access import ANY, SUPER, TOPIC, User
 from ogive.wire.codes import RequestCode as C
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import parse_offset_message_id
 
 PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"
-TOPIC, GROUP, CLUSTER = "Topic", "Group", "Cluster"
+GROUP, CLUSTER = "Group", "Cluster"
 
 SUPER_ONLY: Final = Need("", "a super user", ("everything",))
 """No policy can give it."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 from ogive.access.refused import AccessRefused
 from ogive.errors import InvalidOption, ProtocolError, ResponseCode, StoreError
 from ogive.store.fs import Fs, OsFs, reason
-from ogive.store.tables import JsonTable
+from ogive.store.tables import JsonTable, make_lasting_dirs
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies.access import DISABLED, ENABLED, MAX_ENTRIES, NORMAL, SUPER, USER_SUBJECT, Acl, Policy, PolicyEntry, User
 
@@ -45,7 +45,7 @@ class AccessTable:
         self._acls: dict[str, Acl] = {}
         self.version = 0
         if directory is not None:
-            self._file = _open(directory, fs)
+            self._file = _open(directory, fs or OsFs())
             try:
                 stored = self._file.load() or {}
             except OSError as exc:
@@ -164,15 +164,14 @@ class AccessTable:
             self.version += 1
 
 
-def _open(directory: Path, fs: Fs | None) -> JsonTable:
+def _open(directory: Path, fs: Fs) -> JsonTable:
     """The file holds passwords in clear, because signatures are computed with them: only the owner may read the directory."""
     try:
-        for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
-            path.mkdir(exist_ok=True, mode=_PRIVATE)
-        directory.chmod(_PRIVATE)
+        make_lasting_dirs(fs, directory)
+        directory.chmod(_PRIVATE)  # it may be one that was there
     except OSError as exc:
         raise StoreError(f"users and policies cannot be kept in {directory}: {reason(exc)}") from exc
-    return JsonTable(fs or OsFs(), directory / "access.json", valid=_is_access_table)
+    return JsonTable(fs, directory / "access.json", valid=_is_access_table)
 
 
 def _render(users: Mapping[str, User], acls: Mapping[str, Acl]) -> dict[str, Any]:

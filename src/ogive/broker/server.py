@@ -34,7 +34,7 @@ from ogive.broker.stats import SAMPLE_S, Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.transaction_checks import TransactionChecks
 from ogive.errors import IllegalStateError, OgiveError, StoreError
-from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName
+from ogive.model import WAITING_TOPICS, PropertyName
 from ogive.native import build
 from ogive.store.model import QueueKey
 from ogive.store.store import MessageStore
@@ -379,7 +379,7 @@ def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
         return None
     stored = decode_stored(record)
     real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
-    return real.decode() if real is not None and stored.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) else stored.topic
+    return real.decode() if real is not None and stored.topic in WAITING_TOPICS else stored.topic
 
 
 def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]) -> None:

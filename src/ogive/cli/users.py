@@ -10,7 +10,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, print_done, print_json, print_table
 from ogive.client.admin import AccessRule
-from ogive.errors import BrokerError, InvalidOption, ResponseCode
+from ogive.errors import InvalidOption
 
 
 async def list_users(options: argparse.Namespace) -> int:
@@ -126,13 +126,9 @@ async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
         kind, colon, name = options.resource.partition(":")
         resource = f"{kind.capitalize()}{colon}{name}"  # brokers take the kind in any case
         old = [rule for rule in await admin.access_rules() if (rule.user, rule.resource) == (options.user, resource)]
+        await _check_user(admin, options.user)
         say = admin.allow if allowed else admin.deny
-        try:
-            await say(options.user, options.resource, options.actions.split(","), source_ips=tuple(options.source_ips))
-        except BrokerError as exc:
-            if exc.code != ResponseCode.USER_NOT_EXIST:
-                raise
-            raise InvalidOption(f"there is no user {options.user} (ogive user list)") from None
+        await say(options.user, options.resource, options.actions.split(","), source_ips=tuple(options.source_ips))
     text = f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}{_before(old)}"
     print_done(options, text, user=options.user, resource=options.resource, actions=options.actions.split(","), allowed=allowed)
     return 0

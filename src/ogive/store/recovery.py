@@ -4,8 +4,8 @@ Behaviour
 - The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a queue whose files do not is rebuilt from
   the whole log. From the checkpoint on every record is read and checked.
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
-- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if a valid
-  record is there, else by searching; counted, and logged once.
+- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if all
+  other lengths fit it and a valid record is there, else by searching; counted, and logged once.
 - The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
@@ -48,6 +48,7 @@ from ogive.store.reading import first_at
 from ogive.store.record import NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.store.unreadable import Unreadable
+from ogive.wire.bodies import MAX_QUEUES
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
@@ -149,10 +150,7 @@ class _Recovery:
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(saved, start, self._found.end)
         if saved is not None and saved.position > self._found.end and was_ours(fs, root):
-            log.error(
-                "the log ends at %d and had reached %d: the messages in between are lost; is a file of it missing?",
-                self._found.end, saved.position,
-            )  # fmt: skip
+            log.error("%s", end_is_lost(self._found.end, saved.position))
             self._beyond = saved
         self._deleted = deletions(fs, root, checkpoint, self._found.end)
         for directory in list(self._kinds.strays(fs)):
@@ -363,12 +361,14 @@ class _Recovery:
             count = messages_in(record.sys_flag, buffer[record.properties_at : at + record.size]) if record.topic in self._batched else 0
         else:
             count = int(record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT))
-        known = self._queues[key].max_offset if key in self._queues else 0
-        if not count or record.queue_offset != max(known, self._claimed.get(key, (0, 0))[0]):
-            return
-        name = record.topic.decode("utf-8", "replace")
-        if key in self._queues or (name.encode() == record.topic and self._kinds.is_known(self._fs, name)):
-            self._claimed[key] = record.queue_offset + count, offset
+        queue = self._queues.get(key)
+        following = max(queue.max_offset if queue is not None else 0, self._claimed.get(key, (0, 0))[0])
+        if count and record.queue_offset == following and (queue is not None or self._may_be_a_queue(*key)):
+            self._claimed[key] = following + count, offset
+
+    def _may_be_a_queue(self, topic: bytes, queue_id: int) -> bool:
+        name = topic.decode("utf-8", "replace")
+        return 0 <= queue_id < MAX_QUEUES and name.encode() == topic and self._kinds.is_known(self._fs, name)
 
     def _keep_places(self) -> None:
         """At the end of the log: those behind which their queue has no sound record."""
@@ -467,6 +467,10 @@ def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint 
         log.warning("the checkpoint speaks of offset %d, the log has %d to %d: reading the whole log", checkpoint.position, start, limit)
         return None
     return checkpoint
+
+
+def end_is_lost(end: int, reached: int) -> str:
+    return f"the log ends at {end}, and had reached {reached}: the messages in between are lost; is a file of it missing?"
 
 
 def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:

@@ -44,7 +44,7 @@ from ogive.store.mending import mend_files
 from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuekinds import QueueKind, QueueKinds
 from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import recover, too_far, usable
+from ogive.store.recovery import end_is_lost, recover, too_far, usable
 from ogive.store.segments import Handles, find_segments, segment_path
 from ogive.store.tables import JsonTable, peek, read_file
 from ogive.store.unreadable import read_or_nothing
@@ -227,9 +227,7 @@ class _Verification:
             places = "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
             report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all: those records are lost")
         if result.offset < reached and told is None and was_ours(fs, root):
-            report.tell(
-                f"the log ends at {result.offset}, and had reached {reached}: the messages in between are lost; is a file of it missing?"
-            )
+            report.tell(end_is_lost(result.offset, reached))
         self._compare_queues()
         self._check_index(checkpoint)
         self._check_tables()

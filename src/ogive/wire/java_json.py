@@ -50,19 +50,19 @@ def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAV
         raise ProtocolError("body is nested too deep") from None
     except ValueError:
         if bounded:
-            _check_values(text, java_values)
+            _check_values(text, java_values, "in Java's dialect ")
         value = _Reader(text).document()
     if '"$ref"' not in text:
         return value
     if bounded:
-        _check_values(text, java_values)
+        _check_values(text, java_values, "with references ")
     return _resolve(value)
 
 
-def _check_values(text: str, limit: int) -> None:
+def _check_values(text: str, limit: int, kind: str = "") -> None:
     """Checked before a reader makes an object of each; those inside strings are counted, too."""
     if len(text) > limit and (count := text.count(",") + text.count("{") + text.count("[")) > limit:
-        raise ProtocolError(f"body holds up to {count} values: {limit} are the limit")
+        raise ProtocolError(f"body {kind}holds up to {count} values: {limit} are the limit")
 
 
 # an escaped backslash, both halves of a character, or a half that stands alone

@@ -93,6 +93,17 @@ def test_half_messages_take_no_offset(tmp_path: Path) -> None:
         assert driver.store.max_offset("T", 0) == 1
 
 
+def test_an_id_that_no_queue_can_have_is_not_believed(tmp_path: Path) -> None:
+    """The first of its queue, whose sign was flipped."""
+    topics(tmp_path, T={})
+    driver = Driver(small(tmp_path))
+    driver.put(message(b"first"), message(b"other", queue_id=1))
+    crash(driver)
+    spoil(tmp_path, b"first", at=88 - 12, to=b"\x80")
+    with Driver(small(tmp_path)) as driver:
+        assert list(driver.store.queues) == [("T", 1)]
+
+
 @pytest.mark.parametrize(
     ("at", "to"), [(88 - 20, (5).to_bytes(8)), (88 - 12, (2).to_bytes(4)), (88 - 20, (0).to_bytes(8))], ids=["far", "queue", "taken"]
 )

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
-from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from ogive.model import WAITING_TOPICS
 from ogive.wire import java_json
 from ogive.wire.bodies.fields import as_object, as_text, dumps, get_field, get_list, loads_object
 
@@ -23,7 +23,6 @@ KINDS: Final = ("Cluster", "Namespace", "Topic", "Group")
 ANY: Final = "*"
 USER_SUBJECT: Final = "User:"
 TOPIC: Final = "Topic"
-WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
 
 MAX_NAME_LENGTH: Final = 255
 MAX_SECRET_LENGTH: Final = 1024
