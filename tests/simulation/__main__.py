@@ -1,6 +1,7 @@
 """``python -m tests.simulation SEED [OPERATIONS]``: one story. ``--seeds N``: N of them from SEED on, until one goes wrong."""
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -19,9 +20,11 @@ def main() -> int:
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of names is part of the story
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+    gc.disable()  # a story is short, and its end frees nearly all of it: a sixth of the time
     began, virtual_s, traces = time.perf_counter(), 0.0, []
     for seed in range(options.seed, options.seed + options.seeds):
         outcome = tell(seed, options.operations, verbose=options.verbose)
+        gc.collect()
         virtual_s += outcome.virtual_s
         traces.append(outcome.trace)
         print(f"seed {seed}: {outcome.virtual_s:.0f} s, trace {outcome.trace}, {outcome.counts}", flush=True)

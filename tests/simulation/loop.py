@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import heapq
 import itertools
 import os
 import random
@@ -18,6 +19,8 @@ from unittest import mock
 from ogive.transport.connection import Connection
 
 EPOCH_S: Final = 1_700_000_000.0
+MIN_TIMERS: Final = 100
+CANCELLED: Final = 0.5  # of more timers than that: the heap is made anew without them
 
 
 class Deadlock(Exception):
@@ -34,24 +37,24 @@ class Node:
     held: deque["Turn"] = field(default_factory=deque)
 
 
-@dataclass(slots=True, eq=False)
-class Turn:
-    """A callback and the node that it belongs to. Cancelled while its node is paused, it is not called afterwards either."""
+class Turn(asyncio.TimerHandle):
+    """A callback at its time, and the node that it belongs to. Cancelled while its node is paused, it is not called afterwards either."""
 
-    node: Node | None
-    callback: Callable[..., object]
-    args: tuple[Any, ...]
-    context: contextvars.Context
-    handle: asyncio.Handle | None = None
+    __slots__ = ("node",)
 
-    def __call__(self) -> None:
-        assert self.handle is not None
-        if self.handle.cancelled():
-            return
-        if self.node is None or not (self.node.dead or self.node.paused):
-            self.callback(*self.args)
-        elif not self.node.dead:
-            self.node.held.append(self)
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: "VirtualLoop", context: contextvars.Context | None
+    ) -> None:
+        context = context if context is not None else contextvars.copy_context()
+        super().__init__(when, callback, args, loop, context)
+        self.node = context.get(_node)
+
+    def _run(self) -> None:
+        node = self.node
+        if node is None or not (node.dead or node.paused):
+            super()._run()
+        elif not node.dead:
+            node.held.append(self)
 
 
 _node: Final[contextvars.ContextVar[Node | None]] = contextvars.ContextVar("node", default=None)
@@ -69,7 +72,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.rng = rng
         self.now = 1000.0
         self.wall_offset_s = 0.0
-        self._selector = self
+        self._timers: list[tuple[float, Turn]] = []
+        self._cancelled_timers = 0  # among them
         self.set_exception_handler(_raise_what_nobody_caught)
         self.faults: list[BaseException] = []
         """What a callback raised, or a task whose result nobody asked for: a bug of the code under test."""
@@ -79,14 +83,32 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("every task waits for another, and no timer runs")
-        self.now += timeout
-        return []
+    def _run_once(self) -> None:
+        """As BaseEventLoop's. A third of a story's time is the loop's, so that this one leaves out what has no meaning here."""
+        timers, ready = self._timers, self._ready  # type: ignore[attr-defined]
+        if len(timers) > MIN_TIMERS and self._cancelled_timers / len(timers) > CANCELLED:
+            timers[:] = [timer for timer in timers if not timer[1].cancelled()]
+            heapq.heapify(timers)
+            self._cancelled_timers = 0
+        while timers and timers[0][1].cancelled():
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Deadlock("every task waits for another, and no timer runs")
+            self.now += max(0.0, timers[0][0] - self.now)
+        due = self.now + self._clock_resolution  # type: ignore[attr-defined]
+        while timers and timers[0][0] < due:
+            _, timer = heapq.heappop(timers)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        for _ in range(len(ready)):
+            turn = ready.popleft()
+            if not turn._cancelled:
+                turn._run()
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._cancelled_timers += handle._scheduled  # type: ignore[attr-defined]
 
     def _write_to_self(self) -> None:
         pass
@@ -117,10 +139,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]  # the callback's arguments need no checking here
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        context = context if context is not None else contextvars.copy_context()
-        turn = Turn(context.get(_node), callback, args, context)
-        turn.handle = super().call_soon(turn, context=context)
-        return turn.handle
+        turn = Turn(self.now, callback, args, self, context)
+        self._ready.append(turn)  # type: ignore[attr-defined]
+        return turn
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -130,10 +151,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        context = context if context is not None else contextvars.copy_context()
-        turn = Turn(context.get(_node), callback, args, context)
-        handle = turn.handle = super().call_at(when, turn, context=context)
-        return handle
+        turn = Turn(when, callback, args, self, context)
+        turn._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._timers, (when, turn))
+        return turn
 
     def spawn(self, node: Node, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin *work* on *node*."""
@@ -144,8 +165,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def resume(self, node: Node) -> None:
         node.paused = False
         while node.held:
-            turn = node.held.popleft()
-            super().call_soon(turn, context=turn.context)
+            self._ready.append(node.held.popleft())  # type: ignore[attr-defined]
 
 
 def _raise_what_nobody_caught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
