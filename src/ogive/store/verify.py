@@ -110,7 +110,6 @@ def verify(root: Path) -> Report:
 
 def repair(root: Path) -> tuple[Report, Report]:
     """(before, after). Raises like verify()."""
-    _check_is_store(root)
     mended = _changing(root, mend_files)
     before = verify(root)
     before.problems[:0] = mended
@@ -122,6 +121,7 @@ def _changing(root: Path, change: Callable[[Fs, Path], Changed]) -> Changed:
     """Carry it out while nobody else has the store. Raises StoreLocked, StoreUnusable."""
     fs = OsFs()
     try:
+        _check_is_store(root)
         lock = fs.lock(root / "lock")
         try:
             return change(fs, root)
