@@ -29,13 +29,16 @@ LIMIT_S = 20.0
 
 @dataclass
 class FakeNameServer:
-    """Holds the last table that was registered; *answers* turns it off and on, *order* is its ORDER_TOPIC_CONFIG."""
+    """Holds the last table that was registered; *answers* turns it off and on, *order* is its ORDER_TOPIC_CONFIG.
+
+    What comes while it is off is in *unanswered*."""
 
     answers: bool = True
     refuses: bool = False
     plain_only: str = ""  # what it does with a compressed registration: "refuses", "drops"
     order: dict[str, str] = field(default_factory=dict)
     requests: list[RemotingCommand] = field(default_factory=list)
+    unanswered: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
     held: RegisterBrokerBody | None = None
     port: int = 0
     _server: Server | None = None
@@ -59,7 +62,16 @@ class FakeNameServer:
         self.requests.append(command)
         self._heard.set()
         if not self.answers:
+            self.unanswered.append((connection, command))
             return
+        self._answer(connection, command)
+
+    def answer_all(self) -> None:
+        self.answers = True
+        while self.unanswered:
+            self._answer(*self.unanswered.pop(0))
+
+    def _answer(self, connection: Connection, command: RemotingCommand) -> None:
         answer = RemotingCommand(ResponseCode.SUCCESS, opaque=command.opaque, flag=Flag.RESPONSE)
         if self.refuses:
             answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, "go away"

@@ -4,21 +4,26 @@ Source: ClientManageProcessor.java, ConsumerManageProcessor.java, 5.3.
 
 Behaviour
 - A consumer's heartbeat makes its group (if allowed) and the group's retry topic, and replaces the group's subscriptions.
+- A heartbeat that made a retry topic is answered once the name servers know it, or could not be told: clients ask them for it next.
 - A member that comes or goes, or a change of topics, notifies every member of a group that is not broadcasting (code 40).
 - Heartbeats with a fingerprint may leave the subscriptions out (withoutSub); IS_SUB_CHANGE=true asks for the next one in full.
 
 Differs from Java
 - Names, sizes and counts are checked, and a heartbeat with a bad one is refused as a whole.
 - A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true, so that a restarted broker learns them.
+- It waits for name servers for REGISTRATION_WAIT_S at most, and not at all where too much waits already.
 - A bad SQL92 expression is kept as Java keeps it, and CHECK_CLIENT_CONFIG and the pulls say at which character it goes wrong.
 """
 
+import asyncio
+from contextlib import suppress
 from typing import Final
 
 from ogive.broker.clients import Client, check_client_id, check_subscription
 from ogive.broker.context import Context
 from ogive.broker.filtering import wanted_by
 from ogive.broker.replies import Rejected, reply, success
+from ogive.broker.room import size_of
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.model import validate_group, validate_topic
 from ogive.transport.connection import Connection
@@ -36,6 +41,7 @@ from ogive.wire.headers import (
 
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
 MAX_GROUPS_PER_HEARTBEAT: Final = 256
+REGISTRATION_WAIT_S: Final = 1.0
 
 
 def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
@@ -47,13 +53,26 @@ def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) ->
     _check(data)
     user = command.ext_fields.get(ACCESS_KEY, "") if ctx.guard is not None else ""
     client = Client(data.client_id, connection, command.language, command.version, ctx.loop.time(), user)
-    changed = False
+    changed, known = False, ctx.topics.data_version
     for consumer in data.consumers:
         changed |= _register_consumer(ctx, consumer, client, data)
     for producer in data.producers:
         ctx.clients.register_producer(producer, client)
     # a heartbeat without fingerprint is the old kind, whose sender does not look at the answer
-    reply(connection, command, success(HeartbeatResponse(supports_v2=True, subscription_changed=changed or not data.fingerprint)))
+    answer = success(HeartbeatResponse(supports_v2=True, subscription_changed=changed or not data.fingerprint))
+    size = size_of(command)
+    if ctx.topics.data_version is known or not ctx.room.take(connection, size):
+        reply(connection, command, answer)
+        return
+    task = ctx.spawn(_once_registered(ctx, connection, command, answer), f"heartbeat of {data.client_id}")
+    task.add_done_callback(lambda _: ctx.room.give_back(connection, size))
+
+
+async def _once_registered(ctx: Context, connection: Connection, command: RemotingCommand, answer: RemotingCommand) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REGISTRATION_WAIT_S):
+            await ctx.registration.registered()
+    reply(connection, command, answer)
 
 
 def _check(data: HeartbeatData) -> None:

@@ -1,16 +1,19 @@
 """Heartbeats, membership, notifications, queue locks and progress, over a socket."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.handlers import clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, consumer_ids_loads, dumps
 from ogive.wire.codes import Flag, RequestCode
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
+from tests.unit.broker.test_registration import FakeNameServer
 
 
 async def members(client: RawClient, group: str) -> list[str]:
@@ -40,6 +43,53 @@ async def test_a_heartbeat_makes_the_group_and_its_retry_topic(server: Broker, c
     assert retry is not None
     assert (retry.read_queues, retry.write_queues, retry.perm) == (1, 1, 6)
     assert await members(client, "G") == ["c1"]
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[FakeNameServer]:
+    server = FakeNameServer()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def test_a_heartbeat_that_makes_a_topic_is_answered_once_name_servers_know_it(
+    start_broker: StartBroker, name_server: FakeNameServer
+) -> None:
+    """npm's ali-ons asks for the route of its group's retry topic as soon as its first heartbeat is answered."""
+    server = await start_broker(name_servers=(name_server.address,))
+    async with await RawClient.open(server.address) as client:
+        name_server.answers = False
+        beat = asyncio.create_task(client.heartbeat("c1", "G", "T"))
+        await name_server.until(lambda: bool(name_server.unanswered))
+        await client.ok(RequestCode.GET_MAX_OFFSET, topic="T", queueId="0")  # others are answered meanwhile
+        assert not beat.done()
+        assert not name_server.holds("%RETRY%G")
+        name_server.answer_all()
+        await beat
+        assert name_server.holds("%RETRY%G")
+        name_server.answers = False
+        await client.heartbeat("c1", "G", "T")  # makes nothing, and waits for nobody
+        name_server.answer_all()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["slow name server", "no room to wait"])
+async def test_a_heartbeat_does_not_wait_for_ever(
+    start_broker: StartBroker, name_server: FakeNameServer, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_broker(name_servers=(name_server.address,))
+    if full:
+        monkeypatch.setattr(server.context.room, "take", lambda connection, size: False)
+    else:
+        monkeypatch.setattr(clients, "REGISTRATION_WAIT_S", 0.05)
+    async with await RawClient.open(server.address) as client:
+        name_server.answers = False
+        await client.heartbeat("c1", "G", "T")
+        assert server.context.topics.get("%RETRY%G") is not None
+        assert not name_server.holds("%RETRY%G")
+        await server.context.finish_tasks()
+        name_server.answer_all()
+    assert server.context.room._bytes == 0
 
 
 async def test_a_group_without_members_is_an_error_in_javas_words(client: RawClient) -> None:
