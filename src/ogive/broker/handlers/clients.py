@@ -91,7 +91,8 @@ def _register_consumer(ctx: Context, consumer: ConsumerData, client: Client, dat
     """Whether the client should send its subscriptions in full next time."""
     config = ctx.groups.find_or_create(consumer.group)
     if config is None:
-        return False  # Java's way: the pull will say so
+        ctx.groups.miss(consumer.group)
+        return False  # Java's way: what is asked next says so
     ctx.topics.ensure_retry(consumer.group, config.retry_queues)
     ctx.clients.register_consumer(consumer, client, with_subscriptions=not data.without_sub)
     group = ctx.clients.consumers[consumer.group]
@@ -108,9 +109,10 @@ def unregister(ctx: Context, connection: Connection, header: UnregisterClientReq
 
 
 def consumer_list(ctx: Context, connection: Connection, header: GetConsumerListRequest, body: bytes) -> RemotingCommand:
-    group = ctx.clients.consumer_group(header.consumer_group)
+    name = header.consumer_group
+    group = ctx.clients.consumer_group(name)
     if group is None:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}{ctx.groups.why_missing(name)}")
     return success(body=consumer_ids_dumps(group.client_ids))
 
 

@@ -254,7 +254,10 @@ def _check(ctx: Context, header: PullMessageRequest) -> Wanted:
     """The filter. Raises Rejected."""
     group = ctx.groups.find_or_create(header.consumer_group)
     if group is None:
-        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.consumer_group}] does not exist")
+        name = header.consumer_group
+        raise Rejected(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist{ctx.groups.why_missing(name)}"
+        )
     if not group.consume_enable:
         raise Rejected(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.name}")
     topic = ctx.topics.get(header.topic)

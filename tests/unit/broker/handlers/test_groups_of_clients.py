@@ -9,7 +9,7 @@ from ogive.broker import Broker
 from ogive.broker.handlers import clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, consumer_ids_loads, dumps
+from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig, consumer_ids_loads, dumps
 from ogive.wire.codes import Flag, RequestCode
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
@@ -95,6 +95,27 @@ async def test_a_heartbeat_does_not_wait_for_ever(
 async def test_a_group_without_members_is_an_error_in_javas_words(client: RawClient) -> None:
     answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, G")
+
+
+async def test_who_waits_in_a_group_that_nobody_makes_is_told_why(start_broker: StartBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """A client's rebalance shows the answer, which is all that its user sees; the broker's log says it once."""
+    server = await start_broker(auto_create_groups=False)
+    async with await RawClient.open(server.address) as client:
+        for _ in range(3):
+            await client.heartbeat("c1", "G", "T")
+        answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == (
+            "no consumer for this group, G: there is no group G, and this broker makes none by itself (`ogive group create`)"
+        )
+        assert [record.getMessage() for record in caplog.records if "group G" in record.getMessage()] == [
+            "group G has a member and is not there: it is given nothing until somebody makes it (`ogive group create`)"
+        ]
+        server.context.groups.create_or_update(SubscriptionGroupConfig(name="G"))
+        answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+        assert answer.remark == "no consumer for this group, G"
+        await client.heartbeat("c1", "G", "T")
+        assert await members(client, "G") == ["c1"]
 
 
 async def test_members_are_notified_when_one_comes_and_when_one_goes(server: Broker, client: RawClient) -> None:

@@ -77,7 +77,10 @@ async def test_an_unknown_group_is_made_or_refused(start_broker: StartBroker) ->
     server = await start_broker(auto_create_groups=False)
     async with await RawClient.open(server.address) as client:
         await client.send("T")
-        assert (await client.pull("G", "T", 0)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answer = await client.pull("G", "T", 0)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert answer.remark is not None
+        assert answer.remark.endswith("this broker makes none by itself (`ogive group create`)")
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 121, "../up"])
