@@ -4,13 +4,16 @@ import argparse
 import os
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
+from ogive.cli.config_file import blamed
 from ogive.cli.connect import place
-from ogive.errors import NoNameServer, NoPermission, NotANameServer, OgiveError
+from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
 from ogive.transport.connection import NO_CERTIFICATE
 
 
 def way_out(error: OgiveError, options: argparse.Namespace) -> str:
-    """The options to look at, as a sentence; empty where the error says all there is to say."""
+    """The options or settings to look at, as a sentence; empty where the error says all there is to say."""
+    if isinstance(error, InvalidOption) and getattr(options, "in_file", None):
+        return blamed(str(error), options)
     if not hasattr(options, "name_server"):
         return ""  # a command that goes to no cluster
     if isinstance(error, NotANameServer):

@@ -6,6 +6,7 @@ The command line wins over the file.
 import argparse
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ V = TypeVar("V")
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 _NOT_IN_FILES: Final = ("help", "config", "verbose")
+_NAMED: Final = re.compile(r"--[a-z]+(?:-[a-z]+)*|[a-z]+(?:_[a-z]+)+(?==)")
+"""An option, or a field with its value, in a text."""
 
 
 def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
             text = file.read(MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidOption(f"--config {path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no text'}") from None
-    if path.endswith((".conf", ".properties")):
+    if _is_broker_conf(path):
         return _from_broker_conf(path, properties(text))
     try:
         table = tomllib.loads(text)
@@ -74,6 +77,24 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
         return action.type(str(value))
     except ValueError:
         raise InvalidOption(f"{where}: {value!r} is no number") from None
+
+
+def blamed(text: str, options: argparse.Namespace) -> str:
+    """Where in the file stands what an error's *text* is about, as a sentence; empty where nothing of it does.
+
+    Such a text names options, or fields of BrokerConfig. ``options.in_file`` is what read() gave; the command line may say otherwise.
+    """
+    path, found = options.config, options.in_file
+    settings = found.get("broker_settings", {})
+    of_options = {f"--{dest.replace('_', '-')}": dest for dest, value in found.items() if getattr(options, dest, None) is value}
+    keys = {dest: name for name, (dest, _) in (*_KEYS.items(), *_SETTINGS.items())} if _is_broker_conf(path) else {}
+    named = [of_options.get(word, word) for word in _NAMED.findall(text)]
+    told = [keys.get(name, name.replace("_", "-")) for name in dict.fromkeys(named) if name in of_options.values() or name in settings]
+    return f"{' and '.join(told)} in {path} {'says' if len(told) == 1 else 'say'} so." if told else ""
+
+
+def _is_broker_conf(path: str) -> bool:
+    return path.endswith((".conf", ".properties"))
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

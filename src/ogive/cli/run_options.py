@@ -12,7 +12,7 @@ ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "chec
 
 def up(commands: Commands) -> None:
     command = add_command(commands, "up", "up:run", "run a broker and its name server on this machine until Ctrl-C or SIGTERM")
-    command.set_defaults(config_of=command, first_user=None, name_servers_user=None, broker_settings={}, config_notes=())
+    command.set_defaults(config_of=command, first_user=None, name_servers_user=None, broker_settings={}, config_notes=(), in_file={})
     command.add_argument(
         "--config",
         metavar="FILE",

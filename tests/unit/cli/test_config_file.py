@@ -77,6 +77,35 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(tmp_path: Pat
     assert "absent.toml cannot be read: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "more", "said"),
+    [
+        ("broker.conf", "maxMessageSize=99999999", (), "up to 4194304 bytes are possible. maxMessageSize in {} says so."),
+        ("ogive.toml", "segment-size = 5000", (), "a multiple of 512, 4096 or more, is needed. segment-size in {} says so."),
+        ("broker.conf", "brokerName=a b", (), "--broker-name 'a b' may hold only letters, digits and % | - _ . brokerName in {} says so."),
+        ("broker.conf", "tls.server.mode=enforcing", (), "tls.server.mode in {} says so."),
+        ("broker.conf", "diskSpaceCleanForciblyRatio=60", (), "diskSpaceCleanForciblyRatio in {} says so."),
+        ("broker.conf", "maxMessageSize=99999999", ("--max-message-size", "0"), "--max-message-size 0: more than 0 is needed\n"),
+    ],
+)
+def test_an_error_about_a_value_of_the_file_says_where_it_stands(
+    tmp_path: Path, name: str, line: str, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(line)
+    assert main(["up", "--data", str(tmp_path / "store"), "--config", str(path), *more]) == 1
+    text = capsys.readouterr().err
+    assert said.format(path) in text
+    assert ("says so" in said) == ("says so" in text)
+
+
+def test_a_field_that_has_no_option_is_found_in_the_file() -> None:
+    options = up()
+    options.config, options.in_file = "b.conf", {"broker_settings": {"max_pull_bytes": -1}}
+    assert config_file.blamed("max_pull_bytes=-1: more than 0 is needed", options) == "maxTransferBytesOnMessageInMemory in b.conf says so."
+    assert config_file.blamed("max_pull_messages=0: more than 0 is needed", options) == ""
+
+
 BROKER_CONF = """
 # Apache's own
 brokerClusterName = C
