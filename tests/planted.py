@@ -106,7 +106,7 @@ PLANTED: Final = (
     Planted(
         "declared length is believed", "wire/frame.py", "if not 4 <= size <= self._max:", "if not 4 <= size:",
         (
-            f"{BOMBS}[broker]", "never/test_hostile_servers.py::test_a_client_survives[a send's answer declares 2 GiB]",
+            f"{BOMBS}[broker-1]", "never/test_hostile_servers.py::test_a_client_survives[a send's answer declares 2 GiB]",
             "property/test_wire.py::test_impossible_length_is_a_fault_behind_the_good_frames[16777213]",
         ),
     ),
@@ -120,7 +120,7 @@ PLANTED: Final = (
     ),
     Planted(
         "inflate without cap, at the name server", "wire/bodies/routes.py", "inflater.decompress(body, limit)", "inflater.decompress(body)",
-        (f"{BOMBS}[name server]",),
+        (f"{BOMBS}[name server-1]",),
     ),
     Planted(
         "one request code missing from the permission table", "access/needs.py",

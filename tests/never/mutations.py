@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -273,6 +274,17 @@ def check_rows() -> None:
         file, _, test = mutation.test.partition("::")
         if f"def {test.partition('[')[0]}(" not in (ROOT / "tests" / file).read_text("utf-8"):
             raise StaleRow(f"{mutation.name}: there is no {mutation.test}")
+
+
+def check_ids(mutations: Iterable[Mutation]) -> None:
+    """pytest finds each row's test, its parameters included. Raises StaleRow."""
+    named = {mutation.test for mutation in mutations}
+    files = sorted({f"tests/{test.partition('::')[0]}" for test in named})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nightly", "--collect-only", *files]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = {line.removeprefix("tests/") for line in listed}
+    if stale := named - found - {test.partition("[")[0] for test in found}:
+        raise StaleRow(f"pytest does not find {', '.join(sorted(stale))}")
 
 
 def run(mutation: Mutation) -> tuple[bool, str]:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.never.mutations import Mutation, environment, run
+from tests.never import mutations as never
+from tests.never.mutations import Mutation, check_ids, environment, run
 from tests.planted import PLANTED, check_planted
 
 pytestmark = pytest.mark.rel
@@ -15,6 +16,10 @@ MUTATIONS = [mutation for row in PLANTED for mutation in row.mutations]
 def test_every_row_fits_the_source() -> None:
     check_planted()
     assert len(PLANTED) >= 14
+
+
+def test_every_test_of_a_row_is_there_with_its_parameters() -> None:
+    check_ids([*MUTATIONS, *never.MUTATIONS])
 
 
 def test_what_a_broken_copy_measures_gets_into_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
