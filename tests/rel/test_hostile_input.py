@@ -24,7 +24,7 @@ from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import MAX_FRAME_BYTES
 from tests.figures import figures
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, messages
 
 pytestmark = pytest.mark.rel
 
@@ -410,19 +410,40 @@ def bombs() -> dict[str, Bomb]:
         "zeros": b"\x00" * 200_000,
     }.items():
         table[f"batch {name}"] = Bomb(framed(json_header(320, extFields=send), body), FAILED, UNSUPPORTED)
+    for name, properties in ODD_PROPERTIES.items():
+        verdict = (ResponseCode.MESSAGE_ILLEGAL if len(properties) > 30_000 else ResponseCode.SUCCESS, UNSUPPORTED)
+        table[f"properties {name}"] = Bomb(framed(json_header(310, extFields={**send, "m": "false", "i": properties}), b"odd"), *verdict)
     for name, expression in {
         "tags": "||".join(f"t{i}" for i in range(10_000)),
         "long": "x" * 60_000,
-        "sql": "(" * 2_000 + "a" + ")" * 2_000,
+        "sql deep": "(" * 2_000 + "a" + ")" * 2_000,
+        "sql wide": " OR ".join(f"a{i} = {i}" for i in range(300)),
+        "sql list": f"a IN ({','.join(map(repr, map(str, range(2_000))))})",
     }.items():
-        kind = "SQL92" if name == "sql" else "TAG"
+        kind = "SQL92" if name.startswith("sql") else "TAG"
         fields = {**FIELDS, "subscription": expression, "expressionType": kind}
         verdict = (ResponseCode.SUBSCRIPTION_PARSE_FAILED, UNSUPPORTED)
         table[f"pull {name}"] = Bomb(framed(json_header(11, extFields=fields)), *verdict)
     return table
 
 
+ODD_PROPERTIES = {
+    "without an end": "KEYS\x01a", "without a name": "\x01\x02\x01\x02", "of ends only": "\x02" * 1_000, "without a separator": "x" * 5_000,
+    "with two separators": "a\x01b\x01c\x02", "that end in a name": "a\x01b\x02c", "of too many bytes": "a\x01" + "b" * 32_766 + "\x02",
+}  # fmt: skip
 BOMBS = bombs()
+
+
+async def serves_what_it_stored(broker: str, rounds: int) -> None:
+    """Messages with odd properties, and one behind them that has good ones: what has a name and an end is there."""
+    async with await RawClient.open(broker) as client:
+        odd = rounds * (len(ODD_PROPERTIES) - 1)
+        behind = int((await client.send("T", b"good", {"a": "b"})).ext_fields["queueOffset"])
+        stored = messages(await client.pull("G", "T", behind - odd, count=odd + 1))
+    assert [message.body for message in stored] == [b"odd"] * odd + [b"good"]
+    own = {"UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CLUSTER"}
+    shown = [{name: text for name, text in message.properties.items() if name not in own} for message in stored]
+    assert shown == [{"KEYS": "a"}, {}, {}, {}, {"a": "b\x01c"}, {"a": "b"}] * rounds + [{"a": "b"}]
 
 
 def peak_kib(pid: int) -> int:
@@ -463,6 +484,8 @@ async def test_no_length_and_no_bomb_costs_more_than_itself(unguarded: Broker, s
                 assert answer.code == (UNSUPPORTED if server == "broker" else ResponseCode.TOPIC_NOT_EXIST), name
         line["peak_kib_more"], line["slowest_ms"] = peak_kib(unguarded.pid) - before, round(slowest_s * 1000, 1)
     assert found == expected
+    if server == "broker":
+        await serves_what_it_stored(target, rounds)
     assert unguarded.pid == pid
     assert line["peak_kib_more"] < 64 * 1024  # a body of 160 MiB never is there; the largest frame is, some times over
     assert len(BOMBS) >= 120
