@@ -33,6 +33,8 @@ class Deadlines:
             self._arm()
 
     def clear(self) -> None:
+        """For good. Nor is the owner held any longer: in a circle with this, it would stay in memory until a garbage collection."""
+        self._expire = _nothing
         self._buckets.clear()
         self._order.clear()
         if self._timer is not None:
@@ -53,3 +55,7 @@ class Deadlines:
         self._arm()
         if due:
             self._expire(due)
+
+
+def _nothing(due: list[int]) -> None:
+    pass

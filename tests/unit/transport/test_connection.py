@@ -1,9 +1,11 @@
 """Connections between two peers on loopback."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import socket
+import weakref
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, cast
 
@@ -57,6 +59,26 @@ async def test_answers_are_matched_by_opaque_not_by_order(server: Server) -> Non
     assert (await held).body == b"held"
     connection.close()
     await connection.wait_closed()
+
+
+@pytest.mark.parametrize("by_us", [True, False])
+async def test_a_closed_connection_is_freed_at_once(server: Server, by_us: bool) -> None:
+    """At both ends, without a garbage collection: of clients that come and go, thousands would lie in memory until the next one."""
+    gc.disable()
+    try:
+        connection = await connect("127.0.0.1", server.port)
+        await connection.call(RemotingCommand(1), 5.0)
+        [served] = server.connections
+        both: list[weakref.ref[Connection]] = [weakref.ref(connection), weakref.ref(served)]
+        (connection if by_us else served).close()
+        await connection.wait_closed()
+        await served.wait_closed()
+        del connection, served
+        async with asyncio.timeout(5.0):
+            while any(one() is not None for one in both):
+                await asyncio.sleep(0)
+    finally:
+        gc.enable()
 
 
 async def test_many_requests_in_one_loop_turn_are_answered(server: Server) -> None:
