@@ -19,12 +19,15 @@ import pytest
 
 import ogive
 from ogive.errors import ProtocolError, ResponseCode
+from ogive.model import MessageExt
 from ogive.testing import Broker
+from ogive.wire.bodies.fields import MAX_REGISTERED_TOPICS
 from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import MAX_FRAME_BYTES
+from ogive.wire.message import MAX_BATCH_MESSAGES, BatchItem, encode_batch, encode_properties
 from tests.figures import figures
-from tests.raw_client import RawClient, messages
+from tests.raw_client import RawClient, messages, unique_key
 
 pytestmark = pytest.mark.rel
 
@@ -334,6 +337,119 @@ def at_the_limits() -> dict[str, Bomb]:
     return table
 
 
+REGISTRATION = {
+    "brokerName": "b",
+    "brokerAddr": "127.0.0.1:1",
+    "clusterName": "c",
+    "haServerAddr": "",
+    "brokerId": "0",
+    "compressed": "true",
+    "bodyCrc32": "0",
+}
+SEND = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "1", "g": "1", "h": "0"}
+MOST = 2**31 - 1
+
+
+def registrations() -> dict[str, Bomb]:
+    """Of brokers at a name server, with counts and lengths beyond what follows them."""
+    deflate, mib = zlib.compressobj(9), bytes(1024 * 1024)
+    bomb = b"".join(deflate.compress(mib) for _ in range(160)) + deflate.flush()
+    version, line = b'{"counter":1,"timestamp":1}', b"Registered 4 4 6 SINGLE_TAG"
+
+    def plain(count: int, *lines: bytes, last: bytes = b"") -> bytes:
+        sized = b"".join(struct.pack(">I", len(text)) + text for text in lines)
+        return zlib.compress(struct.pack(">I", len(version)) + version + struct.pack(">I", count) + sized + last)
+
+    bodies = {
+        "zeros": bomb,
+        "counts": zlib.compress(struct.pack(">ii", MOST, MOST)),
+        "cut": bomb[:2_000],
+        "two": bomb + bomb,
+        "topic count 2^31-1": plain(MOST, line),
+        "topic count -1": plain(2**32 - 1, line),
+        "topic count one too many": plain(2, line),
+        "topic count of the most + 1": plain(MAX_REGISTERED_TOPICS + 1, *[line] * (MAX_REGISTERED_TOPICS + 1)),
+        "topic line 2^31-1": plain(1, last=struct.pack(">I", MOST) + line),
+        "filter servers 2^31-1": plain(1, line, last=struct.pack(">I", MOST)),
+    }
+    table = {
+        f"registration {name}": Bomb(framed(json_header(103, extFields=REGISTRATION), body), UNSUPPORTED, FAILED)
+        for name, body in bodies.items()
+    }
+    for name, queues in {"queues 2^31-1": MOST, "queues 2^31": 2**31}.items():  # as far as the other topic goes
+        body = plain(2, line, b"Impossible %d %d 6 SINGLE_TAG" % (queues, queues))
+        table[f"registration {name}"] = Bomb(framed(json_header(103, extFields=REGISTRATION), body), UNSUPPORTED, ResponseCode.SUCCESS)
+    return table
+
+
+UNSEPARATED = {
+    "nothing between name and value": "KEYSk",
+    "no end": "KEYS\x01k",
+    "no value": "KEYS\x01\x02",
+    "no name": "\x01k\x02",
+    "only ends": "\x02" * 1_000,
+    "only middles": "\x01" * 1_000,
+    "turned round": "\x02KEYS\x01",
+    "two middles": "KEYS\x01k\x01l\x02",
+    "an end too few": "KEYS\x01kTAGS\x01t\x02",
+    "a middle too few": "KEYSk\x02TAGS\x01t\x02",
+    "key without value": "UNIQ_KEY\x01",
+    "key without end": "TAGS\x01t\x02UNIQ_KEY\x01Q",
+    "delay without end": "UNIQ_KEY\x01Q\x02DELAY",
+    "words": "x" * 30_000,
+}
+"""Properties of a message as no client writes them."""
+
+
+def batches_and_properties() -> dict[str, Bomb]:
+    table: dict[str, Bomb] = {}
+    item = BatchItem(0, b"x", b"UNIQ_KEY\x01Q\x02")
+    for name, body in {
+        "count": struct.pack(">i", MOST) + b"\x00" * 40,
+        "negative": struct.pack(">i", -5) + b"\x00" * 40,
+        "zeros": b"\x00" * 200_000,
+        "body 2^31-1": struct.pack(">iiiii", 40, 0, 0, 0, MOST) + b"\x00" * 20,
+        "properties 65535": struct.pack(">iiiii", 40, 0, 0, 0, 0) + b"\xff\xff" + b"\x00" * 18,
+        "of the most messages + 1": encode_batch([item] * (MAX_BATCH_MESSAGES + 1)),
+    }.items():
+        table[f"batch {name}"] = Bomb(framed(json_header(320, extFields=SEND | {"m": "true"}), body), FAILED, UNSUPPORTED)
+    for name, text in UNSEPARATED.items():
+        fields = SEND | {"b": "Unseparated", "i": text}
+        table[f"properties with {name}"] = Bomb(framed(json_header(310, extFields=fields), b"x"), ResponseCode.SUCCESS, UNSUPPORTED)
+    whole = SEND | {"i": f"UNIQ_KEY\x01Q\x02INNER_NUM\x01{MOST}\x02"}
+    table["properties with a batch of 2^31-1"] = Bomb(
+        framed(json_header(310, extFields=whole), b"x"), ResponseCode.MESSAGE_ILLEGAL, UNSUPPORTED
+    )
+    return table
+
+
+def filters() -> dict[str, Bomb]:
+    """Expressions of a pull, too deep, too wide or too long, and the widest that are taken: there is nothing behind where it begins."""
+    bad, good = ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.PULL_NOT_FOUND
+    table: dict[str, Bomb] = {}
+
+    def in_list(count: int) -> str:
+        return f"a IN ({','.join(repr('1') for _ in range(count))})"
+
+    for name, (kind, expression, verdict) in {
+        "tags": ("TAG", "||".join(f"t{i}" for i in range(10_000)), bad),
+        "long": ("TAG", "x" * 60_000, bad),
+        "sql": ("SQL92", "(" * 2_000 + "a" + ")" * 2_000, bad),
+        "sql OR of the most": ("SQL92", " OR ".join(["a=1"] * 85), good),
+        "sql OR of the most + 1": ("SQL92", " OR ".join(["a=1"] * 86), bad),
+        "sql OR as long as can be": ("SQL92", " OR ".join(["a=1"] * 585), bad),
+        "sql OR that is too long": ("SQL92", " OR ".join(["a=1"] * 30_000), bad),
+        "sql AND of the most": ("SQL92", " AND ".join(["a>1"] * 85), good),
+        "sql AND of the most + 1": ("SQL92", " AND ".join(["a>1"] * 86), bad),
+        "sql IN of the most": ("SQL92", in_list(1_022), good),
+        "sql IN of the most + 1": ("SQL92", in_list(1_023), bad),
+        "sql IN that is too long": ("SQL92", in_list(50_000), bad),
+    }.items():
+        fields = {**FIELDS, "subscription": expression, "expressionType": kind}
+        table[f"pull {name}"] = Bomb(framed(json_header(11, extFields=fields)), verdict, UNSUPPORTED)
+    return table
+
+
 def bombs() -> dict[str, Bomb]:
     """Each by name. None of them may cost more than its own size and a little."""
     deep, wide = b"[" * 200_000, b"[" + b"[]," * 300_000 + b"[]]"
@@ -385,65 +501,13 @@ def bombs() -> dict[str, Bomb]:
     }.items():
         for code in (34, 41, 46, 200, 103, 322, 3001, 3006, 18, 25, 318):
             table[f"{code} body {name}"] = Bomb(framed(json_header(code, extFields=FIELDS | more_fields), body), *body_verdict(code, name))
-    deflate, mib = zlib.compressobj(9), bytes(1024 * 1024)
-    bomb = b"".join(deflate.compress(mib) for _ in range(160)) + deflate.flush()
-    registration = {
-        "brokerName": "b",
-        "brokerAddr": "127.0.0.1:1",
-        "clusterName": "c",
-        "haServerAddr": "",
-        "brokerId": "0",
-        "compressed": "true",
-        "bodyCrc32": "0",
-    }
-    for name, body in {
-        "zeros": bomb,
-        "counts": zlib.compress(struct.pack(">ii", 2**31 - 1, 2**31 - 1)),
-        "cut": bomb[:2_000],
-        "two": bomb + bomb,
-    }.items():
-        table[f"registration {name}"] = Bomb(framed(json_header(103, extFields=registration), body), UNSUPPORTED, FAILED)
-    send = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "1", "g": "1", "h": "0", "m": "true"}
-    for name, body in {
-        "count": struct.pack(">i", 2**31 - 1) + b"\x00" * 40,
-        "negative": struct.pack(">i", -5) + b"\x00" * 40,
-        "zeros": b"\x00" * 200_000,
-    }.items():
-        table[f"batch {name}"] = Bomb(framed(json_header(320, extFields=send), body), FAILED, UNSUPPORTED)
-    for name, properties in ODD_PROPERTIES.items():
-        verdict = (ResponseCode.MESSAGE_ILLEGAL if len(properties) > 30_000 else ResponseCode.SUCCESS, UNSUPPORTED)
-        table[f"properties {name}"] = Bomb(framed(json_header(310, extFields={**send, "m": "false", "i": properties}), b"odd"), *verdict)
-    for name, expression in {
-        "tags": "||".join(f"t{i}" for i in range(10_000)),
-        "long": "x" * 60_000,
-        "sql deep": "(" * 2_000 + "a" + ")" * 2_000,
-        "sql wide": " OR ".join(f"a{i} = {i}" for i in range(300)),
-        "sql list": f"a IN ({','.join(map(repr, map(str, range(2_000))))})",
-    }.items():
-        kind = "SQL92" if name.startswith("sql") else "TAG"
-        fields = {**FIELDS, "subscription": expression, "expressionType": kind}
-        verdict = (ResponseCode.SUBSCRIPTION_PARSE_FAILED, UNSUPPORTED)
-        table[f"pull {name}"] = Bomb(framed(json_header(11, extFields=fields)), *verdict)
+    table |= registrations()
+    table |= batches_and_properties()
+    table |= filters()
     return table
 
 
-ODD_PROPERTIES = {
-    "without an end": "KEYS\x01a", "without a name": "\x01\x02\x01\x02", "of ends only": "\x02" * 1_000, "without a separator": "x" * 5_000,
-    "with two separators": "a\x01b\x01c\x02", "that end in a name": "a\x01b\x02c", "of too many bytes": "a\x01" + "b" * 32_766 + "\x02",
-}  # fmt: skip
 BOMBS = bombs()
-
-
-async def serves_what_it_stored(broker: str, rounds: int) -> None:
-    """Messages with odd properties, and one behind them that has good ones: what has a name and an end is there."""
-    async with await RawClient.open(broker) as client:
-        odd = rounds * (len(ODD_PROPERTIES) - 1)
-        behind = int((await client.send("T", b"good", {"a": "b"})).ext_fields["queueOffset"])
-        stored = messages(await client.pull("G", "T", behind - odd, count=odd + 1))
-    assert [message.body for message in stored] == [b"odd"] * odd + [b"good"]
-    own = {"UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CLUSTER"}
-    shown = [{name: text for name, text in message.properties.items() if name not in own} for message in stored]
-    assert shown == [{"KEYS": "a"}, {}, {}, {}, {"a": "b\x01c"}, {"a": "b"}] * rounds + [{"a": "b"}]
 
 
 def peak_kib(pid: int) -> int:
@@ -484,8 +548,55 @@ async def test_no_length_and_no_bomb_costs_more_than_itself(unguarded: Broker, s
                 assert answer.code == (UNSUPPORTED if server == "broker" else ResponseCode.TOPIC_NOT_EXIST), name
         line["peak_kib_more"], line["slowest_ms"] = peak_kib(unguarded.pid) - before, round(slowest_s * 1000, 1)
     assert found == expected
-    if server == "broker":
-        await serves_what_it_stored(target, rounds)
     assert unguarded.pid == pid
     assert line["peak_kib_more"] < 64 * 1024  # a body of 160 MiB never is there; the largest frame is, some times over
     assert len(BOMBS) >= 120
+
+
+SHORT = "abcdefghijkm"
+LONG = (
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag", "properties",
+    "reconsumeTimes", "unitMode", "batch",
+)  # fmt: skip
+"""The fields of a send as code 310 calls them, and code 10."""
+ADDED = {"MSG_REGION", "TRACE_ON", "CLUSTER", "UNIQ_KEY"}
+
+
+def entries(text: str) -> dict[str, str]:
+    """What a Java client reads there: of each entry the name and the value where there are two parts."""
+    pairs = [entry.split("\x01", 1) for entry in text.split("\x02")]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and all(pair)}
+
+
+def as_read(message: MessageExt, sent: dict[str, str]) -> dict[str, str]:
+    """Its properties without what the broker added to those that were sent."""
+    return {name: value for name, value in message.properties.items() if name in sent or name not in ADDED}
+
+
+async def test_properties_without_separators_are_kept_as_written_and_harm_no_other_message(unguarded: Broker) -> None:
+    """T36. Of messages sent alone and in batches: each is there with what a reader makes of it, and the good one behind it is whole."""
+    sent: list[tuple[bytes, dict[str, str]]] = []
+    async with await RawClient.open(unguarded.address) as client:
+        for number, text in enumerate(UNSEPARATED.values()):
+            body, good = b"%d" % number, {"KEYS": f"k{number}", "TAGS": "good", "UNIQ_KEY": unique_key()}
+            for code in (10, 310):
+                names = dict(zip(SHORT, LONG, strict=True)) if code == 10 else {name: name for name in SHORT}
+                fields = {names[name]: value for name, value in client.send_fields("Written", 0, text).items()}
+                await client.ok(code, body, **fields)
+                await client.send("Written", body, good)
+            items = [BatchItem(0, body, text.encode()), BatchItem(0, body, encode_properties(good))]
+            await client.ok(320, encode_batch(items), **client.send_fields("Written", 0, "") | {"m": True})
+            sent += [(body, entries(text)), (body, good)] * 3
+        found: list[MessageExt] = []
+        while (answer := await client.pull("G", "Written", len(found))).code == ResponseCode.SUCCESS:
+            found += messages(answer)
+        times = {"beginTimestamp": 0, "endTimestamp": 2**61, "maxNum": 32}
+        for number in range(len(UNSEPARATED)):
+            answer = await client.ok(RequestCode.QUERY_MESSAGE, topic="Written", key=f"k{number}", **times)
+            assert {message.body for message in messages(answer)} == {b"%d" % number}
+            assert len(messages(answer)) == 3
+        tagged, at = list[MessageExt](), 0
+        while (answer := await client.pull("G", "Written", at, subscription="good")).code == ResponseCode.SUCCESS:
+            tagged, at = tagged + messages(answer), int(answer.ext_fields["nextBeginOffset"])
+    assert [(message.body, as_read(message, own)) for message, (_, own) in zip(found, sent, strict=True)] == sent
+    assert [message.body for message in tagged] == [body for body, properties in sent if properties.get("TAGS") == "good"]
