@@ -43,6 +43,8 @@ _REASONS: Final = {
 def reason(failure: OSError) -> str:
     """Why a file call on a directory failed, in words."""
     words = _REASONS.get(failure.errno or 0)
+    if failure.errno == errno.EEXIST and failure.filename and Path(failure.filename).is_symlink():
+        words = "{path} is a link that leads to no directory"
     if words:
         return words.format(path=failure.filename or "it")
     told = failure.strerror or str(failure)
