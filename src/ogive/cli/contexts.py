@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ogive.cli.output import print_json, print_table
+from ogive.cli.paths import is_there
 from ogive.client.config import parse_name_servers
 from ogive.errors import InvalidOption
 
@@ -104,7 +105,7 @@ def add(options: argparse.Namespace) -> int:
         contexts.current = options.context
     _save(contexts)
     for path in absolute:
-        if path is not None and not Path(path).exists():  # it may come later: contexts are made on new machines, too
+        if path is not None and not is_there(Path(path)):  # it may come later: contexts are made on new machines, too
             print(f"ogive: there is no file {path} yet: commands that use this context will fail until there is", file=sys.stderr)
     print(f"context {options.context} is {options.name_server}{', in use now' if contexts.current == options.context else ''}")
     return 0

@@ -13,6 +13,7 @@ from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.contexts import Context
 from ogive.cli.groups import instant
 from ogive.cli.output import print_json
+from ogive.cli.paths import is_there
 from ogive.client.credentials import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
 from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
@@ -102,7 +103,7 @@ def mirror(options: argparse.Namespace) -> int:
 def trace_report(options: argparse.Namespace) -> int:
     since = None if options.since is None else instant("--since", options.since)
     page = Path(options.to)
-    if page.is_dir():
+    if is_there(page) and page.is_dir():
         raise InvalidOption(f"--to {page}: that is a folder, and a file is expected, such as {page / 'traces.html'}")
     _writable("--to", page.parent)
     try:
@@ -163,7 +164,7 @@ def _writable(option: str, place: str | Path) -> Path:
     """The folder that *option* names, which may be a new one. Raises InvalidOption where nothing can be written there: it is said at once,
     not when Spark has read everything."""
     path = Path(place)
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    there = next(one for one in (path, *path.absolute().parents) if is_there(one))
     if not there.is_dir():
         raise InvalidOption(f"{option} {place}: {there} is a file, and a folder is expected")
     if not os.access(there, os.W_OK | os.X_OK):

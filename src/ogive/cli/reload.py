@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.cli.output import counted
+from ogive.cli.paths import is_there
 from ogive.errors import InvalidOption
 
 POLL_S: Final = 0.5
@@ -103,7 +104,7 @@ def _python_files(folder: Path) -> Iterator[str]:
 
 def _is_ours(where: str, name: str) -> bool:
     """Neither hidden, nor made by a tool, nor a virtual environment."""
-    return not name.startswith(".") and name not in _NOT_OURS and not Path(where, name, "pyvenv.cfg").exists()
+    return not name.startswith(".") and name not in _NOT_OURS and not is_there(Path(where, name, "pyvenv.cfg"))
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from ogive.broker.config import check_name, ip_of
 from ogive.broker.topics import MAX_MADE_QUEUES
 from ogive.cli.parser import build_parser
+from ogive.cli.paths import is_there
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
 from ogive.transport.connection import join_address, reason_of
@@ -74,13 +75,13 @@ def check_names(options: argparse.Namespace) -> None:
 def check_place(options: argparse.Namespace) -> None:
     """Raises InvalidOption for a new store inside another one, as where a directory of it was named by mistake."""
     data = Path(options.data).absolute()
-    if _is_there(data.parent / "commitlog") and _is_there(data.parent / "checkpoint") and not _is_there(data / "commitlog"):
+    if is_there(data.parent / "commitlog") and is_there(data.parent / "checkpoint") and not is_there(data / "commitlog"):
         raise InvalidOption(f"--data {options.data} lies inside a store, that in {data.parent}: name that directory, or one elsewhere")
 
 
 def check_ports_are_free(options: argparse.Namespace) -> None:
     """Raises ConnectError, before a new store is made: the broker learns it only when it has its store."""
-    if options.no_broker or _is_there(Path(options.data) / "commitlog"):
+    if options.no_broker or is_there(Path(options.data) / "commitlog"):
         return
     for host, port in ((options.host, options.broker_port), (options.console_host, options.console_port)):
         if not port:
@@ -97,16 +98,8 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
 def warn_of_users(options: argparse.Namespace) -> None:
     """Users and rules protect nothing unless somebody asks for it."""
     table = Path(options.data) / "config" / "access" / "access.json"
-    if not options.acl and not options.no_broker and _is_there(table):
+    if not options.acl and not options.no_broker and is_there(table):
         log.warning("%s holds users and rules, and they are not asked for: everybody may do everything without --acl", table)
-
-
-def _is_there(path: Path) -> bool:
-    """What this user may not look at is not: whoever needs it says so, in a sentence of its own."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def _option(name: str) -> str:
