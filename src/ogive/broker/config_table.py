@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ogive.broker.saving import Render, TableWriter
 from ogive.errors import InvalidOption, ProtocolError
@@ -12,6 +12,8 @@ from ogive.store.tables import JsonTable
 from ogive.wire.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 
 log = logging.getLogger(__name__)
+
+_MAX_MISSED: Final = 1_000  # names come from clients and messages
 
 C = TypeVar("C", TopicConfig, SubscriptionGroupConfig)
 
@@ -26,6 +28,7 @@ class ConfigTable(ABC, Generic[C]):
         """*kind*: "topic" or "group", for messages."""
         self._kind, self._now_ms, self._limit = kind, now_ms, limit
         self._configs: dict[str, C] = {}
+        self._missed: set[str] = set()
         self._writer = TableWriter(f"{kind}s", table, self._snapshot)
         self.changed: list[Callable[[], None]] = []
         self.data_version = DataVersion()
@@ -67,6 +70,13 @@ class ConfigTable(ABC, Generic[C]):
     def __len__(self) -> int:
         return len(self._configs)
 
+    def _is_new_miss(self, name: str) -> bool:
+        """Whether to tell that *name*, which somebody needs, is not here: once, until it is made."""
+        if name in self._missed or len(self._missed) >= _MAX_MISSED:
+            return False
+        self._missed.add(name)
+        return True
+
     # --- changing ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -87,6 +97,7 @@ class ConfigTable(ABC, Generic[C]):
                 f"{self._kind} {config.name}: the broker holds {len(self._configs)} {self._kind}s, its limit is {self._limit}"
             )
         self._configs[config.name] = config
+        self._missed.discard(config.name)
         self._note_change()
         return config
 

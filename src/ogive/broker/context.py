@@ -18,7 +18,7 @@ from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.remote_config import RemoteSettings
 from ogive.broker.retention import Retention
-from ogive.broker.room import RequestRoom
+from ogive.broker.room import RequestRoom, size_of
 from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
@@ -29,6 +29,7 @@ from ogive.store.model import Messages, NewMessage, PutDone, QueueKey, bytes_of
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Turn
+from ogive.wire.command import RemotingCommand
 
 MAX_SEARCHES: Final = 16  # each may hold max_large_pull_bytes
 
@@ -193,6 +194,17 @@ class Context:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def carry_out_later(
+        self, connection: Connection, command: RemotingCommand, work: Callable[[], Coroutine[Any, Any, None]], how: str = ""
+    ) -> bool:
+        """Begin *work*, which answers *command*, in a task of its own. False, and nothing is begun, where those that wait hold too much."""
+        size = size_of(command)
+        if not self.room.take(connection, size):
+            return False
+        task = self.spawn(work(), f"request {command.code} of {connection.remote_address}{how}")
+        task.add_done_callback(lambda _: self.room.give_back(connection, size))
+        return True
 
     async def finish_tasks(self) -> None:
         while self._tasks:

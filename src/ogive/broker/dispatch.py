@@ -11,7 +11,6 @@ from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, refuse, reply
-from ogive.broker.room import size_of
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
 from ogive.store.disk import Cold
@@ -52,14 +51,11 @@ def _later(
     ctx: Context, connection: Connection, command: RemotingCommand, work: Callable[[], Coroutine[Any, Any, None]], how: str = ""
 ) -> bool:
     """Carry the request out in a task of its own. Where those that wait hold too much it is refused, and *work* not begun."""
-    size = size_of(command)
-    if not ctx.room.take(connection, size):
+    begun = ctx.carry_out_later(connection, command, work, how)
+    if not begun:
         remark = "[REJECTREQUEST]system busy: requests that wait hold too much memory already"
         refuse(connection, command, Rejected(ResponseCode.SYSTEM_BUSY, remark))
-        return False
-    task = ctx.spawn(work(), f"request {command.code} of {connection.remote_address}{how}")
-    task.add_done_callback(lambda _: ctx.room.give_back(connection, size))
-    return True
+    return begun
 
 
 def _not_supported(code: int) -> str:

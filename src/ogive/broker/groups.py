@@ -30,8 +30,8 @@ BUILT_IN: Final = (
     "CID_ONSAPI_OWNER",
     TRANSACTION_GROUP,
 )
+NONE_IS_MADE: Final = "this broker makes none by itself (`ogive group create`)"
 MAX_RETRY_QUEUES: Final = 1024
-_MAX_MISSED: Final = 1000
 MAX_KEPT_BYTES: Final = 16_384
 """Of one group's settings that the broker only keeps."""
 
@@ -43,7 +43,6 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
         super().__init__("group", table, now_ms=now_ms, limit=max_groups)
         self.auto_create = auto_create
-        self._missed: set[str] = set()  # groups that are not there and have members; those are told once
         stored = table.load() or {}
         loaded = read_configs(stored.get("subscriptionGroupTable"), SubscriptionGroupConfig, validate_group, "groups")
         forbidden = stored.get("forbiddenTable")
@@ -59,20 +58,9 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return self._put(SubscriptionGroupConfig(name=validate_group(name)))
 
     def miss(self, name: str) -> None:
-        """A member of a group that is not there has come, and none is made: the log says so, once for a group."""
-        if name not in self._missed and len(self._missed) < _MAX_MISSED:
-            self._missed.add(name)
-            log.warning("group %s has a member and is not there: it is given nothing until somebody makes it (`ogive group create`)", name)
-
-    def why_missing(self, name: str) -> str:
-        """The end of an answer about a group that may be missing: empty where it is there, or would be made."""
-        if self.auto_create or name in self._configs:
-            return ""
-        return f": there is no group {name[:256]}, and this broker makes none by itself (`ogive group create`)"
-
-    def _put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        self._missed.discard(config.name)
-        return super()._put(config)
+        """A member of a group that is not there has come, and none is made."""
+        if self._is_new_miss(name):
+            log.warning("group %s has a member and does not exist: it is given nothing, as %s", name, NONE_IS_MADE)
 
     def check(self, config: SubscriptionGroupConfig) -> None:
         """Raises InvalidOption for a bad name or impossible settings."""

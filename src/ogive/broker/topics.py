@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 READ_WRITE_INHERIT: Final = READ_WRITE | PERM_INHERIT
 MAX_MADE_QUEUES: Final = 1_024  # as many as Apache's own BenchmarkTest; an answer about 65,536 took the broker seconds
-_MAX_MISSED: Final = 1_000  # topics that are told about: names come from messages
 UNIT_FLAG: Final = 1  # topicSysFlag of a topic made by a producer in unit mode
 
 _FIXED: Final = {
@@ -81,7 +80,6 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Raises InvalidOption for a new topic that must not be made now."""
         self._auto_create = auto_create
         self._leaving: Collection[str] = ()
-        self._missed: set[str] = set()  # topics that are not there and got messages; those are told once
         replies = reply_topic(cluster)
         self._system = SYSTEM_TOPICS | {cluster, broker_name, replies}
         built_in = {name: _topic(name, queues) for name, queues in _FIXED.items()}
@@ -135,8 +133,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         if config is not None:
             queues = min(config.read_queues, config.write_queues) or config.read_queues
             return queue_id if queue_id < config.read_queues or not queues else queue_id % queues
-        if name not in self._missed and len(self._missed) < _MAX_MISSED:
-            self._missed.add(name)
+        if self._is_new_miss(name):
             log.warning("topic %s is not there, but messages that waited for it are: they are served if it is made again", name)
         return queue_id
 
@@ -197,7 +194,6 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self.unsaved:
             self.pending.clear()
         put = super()._put(config)
-        self._missed.discard(put.name)
         if known is None and self.on_made is not None:
             self.on_made(put)
         if known is None or known.write_queues < put.write_queues:

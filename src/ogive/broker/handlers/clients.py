@@ -17,13 +17,14 @@ Differs from Java
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from ogive.broker.clients import Client, check_client_id, check_subscription
 from ogive.broker.context import Context
 from ogive.broker.filtering import wanted_by
+from ogive.broker.groups import NONE_IS_MADE
 from ogive.broker.replies import Rejected, reply, success
-from ogive.broker.room import size_of
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.model import validate_group, validate_topic
 from ogive.transport.connection import Connection
@@ -60,12 +61,11 @@ def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) ->
         ctx.clients.register_producer(producer, client)
     # a heartbeat without fingerprint is the old kind, whose sender does not look at the answer
     answer = success(HeartbeatResponse(supports_v2=True, subscription_changed=changed or not data.fingerprint))
-    size = size_of(command)
-    if ctx.topics.data_version is known or not ctx.room.take(connection, size):
+    waits = ctx.topics.data_version is not known and ctx.carry_out_later(
+        connection, command, partial(_once_registered, ctx, connection, command, answer)
+    )
+    if not waits:
         reply(connection, command, answer)
-        return
-    task = ctx.spawn(_once_registered(ctx, connection, command, answer), f"heartbeat of {data.client_id}")
-    task.add_done_callback(lambda _: ctx.room.give_back(connection, size))
 
 
 async def _once_registered(ctx: Context, connection: Connection, command: RemotingCommand, answer: RemotingCommand) -> None:
@@ -112,7 +112,8 @@ def consumer_list(ctx: Context, connection: Connection, header: GetConsumerListR
     name = header.consumer_group
     group = ctx.clients.consumer_group(name)
     if group is None:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}{ctx.groups.why_missing(name)}")
+        why = "" if ctx.groups.auto_create or name in ctx.groups else f": it does not exist, and {NONE_IS_MADE}"
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}{why}")
     return success(body=consumer_ids_dumps(group.client_ids))
 
 

@@ -37,6 +37,7 @@ from ogive.broker.clients import ConsumerGroup
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
+from ogive.broker.groups import NONE_IS_MADE
 from ogive.broker.offsets import ALL
 from ogive.broker.replies import ONEWAY, Rejected, refuse
 from ogive.errors import Refused, ResponseCode, StoreError
@@ -254,10 +255,8 @@ def _check(ctx: Context, header: PullMessageRequest) -> Wanted:
     """The filter. Raises Rejected."""
     group = ctx.groups.find_or_create(header.consumer_group)
     if group is None:
-        name = header.consumer_group
-        raise Rejected(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist{ctx.groups.why_missing(name)}"
-        )
+        why = f"subscription group [{header.consumer_group}] does not exist, and {NONE_IS_MADE}"
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
     if not group.consume_enable:
         raise Rejected(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.name}")
     topic = ctx.topics.get(header.topic)

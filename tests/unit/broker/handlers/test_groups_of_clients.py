@@ -13,7 +13,7 @@ from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, Sub
 from ogive.wire.codes import Flag, RequestCode
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.test_registration import FakeNameServer
+from tests.unit.broker.fake_name_server import FakeNameServer
 
 
 async def members(client: RawClient, group: str) -> list[str]:
@@ -106,10 +106,10 @@ async def test_who_waits_in_a_group_that_nobody_makes_is_told_why(start_broker: 
         answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == (
-            "no consumer for this group, G: there is no group G, and this broker makes none by itself (`ogive group create`)"
+            "no consumer for this group, G: it does not exist, and this broker makes none by itself (`ogive group create`)"
         )
         assert [record.getMessage() for record in caplog.records if "group G" in record.getMessage()] == [
-            "group G has a member and is not there: it is given nothing until somebody makes it (`ogive group create`)"
+            "group G has a member and does not exist: it is given nothing, as this broker makes none by itself (`ogive group create`)"
         ]
         server.context.groups.create_or_update(SubscriptionGroupConfig(name="G"))
         answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
