@@ -19,8 +19,8 @@ V = TypeVar("V")
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 _NOT_IN_FILES: Final = ("help", "config", "verbose")
-_NAMED: Final = re.compile(r"--[a-z]+(?:-[a-z]+)*|[a-z]+(?:_[a-z]+)+(?==)")
-"""An option, or a field with its value, in a text."""
+_NAMED: Final = re.compile(r"--[a-z-]+|[a-z_]+(?==)")
+"""An option, or a field and its value, with which a text begins."""
 
 
 def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
@@ -80,17 +80,19 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
 
 
 def blamed(text: str, options: argparse.Namespace) -> str:
-    """Where in the file stands what an error's *text* is about, as a sentence; empty where nothing of it does.
+    """Where in the file the value stands that an error's *text* is about, as a sentence; empty where it is not from the file.
 
-    Such a text names options, or fields of BrokerConfig. ``options.in_file`` is what read() gave; the command line may say otherwise.
+    Such a text begins with an option, or a field of BrokerConfig. ``options.in_file`` is what read() gave; the command line wins.
     """
+    named = _NAMED.match(text)
+    if named is None:
+        return ""
     path, found = options.config, options.in_file
-    settings = found.get("broker_settings", {})
-    of_options = {f"--{dest.replace('_', '-')}": dest for dest, value in found.items() if getattr(options, dest, None) is value}
-    keys = {dest: name for name, (dest, _) in (*_KEYS.items(), *_SETTINGS.items())} if _is_broker_conf(path) else {}
-    named = [of_options.get(word, word) for word in _NAMED.findall(text)]
-    told = [keys.get(name, name.replace("_", "-")) for name in dict.fromkeys(named) if name in of_options.values() or name in settings]
-    return f"{' and '.join(told)} in {path} {'says' if len(told) == 1 else 'say'} so." if told else ""
+    name = named[0].removeprefix("--").replace("-", "_")
+    if name not in found.get("broker_settings", {}) and (name not in found or getattr(options, name) is not found[name]):
+        return ""
+    keys = {dest: key for key, (dest, _) in (*_KEYS.items(), *_SETTINGS.items())} if _is_broker_conf(path) else {}
+    return f"{keys.get(name, name.replace('_', '-'))} in {path} says so."
 
 
 def _is_broker_conf(path: str) -> bool:

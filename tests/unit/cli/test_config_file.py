@@ -85,6 +85,7 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(tmp_path: Pat
         ("broker.conf", "brokerName=a b", (), "--broker-name 'a b' may hold only letters, digits and % | - _ . brokerName in {} says so."),
         ("broker.conf", "tls.server.mode=enforcing", (), "tls.server.mode in {} says so."),
         ("broker.conf", "diskSpaceCleanForciblyRatio=60", (), "diskSpaceCleanForciblyRatio in {} says so."),
+        ("ogive.toml", "acl = false\nhost = '0.0.0.0'", (), "if that is meant. host in {} says so."),  # the text advises --acl
         ("broker.conf", "maxMessageSize=99999999", ("--max-message-size", "0"), "--max-message-size 0: more than 0 is needed\n"),
     ],
 )
