@@ -19,10 +19,21 @@ def send(name_server: str, topic: str, count: int, mode: str = "sync") -> list[d
 
 
 def consume(
-    name_server: str, topic: str, group: str, deliveries: int, mode: str = "concurrent", tags: str = "*", timeout_s: float = 100.0
+    name_server: str,
+    topic: str,
+    group: str,
+    deliveries: int,
+    mode: str = "concurrent",
+    tags: str = "*",
+    *,
+    timeout_s: float = 100.0,
+    later: int = 0,
 ) -> list[dict[str, Any]]:
-    """One line per delivery, in order of arrival. Raises AssertionError when fewer than *deliveries* come in time."""
-    return _run("consume", name_server, topic, group, deliveries, mode, tags, timeout_s)
+    """One line per delivery, in order of arrival. Raises AssertionError when fewer than *deliveries* come in time.
+
+    *later*: how many of them, the first ones, it asks to get again.
+    """
+    return _run("consume", name_server, topic, group, deliveries, mode, tags, timeout_s, later)
 
 
 def pull(name_server: str, topic: str, group: str, deliveries: int, tags: str = "*", timeout_s: float = 60.0) -> list[dict[str, Any]]:

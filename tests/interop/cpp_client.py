@@ -1,12 +1,13 @@
 """Runs Apache's C++ client (PyPI: rocketmq 0.4.4) as a program of its own; JSON lines on standard output.
 
     python cpp_client.py send    NAME_SERVER TOPIC COUNT sync|async|orderly|oneway|delayed
-    python cpp_client.py consume NAME_SERVER TOPIC GROUP DELIVERIES concurrent|orderly TAGS TIMEOUT_S
+    python cpp_client.py consume NAME_SERVER TOPIC GROUP DELIVERIES concurrent|orderly|broadcasting TAGS TIMEOUT_S LATER
     python cpp_client.py pull    NAME_SERVER TOPIC GROUP DELIVERIES TAGS TIMEOUT_S
 
 Bodies are "message 0", "message 1", ...; the tags even and odd alternate; "orderly" puts message N into queue N modulo 4; "delayed"
-waits for a second, delay level 1. TAGS is what the broker selects by, such as "even || odd" or "*".
-The package can neither batch (the broker stores a batch as one message) nor fail a delivery (it reports an exception as success).
+waits for a second, delay level 1. TAGS is what the broker selects by, such as "even || odd" or "*". The first LATER deliveries are to
+come again. The package cannot batch: the broker stores a batch as one message. Its own callback cannot fail a delivery, because it
+reports an exception as success, so that another one is registered here.
 """
 
 import functools
@@ -19,6 +20,10 @@ import time
 from typing import Any
 
 import rocketmq.client as cpp
+from rocketmq.exceptions import ffi_check
+from rocketmq.ffi import MSG_CALLBACK_FUNC, MessageModel, dll
+
+DONE, LATER = 0, 1  # what a callback returns
 
 
 def show(**line: object) -> None:
@@ -79,21 +84,26 @@ def row(received: cpp.RecvMessage) -> dict[str, object]:
     }
 
 
-def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str, tags: str, timeout_s: float) -> bool:
+def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str, tags: str, timeout_s: float, later: int) -> bool:
     seen, all_came = 0, threading.Event()
     lock = threading.Lock()  # protects seen and standard output: the client calls from several threads
 
-    def on_message(received: cpp.RecvMessage) -> None:
+    def on_message(_consumer: int, pointer: int) -> int:
         nonlocal seen
         with lock:
-            show(**row(received))
+            show(**row(cpp.RecvMessage(pointer)))
             seen += 1
             if seen >= deliveries:
                 all_came.set()
+            return LATER if seen <= later else DONE
 
-    consumer = cpp.PushConsumer(group, orderly=mode == "orderly")
+    model = MessageModel.BROADCASTING if mode == "broadcasting" else MessageModel.CLUSTERING
+    consumer = cpp.PushConsumer(group, orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(name_server)
-    consumer.subscribe(topic, on_message, tags)
+    ffi_check(dll.Subscribe(consumer._handle, topic.encode(), tags.encode()))
+    register = dll.RegisterMessageCallbackOrderly if mode == "orderly" else dll.RegisterMessageCallback
+    callback = MSG_CALLBACK_FUNC(on_message)  # kept while the client may call it
+    ffi_check(register(consumer._handle, callback))
     consumer.start()
     done = all_came.wait(timeout_s)
     consumer.shutdown()
@@ -120,7 +130,7 @@ def main() -> bool:
         return send(name_server, topic, int(rest[0]), rest[1])
     if command == "pull":
         return pull(name_server, topic, rest[0], int(rest[1]), rest[2], float(rest[3]))
-    return consume(name_server, topic, rest[0], int(rest[1]), rest[2], rest[3], float(rest[4]))
+    return consume(name_server, topic, rest[0], int(rest[1]), rest[2], rest[3], float(rest[4]), int(rest[5]))
 
 
 if __name__ == "__main__":

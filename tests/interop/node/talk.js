@@ -1,6 +1,7 @@
 'use strict';
 // Sends COUNT messages with npm's ali-ons, or receives them: one JSON line for each.
-//   node talk.js send|receive NAME_SERVER TOPIC GROUP COUNT
+//   node talk.js send|receive|receive-later|receive-all NAME_SERVER TOPIC GROUP COUNT
+// receive-later asks to get its first message again; receive-all is a member of a broadcasting group, from the first message of each queue.
 
 const { Consumer, Producer, Message } = require('ali-ons');
 
@@ -28,13 +29,19 @@ async function send() {
 
 async function receive() {
   let left = Number(count);
-  const consumer = new Consumer({ ...options, consumerGroup: group });
+  let later = mode === 'receive-later';
+  const kind = mode === 'receive-all' ? { isBroadcast: true, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' } : {};
+  const consumer = new Consumer({ ...options, ...kind, consumerGroup: group });
   consumer.on('error', fail);
   let done;
   const all = new Promise(resolve => { done = resolve; });
   consumer.subscribe(topic, 'even', async message => {
     print({ body: message.body.toString(), tag: message.tags, keys: message.keys, retries: message.reconsumeTimes });
     if (--left === 0) done();
+    if (later) {
+      later = false;
+      return Consumer.ACTION_RETRY;
+    }
   });
   await consumer.ready();
   print({ ready: true });
