@@ -384,6 +384,16 @@ class JavaClient:
         wait_until(lambda: text in self.printed().other, self._process, self._output, f"output with {text!r}", timeout_s)
         return self.printed().other
 
+    def wait_for_log(self, text: str, timeout_s: float = 90.0) -> str:
+        """All that the program logged, once *text* is in it. Which file it is in depends on the jars that set up logging."""
+        logs = Path(self._home.name, "logs")
+
+        def written() -> str:
+            return "".join(log.read_text("utf-8", "replace") for log in sorted(logs.rglob("*.log")))
+
+        wait_until(lambda: text in written(), self._process, self._output, f"line of the log with {text!r}", timeout_s)
+        return written()
+
     def wait(self, timeout_s: float = 150.0) -> Run:
         """Wait until the program has ended."""
         self._process.wait(timeout_s)

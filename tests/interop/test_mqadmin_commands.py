@@ -6,6 +6,7 @@ One row a command and way of calling it. All rows run in one JVM, in this order;
 import asyncio
 import json
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -413,17 +414,29 @@ def test_cluster_rt_measures_sends_until_it_is_stopped(ogive_broker: Broker) -> 
         assert re.search(r"^DefaultCluster +broker-a +[\d.]+ +2 +0", running.wait_for_text("broker-a"), re.MULTILINE)
 
 
-def test_monitoring_connects_and_stays(ogive_broker: Broker) -> None:
-    """It reports to a log file of its own; the broker sees it as a member of its group."""
+def test_monitoring_reports_how_far_behind_a_group_is(ogive_broker: Broker, topic: str, group: str) -> None:
+    """Its first round begins after 20 s, and looks at all groups; it writes into the log of Apache's client."""
     arguments = ("startMonitoring", "-n", ogive_broker.name_server)
+    go_on = threading.Event()
 
-    async def until_online() -> None:
-        async with asyncio.timeout(60), aio.Admin(ogive_broker.name_server) as admin:
-            while await admin.members("__MONITOR_CONSUMER") is None:
-                await asyncio.sleep(0.2)
+    @ogive.listener(topic, group=group)
+    def stuck(message: ogive.Message) -> None:
+        go_on.wait(120)
 
-    with apache.JavaClient("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments):
-        asyncio.run(until_online())
+    with ogive.Admin(ogive_broker.name_server) as admin, ogive.Producer(ogive_broker.name_server) as producer:
+        admin.create_topic(topic, queues=1)
+        for _ in range(3):
+            producer.send(topic, b"undone")
+    try:
+        with (
+            ogive.PushConsumer(stuck, name_server=ogive_broker.name_server),
+            apache.JavaClient("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments) as running,
+        ):
+            log = running.wait_for_log(f"topic={topic}, undoneMsgsTotal=")
+            go_on.set()
+    finally:
+        go_on.set()
+    assert f"consumerGroup={group}, topic={topic}, undoneMsgsTotal=3, undoneMsgsSingleMQ=3" in log
 
 
 def test_exported_configurations_say_how_long_messages_are_kept(ran: tuple[Prepared, list[str]]) -> None:
