@@ -46,13 +46,15 @@ def test_javas_client_sends_for_a_time_and_takes_back(ogive_broker: Broker, topi
     assert sorted(everything(server, topic)) == ["message 0", "message 2", "message 3", "message 4"]
 
 
-def fill(name_server: str, topic: str, deliver_ms: int) -> None:
-    """One message delivered, three that wait, one taken back."""
+def fill(name_server: str, topic: str) -> int:
+    """One message delivered, three that wait, one taken back. When those are due, ms: late enough for another broker to start first."""
     apache.send(name_server, topic, 1, first=0, delayMs=500)
+    deliver_ms = now_ms() + 40_000
     taken, *_ = apache.send(name_server, topic, 4, first=1, deliverAt=deliver_ms)
     run = recall(name_server, topic, taken["handle"])
     assert run.code == 0, run.other
     assert [line["body"] for line in apache.consume(name_server, topic, "first", 1)] == ["message 0"]
+    return deliver_ms
 
 
 def check(name_server: str, topic: str, deliver_ms: int) -> None:
@@ -86,14 +88,12 @@ def wait_until_saved(data: Path) -> None:
 def test_a_store_changes_hands_with_timers_pending(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
     """Ours to Apache's, then Apache's to ours."""
     with our_broker(tmp_path) as ours:
-        deliver_ms = now_ms() + 30_000
-        fill(ours.name_server, "There", deliver_ms)
+        deliver_ms = fill(ours.name_server, "There")
         wait_until_saved(ours.data)
         end(ours)
     with new_apache(tmp_path) as theirs:
         check(theirs.name_server, "There", deliver_ms)
-        deliver_ms = now_ms() + 30_000
-        fill(theirs.name_server, "Back", deliver_ms)
+        deliver_ms = fill(theirs.name_server, "Back")
         end(theirs)
     with our_broker(tmp_path) as again:
         check(again.name_server, "Back", deliver_ms)
