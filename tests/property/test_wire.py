@@ -1,6 +1,7 @@
 """Whatever bytes come: frames do not depend on how the stream is cut, and decoders raise ProtocolError or nothing."""
 
 import contextlib
+import json
 import sys
 import tracemalloc
 import zlib
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.wire import bodies, headers, java_json
+from ogive.wire import command as wire_command
 from ogive.wire.codes import LanguageCode, SerializeType
 from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
 from ogive.wire.compression import CompressionType, compress, decompress
@@ -51,6 +53,51 @@ commands = st.builds(
 @given(commands)
 def test_command_round_trip_in_both_codecs(command: RemotingCommand) -> None:
     assert decode_command(encode_command(command)[4:]) == command
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=10)
+    | st.sampled_from([2**63 - 1, 2**63, 2**64, -(2**63), 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+header_fields = st.sampled_from(["code", "flag", "language", "opaque", "remark", "version", "extFields", "other"])
+
+
+@st.composite
+def json_headers(draw: st.DrawFn) -> bytes:
+    """As clients write them and almost; a byte or two may be others."""
+    header = draw(st.dictionaries(header_fields, json_values, max_size=8))
+    if draw(st.booleans()):
+        header["extFields"] = draw(st.dictionaries(st.text(max_size=4), json_values, max_size=6))
+    raw = bytearray(json.dumps(header, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass"))
+    for _ in range(draw(st.integers(0, 2))):
+        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
+    return bytes(raw)
+
+
+@given(json_headers())
+@example(b'{"code":1,"extFields":{"a":"\\ud800"}}')
+@example(b'{"code":1,"remark":"\\ud83d\\ude00"}')
+@example(b'{"code":1,"code":2,"extFields":{"a":1,"a":1e400}}')
+@example(b'\xef\xbb\xbf{"code":1}')
+def test_a_faster_reader_of_json_headers_reads_and_refuses_the_same(raw: bytes) -> None:
+    """Words included, by which a peer learns why it is refused."""
+    pytest.importorskip("orjson", reason="the extra fast is not installed")
+    frame = (int(SerializeType.JSON) << 24 | len(raw)).to_bytes(4) + raw
+    found = []
+    for loads in (wire_command._loads, wire_command._standard_loads):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wire_command, "_loads", loads)
+            try:
+                found.append(repr(decode_command(frame)))
+            except ProtocolError as exc:
+                found.append(str(exc))
+    assert found[0] == found[1]
 
 
 def entry(name: bytes, value: bytes) -> bytes:

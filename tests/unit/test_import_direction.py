@@ -46,6 +46,7 @@ FORBIDDEN_IMPORTS = {
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
 EXTRAS = {  # packages outside the standard library, and the parts that may import them
     "isal": {"wire"},
+    "orjson": {"wire"},
     "jinja2": {"console"},
     "lz4": {"wire"},
     "msgspec": {"client"},  # where a user's own class is one of its structs

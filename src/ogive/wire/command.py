@@ -16,6 +16,7 @@ from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from ogive.wire.java_json import holds_half_a_character
 
 MAX_EXT_FIELDS = 256
+_MAX_LONG: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _BINARY_PLAIN: Final = struct.Struct(">4xhBhiiii")  # a frame's word; the same; the length of the fields, which comes next without a remark
@@ -110,22 +111,41 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ProtocolError(f"{name} is no JSON number")
 
 
-_decode_json_text: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_standard_decode: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def _standard_loads(raw: bytes) -> Any:
+    try:
+        text = raw.decode()
+        value = _standard_decode(text)
+    except (ValueError, RecursionError) as exc:  # no UTF-8, no JSON, an integer too long to parse, nested too deep
+        raise ProtocolError(f"header is no JSON: {exc}") from None
+    if holds_half_a_character(text):
+        raise ProtocolError("header holds half a character, which no UTF-8 can hold")
+    return value
+
+
+try:
+    import orjson
+except ImportError:
+    _loads = _standard_loads
+else:
+
+    def _loads(raw: bytes) -> Any:
+        """A third of the standard reader's time. What it refuses is read by that one, so that there is one rule and one error.
+
+        It makes a float of an integer over 64 bits, for which no field has a use: _int32 and _text_fields refuse both.
+        """
+        try:
+            return orjson.loads(raw)
+        except ValueError:
+            return _standard_loads(raw)
 
 
 def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
-    try:
-        text = frame[4:header_end].decode()
-        header = _decode_json_text(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as exc:  # UnicodeDecodeError and JSONDecodeError are ValueErrors, as is an integer too long to parse
-        raise ProtocolError(f"header is no JSON: {exc}") from None
+    header = _loads(frame[4:header_end])
     if not isinstance(header, dict):
         raise ProtocolError("header is no JSON object")
-    if holds_half_a_character(text):
-        raise ProtocolError("header holds half a character, which no UTF-8 can hold")
     ext = header.get("extFields")
     remark = header.get("remark")
     if remark is not None and not isinstance(remark, str):
@@ -166,6 +186,8 @@ def _text_fields(ext: Any) -> dict[str, str]:
         elif value is True or value is False:
             fields[name] = "true" if value else "false"
         elif type(value) is int or type(value) is float:
+            if not -_MAX_LONG <= value <= _MAX_LONG:
+                raise ProtocolError(f"extension field {name[:64]!r} is no 64-bit number")
             fields[name] = str(value)
         elif value is not None:
             raise ProtocolError(f"extension field {name[:64]!r} is neither text nor number")
