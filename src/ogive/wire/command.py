@@ -132,9 +132,10 @@ except ImportError:
 else:
 
     def _loads(raw: bytes) -> Any:
-        """A third of the standard reader's time. What it refuses is read by that one, so that there is one rule and one error.
+        """What orjson refuses is read by the standard reader, so that there is one rule and one error.
 
-        It makes a float of an integer over 64 bits, for which no field has a use: _int32 and _text_fields refuse both.
+        It makes a float of an integer over 64 bits, for which no field has a use: _int32 and _text_fields refuse both. It goes a little
+        deeper than Python's recursion limit, into values that nobody reads.
         """
         try:
             return orjson.loads(raw)
