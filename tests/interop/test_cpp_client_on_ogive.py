@@ -90,8 +90,7 @@ def test_an_orderly_queue_waits_for_what_it_asks_for_again(ogive_broker: Broker,
 
 
 def test_each_member_of_a_broadcasting_group_receives_everything(ogive_broker: Broker, topic: str, group: str) -> None:
-    """Such members begin at the end of each queue, so messages come until both have had ten: in two queues, of which a group that shares
-    them would give each member one."""
+    """Such members begin at the end of each queue, so messages come until both have had twenty, without a gap in either of two queues."""
     with ogive.Admin(ogive_broker.name_server) as admin:
         admin.create_topic(topic, queues=2)
     with messages_every_quarter_second(ogive_broker.name_server, topic), ThreadPoolExecutor(2) as members:

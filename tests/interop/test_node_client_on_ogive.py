@@ -62,49 +62,50 @@ def test_it_sends_to_us_and_receives_by_tag(modules: Path, ogive_broker: Broker,
         stored = admin.messages(topic, limit=20)
         assert sorted(message.text for message in stored) == [f"café {i}" for i in range(10)]
         assert {message.offset_id for message in stored} == {line["id"] for line in sent}
-        received = [line for line in talk(modules, "receive", server, topic, group, "5") if "body" in line]
-        assert sorted(line["body"] for line in received) == [f"café {i}" for i in range(0, 10, 2)]
-        assert {(line["tag"], line["retries"]) for line in received} == {("even", 0)}
+        lines = received(modules, "receive", server, topic, group, "5")
+        assert sorted(line["body"] for line in lines) == [f"café {i}" for i in range(0, 10, 2)]
+        assert {(line["tag"], line["retries"]) for line in lines} == {("even", 0)}
         assert sum(max(0, row.consumer_offset) for row in admin.lag(group, topic)) > 0
+
+
+def fill(server: str, topic: str, *, queues: int, count: int) -> None:
+    """Messages "thé 0", "thé 1", ... of our producer, of the tag that is subscribed to."""
+    with ogive.Admin(server) as admin:
+        admin.create_topic(topic, queues=queues)
+    with ogive.Producer(server) as producer:
+        for i in range(count):
+            producer.send(topic, f"thé {i}".encode(), tag="even", keys=f"k{i}")
+
+
+def received(modules: Path, *arguments: str) -> list[dict[str, Any]]:
+    return [line for line in talk(modules, *arguments) if "body" in line]
 
 
 def test_it_receives_what_our_producer_sent(modules: Path, ogive_broker: Broker, topic: str, group: str) -> None:
     server = ogive_broker.name_server
-    with ogive.Admin(server) as admin:
-        admin.create_topic(topic, queues=2)
-    with ogive.Producer(server) as producer:
-        for i in range(5):
-            producer.send(topic, f"thé {i}".encode(), tag="even", keys=f"k{i}")
-    received = [line for line in talk(modules, "receive", server, topic, group, "5") if "body" in line]
-    assert sorted((line["body"], line["keys"]) for line in received) == [(f"thé {i}", f"k{i}") for i in range(5)]
+    fill(server, topic, queues=2, count=5)
+    lines = received(modules, "receive", server, topic, group, "5")
+    assert sorted((line["body"], line["keys"]) for line in lines) == [(f"thé {i}", f"k{i}") for i in range(5)]
 
 
 def test_what_it_asks_for_again_comes_again(modules: Path, ogive_broker: Broker, topic: str, group: str) -> None:
     """5 messages, the first of which it gets twice, the second time by way of the group's retry topic."""
     server = ogive_broker.name_server
-    with ogive.Admin(server) as admin:
-        admin.create_topic(topic, queues=1)
-    with ogive.Producer(server) as producer:
-        for i in range(5):
-            producer.send(topic, f"tea {i}".encode(), tag="even", keys=f"k{i}")
-    received = [line for line in talk(modules, "receive-later", server, topic, group, "6") if "body" in line]
-    assert sorted((line["body"], line["keys"], line["retries"]) for line in received) == [
-        ("tea 0", "k0", 0),
-        ("tea 0", "k0", 1),
-        *((f"tea {i}", f"k{i}", 0) for i in range(1, 5)),
+    fill(server, topic, queues=1, count=5)
+    lines = received(modules, "receive-later", server, topic, group, "6")
+    assert sorted((line["body"], line["keys"], line["retries"]) for line in lines) == [
+        ("thé 0", "k0", 0),
+        ("thé 0", "k0", 1),
+        *((f"thé {i}", f"k{i}", 0) for i in range(1, 5)),
     ]
 
 
 def test_each_member_of_a_broadcasting_group_receives_everything(modules: Path, ogive_broker: Broker, topic: str, group: str) -> None:
     server = ogive_broker.name_server
-    with ogive.Admin(server) as admin:
-        admin.create_topic(topic, queues=2)
-    with ogive.Producer(server) as producer:
-        for i in range(10):
-            producer.send(topic, f"thé {i}".encode(), tag="even")
+    fill(server, topic, queues=2, count=10)
     with ThreadPoolExecutor(2) as members:
-        received = list(members.map(lambda _: talk(modules, "receive-all", server, topic, group, "10"), range(2)))
-    for lines in received:
-        assert sorted(line["body"] for line in lines if "body" in line) == [f"thé {i}" for i in range(10)]
+        both = list(members.map(lambda _: received(modules, "receive-all", server, topic, group, "10"), range(2)))
+    for lines in both:
+        assert sorted(line["body"] for line in lines) == [f"thé {i}" for i in range(10)]
     with ogive.Admin(server) as admin:
         assert not any(row.consumer_offset for row in admin.lag(group, topic))  # where they stand is theirs to know
