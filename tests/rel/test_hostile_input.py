@@ -109,7 +109,7 @@ def test_a_decoder_raises_its_one_error_or_gives_a_command(count: int) -> None:
             slowest = max(slowest, time.perf_counter() - began)
         line["refused"], line["slowest_ms"], line["blocks_more"] = refused, round(slowest * 1000, 2), blocks() - held
     assert 0 < refused < count
-    assert line["blocks_more"] < count // 200  # caches fill up
+    assert line["blocks_more"] < 2_048 + count // 200  # orjson keeps 2,048 names; the decoder's run of fields (_run) fills up slowly
 
 
 # --- live ------------------------------------------------------------------------------------------------------------
