@@ -57,10 +57,21 @@ def _check_prerequisites(folder: Path, report: Path) -> None:
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise OgiveError("Spark is missing: install it with `pip install 'ogive[spark]'`")
     check_java()
-    if not report.absolute().parent.is_dir():
-        raise InvalidOption(f"--report {report}: there is no directory {report.parent}")
+    check_report(report)
     if (free := shutil.disk_usage(folder).free) < _DISK_BYTES:
         raise OgiveError(f"{folder.parent} has {free >> 20} MiB free, the demo needs up to {_DISK_BYTES >> 20}; TMPDIR names another place")
+
+
+def check_report(report: Path) -> None:
+    """Raises InvalidOption where no page could be written after minutes of work; leaves nothing."""
+    try:
+        if report.exists():
+            report.open("a").close()
+        else:
+            report.touch()
+            report.unlink()
+    except OSError as exc:
+        raise InvalidOption(f"--report {report}: it cannot be written there: {exc.strerror}") from None
 
 
 async def _until_stopped(dataset: Dataset, limit: int | None, folder: Path, report: Path) -> int:
