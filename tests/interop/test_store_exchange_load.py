@@ -129,13 +129,13 @@ async def work(broker: RunningBroker, book: Book, ended: Ended, group: Group, en
     async def repeat(topic: str) -> None:
         while True:
             number = next(numbers)
-            body, due = b"%s %d" % (topic.encode(), number), time.time() + (DELAY_S if topic in ("Late", "Timed") else 0.0)
+            body, sent_at = b"%s %d" % (topic.encode(), number), int(time.time() * 1000) / 1000  # whole milliseconds, as a broker has them
             try:
                 comes = await sends[topic](number, body)
             except OgiveError:
                 return  # the broker has ended
             if comes:
-                book[topic][body] = due
+                book[topic][body] = sent_at + (DELAY_S if topic in ("Late", "Timed") else 0.0)
             await asyncio.sleep(PACE_S)
 
     async with member(broker.name_server, "Load", group.take):
