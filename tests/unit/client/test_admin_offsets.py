@@ -1,5 +1,6 @@
 """Putting groups elsewhere, and finding messages: what is asked of whom, and what is refused."""
 
+import asyncio
 import zlib
 from datetime import UTC, datetime
 from typing import Any
@@ -105,6 +106,20 @@ async def test_a_clone_takes_the_positions_that_there_are(admin: Admin, position
     assert await admin.offsets_at("Orders", AT) == {QUEUE: 2, OTHER: 2}
     with pytest.raises(InvalidOption, match='"nobody" has no position in topic "Orders"'):
         await admin.clone_offsets("nobody", "audit", "Orders")
+
+
+async def test_the_first_offset_of_a_new_group_goes_alone() -> None:
+    """Of several at once Apache's broker may keep one: each makes the group's table for the topic."""
+    async with FakeBroker({"Orders": 3}) as broker, Admin(broker.address) as admin:
+        connect(broker)
+        broker.hold(RequestCode.UPDATE_CONSUMER_OFFSET)
+        resetting = asyncio.create_task(admin.reset_offsets("billing", "Orders", "earliest"))
+        await broker.received(RequestCode.UPDATE_CONSUMER_OFFSET)
+        await admin.positions("billing", "Orders")  # whatever was sent beside the first has come before this
+        assert len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+        broker.release(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert len(await resetting) == 3
+        assert sorted(queue_id for _, _, queue_id in broker.offsets) == [0, 1, 2]
 
 
 async def test_a_group_that_a_broker_refuses_is_to_be_created_first(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
