@@ -134,13 +134,14 @@ class Cluster:
         if self._fs is not None:
             self._fs.full = full
 
-    def flip_bit(self, within: bytes) -> bool:
-        """One bit of the first of the log's records that hold *within*; only while the broker is down. False where none does."""
+    def flip_bit(self, body: bytes) -> bool:
+        """One bit of the *body* of the first of the log's records that have it; only while the broker is down. False where none does."""
         assert self.broker is None
         assert self._files is not None
+        field = len(body).to_bytes(4) + body  # "000390" alone also stands in "000039000039"
         for path, inode in sorted(self._files.names.items()):
-            if path.parent.name == "commitlog" and (at := inode.data.find(within)) >= 0:
-                inode.data[at + self.loop.rng.randrange(len(within))] ^= 1 << self.loop.rng.randrange(8)
+            if path.parent.name == "commitlog" and (at := inode.data.find(field)) >= 0:
+                inode.data[at + 4 + self.loop.rng.randrange(len(body))] ^= 1 << self.loop.rng.randrange(8)
                 return True
         return False
 
