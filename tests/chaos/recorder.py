@@ -121,6 +121,11 @@ class MemoryFs:
             resize(inode.data, size)
             self.record(Truncate(inode, size))
 
+    def clear(self, handle: int, offset: int) -> None:
+        left = self.pread(handle, self.size(handle), offset)
+        if any(left):
+            self.pwrite(handle, bytes(len(left)), offset)
+
     def size(self, handle: int) -> int:
         return len(self._handles[handle].data)
 

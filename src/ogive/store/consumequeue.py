@@ -260,8 +260,9 @@ class QueueFiles:
         if at == 0:
             return
         handle = self._handles.get(segment_path(queue.directory, (queue.written - at) * size))
-        self._fs.truncate(handle, at * size)
-        self._fs.truncate(handle, queue.file_entries * size)
+        self._fs.clear(handle, at * size)
+        if self._fs.size(handle) != queue.file_entries * size:
+            self._fs.truncate(handle, queue.file_entries * size)
 
     def leave_only(self, queue: ConsumeQueue, names: Iterable[str]) -> None:
         """Of the files *names* those that hold what was written of *queue*, with zeros behind it."""

@@ -24,6 +24,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _OWN_FILE: Final = 0o600
 _OWN_DIRECTORY: Final = 0o700
 _ROOM_BYTES: Final = 1024 * 1024
+_CLEARED_AT_ONCE: Final = 64 * 1024
 _NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 _REASONS: Final = {
@@ -79,6 +80,9 @@ class Fs(Protocol):
 
     def truncate(self, handle: int, size: int) -> None:
         """Cut, or extend by a hole that reads as zeros."""
+
+    def clear(self, handle: int, offset: int) -> None:
+        """Everything from *offset* on reads as zeros. The size stays, whatever ends the process meanwhile."""
 
     def size(self, handle: int) -> int: ...
 
@@ -171,6 +175,23 @@ class OsFs:
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
 
+    def clear(self, handle: int, offset: int) -> None:
+        size, pieces = self.size(handle), []
+        while (offset := _data_from(handle, offset, size)) < size:
+            pieces.append((offset, min(size, offset - offset % _CLEARED_AT_ONCE + _CLEARED_AT_ONCE)))
+            offset = pieces[-1][1]
+        for begin, end in reversed(pieces):  # the first one last: until then it is found as it was left
+            if not self._is_zero(handle, begin, end):
+                self.pwrite(handle, bytes(end - begin), begin)
+
+    def _is_zero(self, handle: int, begin: int, end: int) -> bool:
+        try:
+            return self.pread(handle, end - begin, begin).count(0) == end - begin
+        except OSError as exc:
+            if exc.errno != errno.EIO:
+                raise
+            return False  # blocks that cannot be read are written anew
+
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
@@ -243,6 +264,9 @@ class ReadOnlyFs(OsFs):
     def truncate(self, handle: int, size: int) -> None:
         raise _read_only()
 
+    def clear(self, handle: int, offset: int) -> None:
+        raise _read_only()
+
     def make_dirs(self, directory: Path) -> Sequence[Path]:
         raise _read_only()
 
@@ -286,6 +310,20 @@ def _first_byte_is_locked(handle: int) -> bool:
         return False
     answer = fcntl.fcntl(handle, get_lock, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
     return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def _data_from(handle: int, offset: int, size: int) -> int:
+    """Where in a file of *size* bytes the first one at or after *offset* is that may not be in a hole; *size* where there is none."""
+    try:
+        return os.lseek(handle, offset, os.SEEK_DATA)
+    except AttributeError:
+        return offset
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:
+            return size
+        if exc.errno in _NO_ANSWER:
+            return offset
+        raise
 
 
 def _lock_first_byte(handle: int) -> None:

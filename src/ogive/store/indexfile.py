@@ -31,6 +31,7 @@ ITEM: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 ADD_AT: Final = 64  # items that IndexFile.add takes at once, at most
 _SLOTS_PER_FILE_RATIO: Final = 4  # items per slot, to derive a file's sizes from its length; as in Apache's defaults
+_LAST_MS: Final = 253_402_300_799_999  # of year 9999
 _MAX_SECONDS: Final = 2**31 - 1
 _ITEM_FORMATS: Final = tuple([">" + "iqii" * n for n in range(ADD_AT + 1)])
 _TRIES: Final = 3
@@ -222,7 +223,8 @@ def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, No
 
 
 def file_name(stored_ms: int) -> str:
-    """yyyyMMddHHmmssSSS in UTC."""
+    """yyyyMMddHHmmssSSS in UTC; for the time of a damaged record the nearest that there is."""
+    stored_ms = min(max(0, stored_ms), _LAST_MS)
     at = datetime.fromtimestamp(stored_ms // 1000, UTC)
     return f"{at:%Y%m%d%H%M%S}{stored_ms % 1000:03d}"
 

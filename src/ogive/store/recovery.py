@@ -45,7 +45,7 @@ from ogive.store.model import QueueKey, StoreConfig
 from ogive.store.queuecheck import check_queue, end_of_files, restored
 from ogive.store.queuekinds import QueueKinds
 from ogive.store.reading import first_at
-from ogive.store.record import NEVER, delay_level, tag_hash
+from ogive.store.record import MAX_CRC_PROPERTIES, NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.store.unreadable import Unreadable
 from ogive.wire.bodies import MAX_QUEUES
@@ -73,18 +73,18 @@ class Recovered:
     torn: bool = False  # a power cut may have taken what was not synced
 
 
-def recover(fs: Fs, config: StoreConfig, *, rebuild: bool = False) -> Recovered:
-    """Recover the directory; *rebuild* everything derived, whatever its checksums say.
+def recover(fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool = False) -> Recovered:
+    """Recover the directory; *rebuild* everything derived, whatever its checksums say. *now_ms*: by the machine's clock.
 
     Raises StoreCorrupt where it would have to guess, and OSError.
     """
-    recovered = _recover(fs, config, rebuild)
+    recovered = _recover(fs, config, now_ms, rebuild)
     _remove_extension(fs, config.root / "consumequeue_ext", recovered.queues.keys())
     return recovered
 
 
-def _recover(fs: Fs, config: StoreConfig, rebuild: bool) -> Recovered:
-    recovered = _Recovery(fs, config, rebuild=rebuild).run()
+def _recover(fs: Fs, config: StoreConfig, now_ms: int, rebuild: bool) -> Recovered:
+    recovered = _Recovery(fs, config, now_ms, rebuild=rebuild).run()
     until = removal.pending(fs, config.root, config.root / "commitlog")
     if until is None:
         return recovered
@@ -92,7 +92,7 @@ def _recover(fs: Fs, config: StoreConfig, rebuild: bool) -> Recovered:
         removal.done(fs, config.root)
         return recovered
     removal.finish(fs, config.root, config.root / "commitlog", until)
-    again = _Recovery(fs, config, rebuild=rebuild).run()
+    again = _Recovery(fs, config, now_ms, rebuild=rebuild).run()
     again.damaged += recovered.damaged
     return again
 
@@ -114,8 +114,8 @@ def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
 
 
 class _Recovery:
-    def __init__(self, fs: Fs, config: StoreConfig, *, rebuild: bool) -> None:
-        self._fs, self._config, self._rebuild_all = fs, config, rebuild
+    def __init__(self, fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool) -> None:
+        self._fs, self._config, self._now_ms, self._rebuild_all = fs, config, now_ms, rebuild
         self._commitlog = config.root / "commitlog"
         self._may_be_torn = not rebuild and checkpoints.may_be_torn(fs, config.root, config.flush)
         self._kinds = QueueKinds.found(fs, config)
@@ -132,6 +132,7 @@ class _Recovery:
         self._unwritten = 0  # entries dispatched since the last flush
         self._deleted: dict[str, int] = {}
         self._store_timestamp_ms = 0
+        self._unsure_ms = 0
         self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are rebuilt
         self._claimed: dict[tuple[bytes, int], tuple[int, int]] = {}  # by damaged records: end of their queue, commit-log offset
         self._beyond: Checkpoint | None = None  # where it is of a log that was longer
@@ -316,10 +317,23 @@ class _Recovery:
         if checkpoint is not None and result.offset < checkpoint.position:
             raise AssertionError("a scan ends at or after its start")
 
+    def _believed(self, stored_ms: int, *, is_sure: bool) -> int:
+        """When a record was stored that says that it comes from the future.
+
+        Where no checksum protects what it says, as in the log of an Apache broker, that counts as far as the one before says so, too: a
+        single damaged bit makes it the year 5000, which would become the store's own time.
+        """
+        if is_sure:
+            return stored_ms
+        before, self._unsure_ms = self._unsure_ms, stored_ms
+        return min(max(0, stored_ms), max(before, self._store_timestamp_ms))
+
     def _dispatch(self, scanned: Scanned) -> None:
         offset, (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain), buffer, at = scanned
         if plain:
             self._plain_end = offset + size
+        if stored_ms > self._now_ms or stored_ms < 0:
+            stored_ms = self._believed(stored_ms, is_sure=not plain and at + size - properties_at <= MAX_CRC_PROPERTIES)
         if stored_ms > self._store_timestamp_ms:
             self._store_timestamp_ms = stored_ms
         kind = sys_flag & SysFlag.TRANSACTION_MASK
@@ -490,8 +504,7 @@ def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) ->
         start = end - end % found.segment_bytes
         handle = fs.open(segment_path(directory, start))
         try:
-            fs.truncate(handle, end - start)
-            fs.truncate(handle, found.segment_bytes)
+            fs.clear(handle, end - start)
             fs.fdatasync(handle)
         finally:
             fs.close(handle)

@@ -148,7 +148,7 @@ class MessageStore:
         try:
             for name in ("commitlog", "consumequeue", "index", "config"):  # batchconsumequeue where there is need of it
                 make_lasting_dirs(fs, config.root / name)
-            recovered = recover(fs, config)
+            recovered = recover(fs, config, clock_ms())
             mark_ours(fs, lock)
             checkpoints.mark_running(fs, config.root, config.flush)
         except BaseException as exc:

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
+from ogive.store.appender import now_ms
 from ogive.store.batchcheck import ExpectedUnits, units_in_files
 from ogive.store.batchqueue import UNIT, messages_in
 from ogive.store.checkpoint import Checkpoint
@@ -151,7 +152,7 @@ def _mend(fs: Fs, root: Path) -> None:
             value = table.load()  # sets the bad file aside
             if value is not None:
                 table.save(value)
-    recovered = recover(fs, StoreConfig(root=root), rebuild=True)
+    recovered = recover(fs, StoreConfig(root=root), now_ms(), rebuild=True)
     topics = topic_table(fs, root)
     left = topics.load()
     if topics.is_lost:

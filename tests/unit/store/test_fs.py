@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ogive.store import OsFs
-from ogive.store.fs import reason
+from ogive.store.fs import Data, reason
 
 
 def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
@@ -40,6 +40,43 @@ def test_a_disk_without_room_to_reserve_is_an_error(tmp_path: Path, monkeypatch:
     handle = fs.open(tmp_path / "f", create=True)
     with pytest.raises(OSError, match="No space left"):
         fs.reserve(handle, 65536, 0)
+    fs.close(handle)
+
+
+@pytest.mark.parametrize("holes", [True, False])
+@pytest.mark.parametrize("at", [0, 5, 4096, 200_000])
+def test_cleared_bytes_read_as_zeros_and_the_rest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, holes: bool) -> None:
+    """Also on a system that does not know holes."""
+    if not holes:
+        monkeypatch.delattr(os, "SEEK_DATA")
+    fs = OsFs()
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.truncate(handle, 1 << 20)
+    for offset in (0, 4000, 70_000, 199_998, (1 << 20) - 3):
+        fs.pwrite(handle, b"abc", offset)
+    before = fs.pread(handle, at, 0)
+    fs.clear(handle, at)
+    assert fs.pread(handle, 1 << 21, 0) == before + bytes((1 << 20) - at)
+    assert os.fstat(handle).st_blocks * 512 < 1 << 19, "zeros were written into holes"
+    fs.clear(handle, 1 << 20)
+    fs.close(handle)
+
+
+def test_clearing_goes_from_the_end_to_the_beginning(tmp_path: Path) -> None:
+    """So that a record that is cut in between is found at the same place by the next start."""
+    begun = []
+
+    class Watched(OsFs):
+        def pwrite(self, handle: int, data: Data, offset: int) -> None:
+            begun.append(offset)
+            super().pwrite(handle, data, offset)
+
+    fs = Watched()
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.pwrite(handle, b"x" * 300_000, 0)
+    begun.clear()
+    fs.clear(handle, 100)
+    assert begun == [262_144, 196_608, 131_072, 65_536, 100]
     fs.close(handle)
 
 

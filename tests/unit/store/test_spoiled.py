@@ -9,7 +9,7 @@ import pytest
 from ogive.store.recovery import _Recovery
 from ogive.store.verify import verify
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import encode_batch
+from ogive.wire.message import decode_stored, encode_batch
 from tests.stores import Driver, crash, message, small
 
 WHOLE = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
@@ -197,3 +197,27 @@ def test_a_start_that_is_killed_does_not_forget_the_offset(tmp_path: Path, monke
                 Driver(small(tmp_path))
     with Driver(small(tmp_path)) as driver:
         assert [result.queue_offset for result in driver.put(message(b"third"))] == [2]
+
+
+@pytest.mark.parametrize("which", [b"number 0", b"number 3", b"number 5"])
+@pytest.mark.parametrize("bit", [40, 44, 48, 55, 62, 63])
+def test_a_time_that_no_checksum_protects_moves_neither_the_clock_nor_a_start(tmp_path: Path, bit: int, which: bytes) -> None:
+    """One bit of storeTimestamp, in a log as Apache's broker writes it by default: the year is 1988, 2582, beyond 9999, or before 1970."""
+    config = small(tmp_path, record_crc=False)
+    driver = Driver(config)
+    for number in range(6):
+        driver.put(message(b"number %d" % number))
+    stored_ms = driver.read_all()[0].store_timestamp_ms
+    crash(driver)
+    raised = (stored_ms ^ 1 << bit).to_bytes(8)
+    spoil(tmp_path, which, at=32, to=raised)
+    for again in range(2):
+        with Driver(config) as driver:
+            driver.put(message(b"number %d" % (6 + again)))
+            records = driver.read_all()
+            assert [record.body for record in records] == [b"number %d" % number for number in range(7 + again)]
+            assert records[-1].store_timestamp_ms == stored_ms
+            found = [
+                decode_stored(record).body for record in driver.store.find_key("T", "ABC", 0, 2 * stored_ms) if isinstance(record, bytes)
+            ]
+            assert {*found, which} == {record.body for record in records}

@@ -833,6 +833,45 @@ def test_a_death_while_segments_made_ahead_are_removed_does_not_stop_the_next_st
         assert again.bodies() == [b"kept"]
 
 
+class DiesAt(RecorderFs):
+    """The process dies at its n-th change of a file."""
+
+    def __init__(self, base: MemoryFs, nth: int) -> None:
+        super().__init__(base)
+        self._nth = nth
+
+    def record(self, operation: Operation) -> None:
+        super().record(operation)
+        if len(self.operations) == self._nth:
+            raise KeyboardInterrupt
+
+
+def test_a_death_at_any_change_of_a_start_keeps_messages_and_sizes_of_files() -> None:
+    """Of a log and a queue of one file each, where nothing else tells how large files are."""
+    fs, config = MemoryFs(), small(ROOT)
+    with Driver(config, fs, threaded=False) as driver:
+        driver.put(message(b"first"))
+    driver = Driver(config, fs, threaded=False)
+    driver.put(message(b"second"))
+    end, queue = driver.store.stats().commitlog_end, ROOT / "consumequeue/T/0" / f"{0:020d}"
+    crash(driver)
+    for path, at in ((ROOT / "commitlog" / f"{0:020d}", end), (queue, 2 * 20)):
+        fs.names[path].data[at : at + 30] = b"x" * 30  # what an unclean stop leaves
+    deaths = 0
+    for nth in itertools.count(1):
+        dying = DiesAt(fs, nth)
+        try:
+            Driver(config, dying, threaded=False)
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+        with Driver(config, dying.copy(), threaded=False) as again:
+            assert again.bodies() == [b"first", b"second"]
+            sizes = again.store.file_sizes
+            assert (sizes.segment, sizes.queue_file) == (config.segment_bytes, config.consume_queue_file_bytes)
+    assert deaths > 5
+
+
 def test_short_write_of_the_owner_is_answered_inside_submit(tmp_path: Path) -> None:
     """With flush=async, once the thread has opened the segment and written its zeros: nobody is woken for it."""
     with Driver(StoreConfig(root=tmp_path, flush="async")) as driver:
