@@ -36,8 +36,8 @@ NO_SEND_TOPICS: Final = frozenset(
 SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", TRACE_TOPIC, "CHECKPOINT_TOPIC"}
 """The broker's own, as are those that begin with SYSTEM_TOPIC_PREFIX. Source: TopicValidator.java, 5.3."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
-"""Here messages of all topics wait, and what was decided about them."""
+WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC})
+"""Here messages of all topics wait, what was decided about them, and those about which nobody decided."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has, for reading without leaving a trace. Source: MixAll.java, 5.3."""
 
