@@ -44,6 +44,7 @@ BATCH: Final = 128  # messages read and put in one turn of the loop
 IN_FLIGHT: Final = 1024  # messages being stored
 RETRY_S: Final = 0.1
 _READ: Final = 1024  # queue entries at once
+_TAKEN_BACK: Final = 1024  # messages that may stay in a heap, beyond as many as wait
 
 
 class TimerMessage(NamedTuple):
@@ -95,6 +96,48 @@ class _Line:
             heapq.heappop(self.heap)
         return min([time for time, _ in self.heap[:1]] + [*apart], default=self.now_ms() + 1) - 1
 
+    def trim(self, waiting: Container[int]) -> None:
+        """Leave out those that were taken back."""
+        self.heap = [one for one in self.heap if one[1] in waiting]
+        heapq.heapify(self.heap)
+
+
+class _Names:
+    """The waiting messages by name. Nearly always there is one of a name; a client can give all its messages the same."""
+
+    def __init__(self) -> None:
+        self._first: dict[Name, int] = {}
+        self._others: dict[Name, set[int]] = {}
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._first
+
+    def of(self, name: Name) -> list[int]:
+        first = self._first.get(name)
+        return [] if first is None else [first, *self._others.get(name, ())]
+
+    def add(self, name: Name, offset: int) -> None:
+        if self._first.setdefault(name, offset) != offset:
+            self._others.setdefault(name, set()).add(offset)
+
+    def remove(self, name: Name, offset: int) -> None:
+        others = self._others.get(name)
+        if self._first.get(name) != offset:
+            if others is not None:
+                others.discard(offset)
+        elif others:
+            self._first[name] = others.pop()
+        else:
+            del self._first[name]
+        if others is not None and not others:
+            del self._others[name]
+
+    def pop(self, name: Name) -> list[int]:
+        offsets = self.of(name)
+        self._first.pop(name, None)
+        self._others.pop(name, None)
+        return offsets
+
 
 class Timers:
     """Everything that waits for its time, and its delivery. Event-loop only, from start() on."""
@@ -108,9 +151,10 @@ class Timers:
         self._times, self._delays = _Line(wall_ms), _Line(store.now_ms)
         # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
         self._waiting: OrderedDict[int, TimerMessage] = OrderedDict()
-        self._names: dict[Name, tuple[int, ...]] = {}
+        self._names = _Names()
         self._on_the_way: dict[int, TimerMessage] = {}  # still in _waiting: until they are stored, a start has to find them
         self._held: dict[int, TimerMessage] = {}  # still in _waiting: they are being taken back
+        self._passed_over: set[int] = set()  # of those held: what became due, and is in no heap
         self._end = 0  # of the part of the queue that has been read
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -151,14 +195,15 @@ class Timers:
 
     def hold(self, handle: Handle) -> bool:
         """Keep the message of *handle* from being delivered while it is being cancelled. False if it is not waiting, or is under way."""
-        found = [self._waiting[offset] for offset in self._names.get(handle.name, ())]
+        found = [self._waiting[offset] for offset in self._names.of(handle.name)]
         self._held |= {one.offset: one for one in found}
         return bool(found)
 
     def release(self, handle: Handle) -> None:
         """It could not be cancelled: let it wait again."""
-        for offset in self._names.get(handle.name, ()):
-            if self._held.pop(offset, None) is not None:
+        for offset in self._names.of(handle.name):
+            if self._held.pop(offset, None) is not None and offset in self._passed_over:
+                self._passed_over.discard(offset)
                 self._line_up(self._waiting[offset])
         self._wake()
 
@@ -247,7 +292,7 @@ class Timers:
         if self._loop is not None:  # else it came before the start
             clock = self._delays if delay else self._times
             self.waits.add(max(0, deliver_ms - clock.now_ms()) / 1000)
-        self._names[name] = (*self._names.get(name, ()), offset)
+        self._names.add(name, offset)
         self._line_up(one)
         self.taken_up += 1
 
@@ -261,9 +306,13 @@ class Timers:
         self._drop((topic, key, out_ms))
 
     def _drop(self, name: Name) -> None:
-        for offset in self._names.pop(name, ()):
+        for offset in self._names.pop(name):
             del self._waiting[offset]
             self._held.pop(offset, None)
+            self._passed_over.discard(offset)
+        if len(self._times.heap) + len(self._delays.heap) > 2 * len(self._waiting) + _TAKEN_BACK:
+            self._times.trim(self._waiting)
+            self._delays.trim(self._waiting)
 
     # --- delivery ----------------------------------------------------------------------------------------------------
 
@@ -320,13 +369,15 @@ class Timers:
                     return True
                 offset = heapq.heappop(line.heap)[1]
                 one = self._waiting.get(offset)
-                if one is not None and offset not in self._held and offset not in self._on_the_way:
+                if offset in self._held:
+                    self._passed_over.add(offset)
+                elif one is not None:
                     taken += 1
                     self._send(one, reads)
         return False
 
     def _send(self, one: TimerMessage, reads: JobReads) -> None:
-        self._forget_name(one)
+        self._names.remove(one.name, one.offset)
         self._on_the_way[one.offset] = one
         try:
             message = self._message(one, reads)
@@ -345,16 +396,9 @@ class Timers:
         del self._on_the_way[one.offset], self._waiting[one.offset]
         self.version += 1
 
-    def _forget_name(self, one: TimerMessage) -> None:
-        others = tuple(offset for offset in self._names.get(one.name, ()) if offset != one.offset)
-        if others:
-            self._names[one.name] = others
-        else:
-            self._names.pop(one.name, None)
-
     def _wait_again(self, one: TimerMessage) -> None:
         del self._on_the_way[one.offset]
-        self._names[one.name] = (*self._names.get(one.name, ()), one.offset)
+        self._names.add(one.name, one.offset)
         self._line_up(one)
 
     def _stored(self, one: TimerMessage, result: list[PutResult] | StoreError) -> None:

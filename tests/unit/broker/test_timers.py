@@ -370,6 +370,46 @@ async def test_a_message_that_is_not_taken_back_after_all_is_delivered_once(benc
     assert await bench.at(NOW + 5_000) == [b"a"]
 
 
+async def test_a_message_that_is_held_again_and_again_waits_once(bench: Bench) -> None:
+    stored = bench.send(b"a", 5_000)
+    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    for _ in range(3):
+        assert bench.timers.hold(handle)
+        bench.timers.release(handle)
+        assert len(bench.timers._times.heap) == 1
+    assert await bench.at(NOW + 5_000) == [b"a"]
+
+
+async def test_messages_of_one_name_are_delivered_each_and_taken_back_together(bench: Bench) -> None:
+    """The name is the client's choice."""
+    bodies = [b"%d" % n for n in range(2_000)]
+    for body in bodies[:1_000]:
+        bench.send(body, 2_000, UNIQ_KEY="same")
+    for body in bodies[1_000:]:
+        bench.send(body, 7_000, UNIQ_KEY="same")
+    later = int(bench.send(b"last", 7_000, UNIQ_KEY="same")["TIMER_OUT_MS"])
+    assert sorted(await bench.at(NOW + 2_000)) == sorted(bodies[:1_000])
+    assert len(bench.timers) == 1_001
+    bench.send(b"0", later + 1 - bench.now_ms, TIMER_DEL_UNIQKEY="same")
+    assert len(await bench.at(NOW + 60_000)) == 1_000
+    assert len(bench.timers) == 0
+    names = bench.timers._names
+    assert not names._first
+    assert not names._others
+
+
+async def test_messages_that_were_taken_back_leave_memory(bench: Bench) -> None:
+    """Long before their time; those that wait beside them stay."""
+    for n in range(20):
+        bench.send(b"kept %d" % n, 600_000, UNIQ_KEY=f"kept {n}")
+    for n in range(5_000):
+        out_ms = int(bench.send(b"x", 500_000, UNIQ_KEY=f"{n}")["TIMER_OUT_MS"])
+        bench.send(b"0", out_ms + 1 - bench.now_ms, TIMER_DEL_UNIQKEY=f"{n}")
+        assert len(bench.timers._times.heap) <= 1_024 + 2 * len(bench.timers) + 1
+    assert len(bench.timers) == 20
+    assert await bench.at(NOW + 600_000) == [b"kept %d" % n for n in range(20)]
+
+
 async def test_nobody_takes_back_a_message_of_another_topic(bench: Bench) -> None:
     """Who may write to one topic would else reach into all."""
     stored = bench.send(b"a", 5_000)

@@ -18,7 +18,7 @@ from typing import Final
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_rules import encoded
 from ogive.broker.replies import Rejected, success
-from ogive.broker.timed import DELETE_KEY, DELIVER_MS, Handle, read_handle, timed
+from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, read_handle, timed
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import PropertyName
 from ogive.store.model import NewMessage, PutResult
@@ -63,6 +63,7 @@ async def _store(ctx: Context, connection: Connection, header: RecallMessageRequ
     }
     # no limit of its own: it is due when the message is
     topic, queue_id = timed(properties, taken.topic, 0, wall_ms=now_ms, store_ms=now_ms, max_delay_s=math.inf)
+    properties[OUT_MS] = str(taken.time_ms - 1)  # as that message has it: an Apache broker with a finer timerPrecisionMs than ours wrote it
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
     message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now_ms, ctx.born_hosts[connection], ctx.store_host)
     stored: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()

@@ -8,6 +8,8 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
+from ogive.model import TIMER_TOPIC
+from ogive.store import NewMessage
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient, messages, unique_key
 from tests.unit.broker.conftest import StartBroker
@@ -72,6 +74,23 @@ async def test_messages_are_taken_back_after_the_clock_was_set_back(start_broker
             handle = (await client.send("T", b"taken", waits | {"UNIQ_KEY": key})).ext_fields["recallHandle"]
             assert await recall(client, handle) == (ResponseCode.SUCCESS, key)
         assert len(server.context.timers) == 0
+
+
+async def test_a_message_that_apaches_broker_keeps_to_a_tenth_of_a_second_is_taken_back(server: Broker, client: RawClient) -> None:
+    """timerPrecisionMs=100: TIMER_OUT_MS of a store that moved here is no whole second."""
+    await client.send("T")
+    key, ctx = unique_key(), server.context
+    deliver_ms = ctx.now_ms() // 1000 * 1000 + 2_450
+    properties = {"TIMER_DELIVER_MS": deliver_ms, "TIMER_OUT_MS": deliver_ms - 50, "UNIQ_KEY": key, "REAL_TOPIC": "T", "REAL_QID": 0}
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    ctx.put((NewMessage(TIMER_TOPIC, 0, b"taken", text, 0, 0, 0, ctx.store_host, ctx.store_host),), done.set_result, "T")
+    await done
+    handle = base64.urlsafe_b64encode(f"v1 T {server.config.name} {deliver_ms - 49} {key}".encode()).decode()
+    assert await recall(client, handle) == (ResponseCode.SUCCESS, key)
+    await client.send("T", b"last", {"TIMER_DELIVER_MS": str(deliver_ms + 100), "UNIQ_KEY": unique_key()})
+    assert await until_delivered(client, "T", 2) == [b"x", b"last"]
+    assert len(ctx.timers) == 0
 
 
 async def test_a_bad_handle_is_refused_with_the_reason(client: RawClient) -> None:
