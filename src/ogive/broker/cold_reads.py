@@ -48,7 +48,11 @@ class ColdReads:
         reading.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then))
 
     async def bring_in(self, cold: Cold) -> None:
-        """Raises StoreError."""
+        """One place after the other, so that others have their turn between them. Raises StoreError."""
+        for place in (cold, *cold.others):
+            await self._bring_in_place(place)
+
+    async def _bring_in_place(self, cold: Cold) -> None:
         done: asyncio.Future[StoreError | None] = self._loop.create_future()
         self.fetch(cold, lambda error: None if done.done() else done.set_result(error))
         if (error := await done) is not None:

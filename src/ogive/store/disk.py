@@ -2,11 +2,15 @@
 
 import errno
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from ogive.store.fs import Fs
 from ogive.store.segments import Handles
 from ogive.store.unreadable import Unreadable
+
+T = TypeVar("T")
 
 
 class Cold(Exception):
@@ -16,6 +20,8 @@ class Cold(Exception):
         """*unreadable* takes note of what cannot be read, where that is no error."""
         super().__init__(f"{path} at {offset}: {size} bytes are not in memory")
         self.path, self.offset, self.size, self.unreadable = path, offset, size, unreadable
+        self.others: list[Cold] = []
+        """What the caller needs besides, see each_or_cold()."""
 
 
 class Disk:
@@ -62,6 +68,25 @@ class Disk:
 
     def close(self) -> None:
         self._handles.close()
+
+
+def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
+    """What each of many reads gives. Where some need the disk, raises one Cold for all of them: they are tried again together, a few times,
+    and not all of them again for each that is missing."""
+    found: list[T] = []
+    cold: Cold | None = None
+    for read in reads:
+        try:
+            found.append(read())
+        except Cold as missing:
+            missing.with_traceback(None)  # it would keep the frames of as many calls
+            if cold is None:
+                cold = missing
+            else:
+                cold.others += [missing, *missing.others]
+    if cold is not None:
+        raise cold
+    return found
 
 
 def bring_in(fs: Fs, cold: Cold) -> None:

@@ -16,6 +16,7 @@ Differs from Java
 - 208 of more than 50,000 queues is refused: such an answer may fit no frame.
 """
 
+from functools import partial
 from typing import Final
 
 from ogive.broker.clients import Client
@@ -24,6 +25,7 @@ from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
+from ogive.store.disk import each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.bodies import (
@@ -110,7 +112,8 @@ def consume_stats(ctx: Context, connection: Connection, header: GetConsumeStatsR
     group = header.consumer_group
     topics = [config for config in map(ctx.topics.get, _topics_asked_for(ctx, header)) if config is not None]
     check_shown(sum([config.read_queues for config in topics]), "name fewer topics")
-    table = {queue: place for config in topics for queue, place in positions(ctx, group, config).items()}
+    places = each_or_cold(partial(positions, ctx, group, config) for config in topics)
+    table = {queue: place for of_topic in places for queue, place in of_topic.items()}
     return success(body=consume_stats_dumps(table, ctx.traffic.group_rate(group, header.topic or None)))
 
 
@@ -133,9 +136,9 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
 
 
 def positions(ctx: Context, group: str, topic: TopicConfig) -> dict[MessageQueue, OffsetWrapper]:
-    """For each queue that can be read."""
-    queue_ids = range(topic.read_queues)
-    return {MessageQueue(topic.name, ctx.config.name, queue_id): _position(ctx, group, topic.name, queue_id) for queue_id in queue_ids}
+    """For each queue that can be read. Raises StoreError, Cold."""
+    places = each_or_cold(partial(_position, ctx, group, topic.name, queue_id) for queue_id in range(topic.read_queues))
+    return {MessageQueue(topic.name, ctx.config.name, queue_id): place for queue_id, place in enumerate(places)}
 
 
 def _position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:

@@ -22,11 +22,14 @@ Differs from Java
 - VIEW_MESSAGE_BY_ID answers only where a whole record starts; Java trusts the offset.
 """
 
+from functools import partial
+
 from ogive.broker.context import Context
 from ogive.broker.offsets import ALL
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
+from ogive.store.disk import each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_WRITE, TopicConfig, offset_table_dumps
 from ogive.wire.codes import BEYOND_THE_END
@@ -86,7 +89,8 @@ def reset(ctx: Context, connection: Connection, header: ResetOffsetRequest, body
 
 def _reset_targets(ctx: Context, topic: TopicConfig, header: ResetOffsetRequest) -> dict[int, int]:
     if header.queue_id < 0:
-        return {queue_id: _offset_at(ctx, topic.name, queue_id, header.timestamp) for queue_id in range(topic.read_queues)}
+        reads = (partial(_offset_at, ctx, topic.name, queue_id, header.timestamp) for queue_id in range(topic.read_queues))
+        return dict(enumerate(each_or_cold(reads)))
     if header.queue_id >= topic.read_queues:
         raise Rejected(ResponseCode.INVALID_PARAMETER, f"{topic.name} has {topic.read_queues} read queues, none with id {header.queue_id}")
     if header.offset is None or header.offset == -1:

@@ -17,6 +17,7 @@ Differs from Java
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
@@ -25,6 +26,7 @@ from ogive.broker.replies import Rejected, success
 from ogive.broker.tallies import Counts, Passed
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
+from ogive.store.disk import each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import (
     ConsumeTimeSpan,
@@ -102,10 +104,10 @@ def consume_stats_of_all(ctx: Context, connection: Connection, header: GetBroker
         if group in groups and config is not None and (config.order or not header.is_order):
             groups[group].append(config)
     check_shown(sum([config.read_queues for topics in groups.values() for config in topics]), "ask for one group after the other (208)")
-    stats = {
-        group: [StatsOfGroup(positions(ctx, group, config), ctx.traffic.group_rate(group, config.name)) for config in topics]
-        for group, topics in groups.items()
-    }
+    pairs = [(group, config) for group, topics in groups.items() for config in topics]
+    stats: dict[str, list[StatsOfGroup]] = {group: [] for group in groups}
+    for (group, config), places in zip(pairs, each_or_cold(partial(positions, ctx, *pair) for pair in pairs), strict=True):
+        stats[group].append(StatsOfGroup(places, ctx.traffic.group_rate(group, config.name)))
     return success(body=broker_consume_stats_dumps(ctx.address, stats))
 
 
@@ -114,7 +116,9 @@ def consume_time_spans(ctx: Context, connection: Connection, header: QueryConsum
     if config is None:
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist")
     return success(
-        body=consume_time_spans_dumps(_span(ctx, header.group, config.name, queue_id) for queue_id in range(config.write_queues))
+        body=consume_time_spans_dumps(
+            each_or_cold(partial(_span, ctx, header.group, config.name, queue_id) for queue_id in range(config.write_queues))
+        )
     )
 
 

@@ -29,12 +29,15 @@ Differs from Java
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from ogive.broker.attributes import change_attributes
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
+from ogive.store.disk import each_or_cold
+from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import (
     DataVersion,
@@ -157,15 +160,16 @@ def show_system_topics(ctx: Context, connection: Connection, header: GetBrokerSy
 
 def statistics(ctx: Context, connection: Connection, header: GetTopicStatsRequest, body: bytes) -> RemotingCommand:
     config = _existing(ctx, header.topic)
-    table = {}
-    for queue_id in range(max(config.read_queues, config.write_queues)):
-        end = ctx.store.max_offset(config.name, queue_id)
-        table[MessageQueue(config.name, ctx.config.name, queue_id)] = TopicOffset(
-            min_offset=ctx.store.min_offset(config.name, queue_id),
-            max_offset=end,
-            last_update_timestamp=max(0, ctx.store.store_time(config.name, queue_id, end - 1)) if end else 0,
-        )
+    queue_ids = range(max(config.read_queues, config.write_queues))
+    offsets = each_or_cold(partial(_offsets, ctx.store, config.name, queue_id) for queue_id in queue_ids)
+    table = {MessageQueue(config.name, ctx.config.name, queue_id): each for queue_id, each in enumerate(offsets)}
     return success(body=topic_stats_dumps(table, ctx.traffic.puts.rate(config.name, "")))
+
+
+def _offsets(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:
+    first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    stored_ms = max(0, store.store_time(topic, queue_id, end - 1)) if end else 0
+    return TopicOffset(min_offset=first, max_offset=end, last_update_timestamp=stored_ms)
 
 
 def who_consumes(ctx: Context, connection: Connection, header: QueryTopicConsumeByWhoRequest, body: bytes) -> RemotingCommand:

@@ -1,13 +1,18 @@
 """Figures by topic and group."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from ogive.broker import Broker
-from ogive.errors import ResponseCode
+from ogive.errors import ResponseCode, StoreError
+from ogive.store.disk import Cold
 from ogive.wire import java_json
 from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
+from tests.unit.broker.cold_disk import ColdDisk
 
 
 async def figures(client: RawClient, name: str, key: str) -> list[int]:
@@ -81,3 +86,48 @@ async def test_times_that_a_group_s_queues_span(server: Broker, client: RawClien
     assert [span["minTimeStamp"], span["consumeTimeStamp"], span["maxTimeStamp"]] == times
     assert span["delayTime"] >= 0
     assert (await client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="none", group="G")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"}),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "T", "group": "G", "timestamp": 1, "isForce": True}),
+    ],
+)
+async def test_what_many_queues_have_on_disk_only_is_asked_for_together(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, Any]
+) -> None:
+    """Begun again for each, the request would end with reads that stop everybody: after 256 of them it waits for the disk."""
+    queues = range(300)
+    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(SubscriptionGroupConfig(name="G").to_json()))
+    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=len(queues), writeQueueNums=len(queues), order=False)
+    for sent in [client.start_send("T", b"x", queue=queue) for queue in queues]:
+        await sent
+    ctx = server.context
+    for queue in queues:
+        ctx.offsets.commit("G", "T", queue, 1)
+    in_memory = await client.ok(code, **fields)
+    disk = ColdDisk(ctx.store)
+    places: list[Cold] = []
+    tries: list[Cold] = []
+
+    def fetch(cold: Cold, then: Callable[[StoreError | None], None]) -> None:
+        places.append(cold)
+        disk.fetch(cold, then)
+        disk.bring_in()
+
+    async def counted(cold: Cold) -> None:
+        tries.append(cold)
+        await bring_in(cold)
+
+    bring_in = ctx.cold_reads.bring_in
+    monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
+    monkeypatch.setattr(ctx.cold_reads, "bring_in", counted)
+    monkeypatch.setattr(ctx.store, "waiting", None)
+    disk.forget()
+    assert loads_object((await client.ok(code, **fields)).body).keys() == loads_object(in_memory.body).keys()
+    assert (len(places) >= len(queues), len(tries) <= 4) == (True, True)
