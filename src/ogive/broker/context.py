@@ -18,7 +18,7 @@ from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.remote_config import RemoteSettings
 from ogive.broker.retention import Retention
-from ogive.broker.room import RequestRoom, size_of
+from ogive.broker.room import ReplyRoom, RequestRoom, size_of
 from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
@@ -88,6 +88,8 @@ class Context:
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while topics are deleted: one request at a time."""
     sends_waiting: int = 0
+    replies: ReplyRoom = field(default_factory=ReplyRoom)
+    """Apart from the sends: those who take no reply must not keep others from sending."""
     delivered: Callable[[int], int] = lambda level: 0
     """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started

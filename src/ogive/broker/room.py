@@ -1,4 +1,6 @@
-"""How much memory requests that wait may hold: those that are carried out in their turn, read the disk, or wait for another to be done.
+"""How much memory requests that wait may hold, and how many replies may wait for those that they are for.
+
+Requests that wait are those that are carried out in their turn, read the disk, or wait for another to be done.
 
 Their number is limited by the connection; each may be as large as a frame. Sends that wait for the log have a limit of their own.
 """
@@ -11,6 +13,7 @@ from ogive.wire.command import RemotingCommand
 
 MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_BYTES_PER_CONNECTION: Final = 32 * 1024 * 1024  # two of the largest frames
+REPLY_SHARES: Final = 8
 FREE_BYTES: Final = 256 * 1024  # a connection that holds no more is not refused on account of others
 
 
@@ -35,6 +38,31 @@ class RequestRoom:
         self._held[connection] -= size
         if not self._held[connection]:  # nothing that has a size
             del self._held[connection]
+
+
+class ReplyRoom:
+    """How many replies wait for the clients that they are for. Owner: the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: Counter[Connection] = Counter()
+        self._count = 0
+
+    def take(self, client: Connection, most: int) -> bool:
+        """Whether one more may wait for *client*, where *most* may wait in all; then it has to be given back.
+
+        An eighth of them for one client: whoever takes none keeps the replies of others moving.
+        """
+        if self._count >= most or self._waiting[client] * REPLY_SHARES >= most:
+            return False
+        self._waiting[client] += 1
+        self._count += 1
+        return True
+
+    def give_back(self, client: Connection) -> None:
+        self._count -= 1
+        self._waiting[client] -= 1
+        if not self._waiting[client]:
+            del self._waiting[client]
 
 
 def size_of(command: RemotingCommand) -> int:

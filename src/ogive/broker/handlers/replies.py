@@ -9,7 +9,7 @@ Behaviour
 Differs from Java
 - The reply's topic is not created by a reply. What is pushed carries the broker's CLUSTER, as every stored message does.
 - A copy that cannot be stored is logged, and does not change the answer: the client has its reply.
-- Replies that wait count among the sends that wait.
+- Replies that wait are bounded, in all and for one client.
 """
 
 import asyncio
@@ -42,12 +42,8 @@ NOT_STORED: Final = "0"
 async def handle(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> RemotingCommand:
     check_room(ctx)
     message = _message(ctx, connection, header, body)
-    ctx.sends_waiting += 1
-    try:
-        trouble = await _push(ctx, header, message)
-        stored = await _store(ctx, message) if ctx.config.store_replies else None
-    finally:
-        ctx.sends_waiting -= 1
+    trouble = await _push(ctx, header, message)
+    stored = await _store(ctx, message) if ctx.config.store_replies else None
     answer = success(
         SendMessageResponse(
             msg_id=NOT_STORED if stored is None else offset_message_id(ctx.store_host, stored.commitlog_offset),
@@ -85,7 +81,7 @@ def _message(ctx: Context, connection: Connection, header: SendMessageRequest | 
 
 
 async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2, message: NewMessage) -> str | None:
-    """Bring the reply to its client; None, or why that was not possible."""
+    """Bring the reply to its client; None, or why that was not possible. Raises Rejected where too many wait."""
     properties = decode_properties(message.properties)
     client_id = properties.get(PropertyName.REPLY_TO_CLIENT)
     if client_id is None:
@@ -111,6 +107,8 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
         store_host=decode_host(message.store_host),
         store_timestamp=now_ms,
     )
+    if not ctx.replies.take(connection, ctx.config.max_sends_waiting):
+        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: too many replies wait for <{client_id[:256]}>, or in all")
     try:
         answer = await connection.call(RemotingCommand(push.code, encode_header(push), message.body), CLIENT_ANSWER_S)
     except TransportError as exc:
@@ -119,6 +117,8 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
         if answer.code == ResponseCode.SUCCESS:
             return None
         log.warning("a reply to %s was not taken: code %d, %s", client_id, answer.code, answer.remark)
+    finally:
+        ctx.replies.give_back(connection)
     return f"push reply message to {client_id}fail."
 
 
@@ -129,11 +129,14 @@ async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
         if not done.done():
             done.set_result(result)
 
+    ctx.sends_waiting += 1
     try:
         ctx.put((message,), finish, message.topic)
         result = await done
     except StoreError as exc:
         result = exc
+    finally:
+        ctx.sends_waiting -= 1
     if isinstance(result, StoreError):
         log.warning("a reply was not stored: %s", result)
         return None

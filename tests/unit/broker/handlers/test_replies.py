@@ -142,6 +142,33 @@ async def test_a_reply_that_could_not_be_stored_is_not_pushed_either(
     assert (answer.code, asker.requests.qsize()) == (code, 1)  # the notification of its own heartbeat
 
 
+async def test_replies_that_nobody_takes_keep_neither_sends_nor_other_replies_waiting(start_broker: StartBroker) -> None:
+    """An eighth of what may wait is for one client, and none of it of the room for sends."""
+    server = await start_broker(max_sends_waiting=16)
+    async with (
+        await RawClient.open(server.address) as silent,
+        await RawClient.open(server.address) as asker,
+        await RawClient.open(server.address) as client,
+    ):
+        await silent.heartbeat("silent", "G", "T")
+        await asker.heartbeat("asker", "G", "T")
+        to_silent = TO_ASKER | {"REPLY_TO_CLIENT": "silent"}
+        waiting = [client.start_send(REPLIES, b"1", to_silent, code=V2) for _ in range(2)]
+        for _ in waiting:
+            await silent.next_request(PUSH)
+        for _ in range(20):
+            refused = await client.start_send(REPLIES, b"2", to_silent, code=V2)
+            assert (refused.code, "too many replies wait for <silent>" in str(refused.remark)) == (ResponseCode.SYSTEM_BUSY, True)
+        assert server.context.sends_waiting == 0
+        assert (await client.send("T", b"x")).code == ResponseCode.SUCCESS
+        answered = client.start_send(REPLIES, b"3", TO_ASKER, code=V2)
+        take(asker, await asker.next_request(PUSH))
+        assert (await answered).code == ResponseCode.SUCCESS
+        silent.connection.close()
+        assert [(await reply).code for reply in waiting] == [ResponseCode.SYSTEM_ERROR] * 2
+        assert not server.context.replies._waiting
+
+
 async def test_replies_that_wait_are_bounded(start_broker: StartBroker) -> None:
     server = await start_broker(max_sends_waiting=1)
     async with await RawClient.open(server.address) as asker, await RawClient.open(server.address) as client:
