@@ -63,13 +63,12 @@ def _check_prerequisites(folder: Path, report: Path) -> None:
 
 
 def check_report(report: Path) -> None:
-    """Raises InvalidOption where no page could be written after minutes of work; leaves nothing."""
+    """Raises InvalidOption where *report* cannot be written: better now than after minutes of work. Leaves no new file, changes none."""
     try:
-        if report.exists():
-            report.open("a").close()
-        else:
-            report.touch()
-            report.unlink()
+        is_new = not report.exists()
+        report.open("a").close()
+        if is_new:
+            report.resolve().unlink()  # a link to what was not there stays one
     except OSError as exc:
         raise InvalidOption(f"--report {report}: it cannot be written there: {exc.strerror}") from None
 

@@ -25,3 +25,11 @@ def test_the_check_leaves_no_file_and_changes_none(tmp_path: Path) -> None:
     check_report(tmp_path / "new.html")
     assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
     assert (tmp_path / "old.html").read_text() == "kept until the new one is written"
+
+
+def test_the_check_leaves_a_link_to_what_is_not_there_yet(tmp_path: Path) -> None:
+    link = tmp_path / "page"
+    link.symlink_to(tmp_path / "later.html")
+    check_report(link)
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+    assert link.is_symlink()
