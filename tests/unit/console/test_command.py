@@ -68,6 +68,11 @@ def test_a_broker_that_wants_certificates_cannot_have_a_console_beside_it(tmp_pa
         beside_broker(options("up", "--console-port", "0"), None, tls)
 
 
+def up_at(root: Path) -> list[str]:
+    """At free ports: one that is taken would be told of first."""
+    return ["--data", str(root / "data"), "--name-server-port", "0", "--broker-port", "0"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -79,14 +84,13 @@ def test_a_broker_that_wants_certificates_cannot_have_a_console_beside_it(tmp_pa
     ],
 )
 def test_what_cannot_work_is_said(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = ["--data", str(tmp_path / "data")] if words[0] == "up" else []
-    assert main([*words, *data]) == 1
+    assert main([*words, *(up_at(tmp_path) if words[0] == "up" else [])]) == 1
     assert said in capsys.readouterr().err
 
 
 def test_without_the_extra_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for words in (["console"], ["up", "--console-port", "0", "--data", str(tmp_path / "data")]):
+    for words in (["console"], ["up", "--console-port", "0", *up_at(tmp_path)]):
         assert main(words) == 1
         assert "pip install 'ogive[console]'" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
