@@ -48,7 +48,10 @@ OPEN_FILES: Final = 65_536  # more than the connections and files that name serv
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes. 0 after a clean stop, 74 when the store failed. Raises TryLater for what may pass by itself."""
+    """Serve until a signal comes. 0 after a clean stop, 74 when the store failed, or not everything could be saved at the stop.
+
+    Raises TryLater for what may pass by itself.
+    """
     set_up(options.verbose, options.log_format)
     for note in options.config_notes:
         log.warning("%s", note)
@@ -57,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     name_servers.check(options)
     check_host(options)
     check_ports(options)
+    _check_ports_differ(options)
     check_numbers(options)
     if options.credentials and not options.acl and options.credentials != os.environ.get("OGIVE_CREDENTIALS"):
         raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
@@ -65,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     start_checks.check_effect(options)
     start_checks.check_names(options)
     start_checks.check_place(options)
-    retention(options)
+    retention(options)  # refuses a bad --delete-at before anything starts
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
@@ -120,6 +124,8 @@ def check_numbers(options: argparse.Namespace) -> None:
         _require(options, name, lambda value: 0 < value <= 100, "a percentage, more than 0 and up to 100, is needed")
     _require(options, "segment_size", lambda value: value >= 4096 and not value % 512, "a multiple of 512, 4096 or more, is needed")
     _require(options, "max_message_size", lambda value: value <= MAX_BODY_BYTES, f"up to {MAX_BODY_BYTES} bytes are possible")
+    most_us = MAX_BUSY_POLL_S * 1e6
+    _require(options, "busy_poll", lambda value: 0 <= value <= most_us, f"0 to {most_us:g} microseconds are possible")
     _require(options, "duplicate_window", lambda value: value >= 0, "0 seconds or more are needed")
 
 
@@ -176,10 +182,8 @@ def _check_open_host(options: argparse.Namespace) -> None:
         )
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Raises InvalidOption in the words of the command line."""
-    if not 0 <= options.busy_poll <= MAX_BUSY_POLL_S * 1e6:
-        raise InvalidOption(f"--busy-poll {options.busy_poll:g}: 0 to {MAX_BUSY_POLL_S * 1e6:g} microseconds are possible")
+def _check_ports_differ(options: argparse.Namespace) -> None:
+    """Raises InvalidOption."""
     places = {
         "--name-server-port": (options.host, None if options.no_name_server else options.name_server_port),
         "--broker-port": (options.host, None if options.no_broker else options.broker_port),
@@ -193,7 +197,6 @@ def _check(options: argparse.Namespace) -> None:
 
 async def serve(options: argparse.Namespace) -> int:
     """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
-    _check(options)
     start_checks.check_ports_are_free(options)
     start_checks.warn_of_users(options)
     stop = asyncio.Event()
