@@ -461,15 +461,14 @@ class MessageStore:
     ) -> GetResult:
         """Messages from *offset* on, at least one if there is any, else why not. *tag_codes*: Java hashes of the wanted tags.
 
-        Raises StoreError; with wait=False Cold, see without_waiting().
+        Raises StoreError; Cold with wait=False, or within without_waiting().
         """
-        if wait:
-            return self._reader.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
-        self._disk.waits = False
+        before = self._disk.waits
+        self._disk.waits = before and wait
         try:
             return self._reader.get(topic, queue_id, offset, max_messages, max_bytes, tag_codes)
         finally:
-            self._disk.waits = True
+            self._disk.waits = before
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """The visible consume-queue entries of *count* offsets from *offset* on; fillers have size 2147483647."""
