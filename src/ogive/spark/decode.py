@@ -46,6 +46,7 @@ from ogive.wire.message import (
     StoredMessage,
     body_crc,
     decode_host,
+    decode_properties,
     decode_stored,
     offset_message_id,
     unwrap,
@@ -63,7 +64,7 @@ _PARTS: Final = 4  # fixed part, body, topic and lengths, properties
 _NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | WRAPPED
 EVERYWHERE: Final = range(1 << 63)
 
-# where the two 32-bit halves of a 64-bit field are in the fixed part, in words
+# where each field begins in the fixed part, in 32-bit words; a 64-bit field or a host takes two
 _BODY_CRC_AT: Final = 2
 _FLAG_AT: Final = 4
 _QUEUE_OFFSET_AT: Final = 5
@@ -538,13 +539,12 @@ def _is_utf8(data: Any) -> bool:
 
 
 def _parse_properties(rows: list[bytes]) -> _Properties:
-    """Row by row, as Java reads them: nameless and empty entries dropped, the last of a repeated name, bad UTF-8 replaced."""
+    """Row by row, see decode_properties()."""
     names: list[str] = []
     values: list[str] = []
     row_ends = array("i", (0,))
     for row in rows:
-        entries = (entry.partition("\x01") for entry in row.decode(errors="replace").split("\x02"))
-        properties = {name: value for name, _, value in entries if name and value}
+        properties = decode_properties(row)
         names += properties.keys()
         values += properties.values()
         row_ends.append(len(names))

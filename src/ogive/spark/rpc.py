@@ -358,21 +358,21 @@ class Cluster:
             for _, answer in window:
                 answer.cancel()
 
-    async def _pull(self, group: str, wanted: QueueRange, filtered: Filter) -> api.RawPull:
+    async def _pull(self, group: str, part: QueueRange, wanted: Filter) -> api.RawPull:
         header = PullMessageRequest(
             consumer_group=group,
-            topic=wanted.queue.topic,
-            queue_id=wanted.queue.queue_id,
-            queue_offset=wanted.start,
-            max_msg_nums=len(wanted),
+            topic=part.queue.topic,
+            queue_id=part.queue.queue_id,
+            queue_offset=part.start,
+            max_msg_nums=len(part),
             max_msg_bytes=ANSWER_BYTES,
             sys_flag=PullSysFlag.SUBSCRIPTION,
             commit_offset=0,
-            subscription=filtered.expression,
-            expression_type=filtered.kind,
+            subscription=wanted.expression,
+            expression_type=wanted.kind,
         )
-        return await api.pull_raw(self.pool, await self._routes.address(wanted.queue), header, timeout_s=PULL_TIMEOUT_S)
+        return await api.pull_raw(self.pool, await self._routes.address(part.queue), header, timeout_s=PULL_TIMEOUT_S)
 
-    async def pull(self, group: str, wanted: QueueRange, filtered: Filter, patience: Patience = USUAL) -> api.RawPull:
-        """One pull of up to len(wanted) messages, on the cluster's loop."""
-        return await self._routes.insist(wanted.queue.topic, lambda: self._pull(group, wanted, filtered), patience)
+    async def pull(self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL) -> api.RawPull:
+        """One pull of up to len(part) messages, on the cluster's loop."""
+        return await self._routes.insist(part.queue.topic, lambda: self._pull(group, part, wanted), patience)

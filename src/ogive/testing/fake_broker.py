@@ -149,6 +149,7 @@ class FakeBroker:
         if self._server is not None:
             await self._server.stop(grace_s=0.0)
         self.members.clear()
+        self.producers.clear()
 
     @property
     def connections(self) -> int:

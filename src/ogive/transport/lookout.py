@@ -13,7 +13,7 @@ class Lookout:
         self._looking = False
 
     def answered(self) -> None:
-        """A request is, and its client has no other under way."""
+        """A request has been answered, and its client has no other under way."""
         if self._expectation.begin() and not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)

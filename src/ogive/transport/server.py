@@ -300,7 +300,7 @@ class Server:
         connection.go_on()
 
     def _answered(self, connection: ServerConnection) -> None:
-        """The only request of *connection* is."""
+        """The one request that *connection* had under way has its answer."""
         if self._lookout is not None and self._last_reader is connection:
             self._lookout.answered()
 

@@ -16,7 +16,7 @@ from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from ogive.wire.java_json import holds_half_a_character
 
 MAX_EXT_FIELDS = 256
-_MAX_LONG: Final = 0x7FFF_FFFF_FFFF_FFFF
+_MAX_LONG: Final = 0x7FFF_FFFF_FFFF_FFFF  # both ways: orjson makes -2.0**63 of integers just below -2**63, so that one is refused too
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _BINARY_PLAIN: Final = struct.Struct(">4xhBhiiii")  # a frame's word; the same; the length of the fields, which comes next without a remark
@@ -132,10 +132,10 @@ except ImportError:
 else:
 
     def _loads(raw: bytes) -> Any:
-        """What orjson refuses is read by the standard reader, so that there is one rule and one error.
+        """orjson; what it refuses goes to the standard reader, so that there is one rule and one wording.
 
-        It makes a float of an integer over 64 bits, for which no field has a use: _int32 and _text_fields refuse both. It goes a little
-        deeper than Python's recursion limit, into values that nobody reads.
+        Two differences are left, and no field shows them. orjson makes a float of an integer over 64 bits: _int32 and _text_fields refuse
+        it as float and as integer. It reads a little deeper nesting than Python's recursion limit allows: nobody reads such values.
         """
         try:
             return orjson.loads(raw)

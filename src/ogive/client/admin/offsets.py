@@ -133,8 +133,11 @@ class OffsetCalls(AdminBase):
                 await self._move(move, address, group, rows)
 
     async def _move(self, move: Callable[..., Coroutine[Any, Any, object]], address: str, group: str, rows: list[OffsetReset]) -> None:
-        """The first goes alone: Apache's broker makes the group's table for the topic, and would lose what comes beside it, as
-        RemoteOffsetStore says."""
+        """Raises GroupNotExist, saying how to create the group.
+
+        The first offset goes alone: each of several first ones at once would make Apache's broker create the group's table for the topic
+        anew, and lose the others (see RemoteOffsetStore).
+        """
 
         async def one(row: OffsetReset) -> None:
             await move(self.client.pool, address, group, row.queue, row.after, timeout_s=self._timeout_s)
