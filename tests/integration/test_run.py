@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ import ogive
 @ogive.listener("Work", group="workers", start="earliest")
 def work(message: ogive.MessageExt) -> None:
     print("begun", message.text, flush=True)
-    time.sleep(0.5)
+    time.sleep(600 if "ever" in message.text else 0.5)
     print("ended", message.text, flush=True)
 
 @ogive.listener("News", group="readers", start="earliest")
@@ -61,6 +62,42 @@ def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted
             process.wait()
         assert (out, err, process.returncode) == (b"ended slow\n", b"", 0)
         assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(1, 0)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_search_for_a_name_server(number: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = start(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}", "shop_app:read")
+        try:
+            assert line(process) == "read: News for group readers"
+            with silent.accept()[0] as asked:
+                asked.recv(1)
+                process.send_signal(number)
+                out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+    assert (out, err, process.returncode) == (b"", b"", 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_waits_for_no_call(number: int, tmp_path: Path) -> None:
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+        admin.create_topic("Work", queues=1)
+        process = start(tmp_path, broker.name_server, "shop_app:work", "--wait", "600")
+        try:
+            assert line(process) == "work: Work for group workers"
+            producer.send("Work", b"for ever")
+            assert line(process) == "begun for ever"
+            process.send_signal(number)
+            assert "waiting up to 600 s for 1 listener calls" in complaint(process, "waiting")
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        assert (b"Traceback" in err, process.returncode) == (False, 130)
+        assert admin.lag("workers", "Work")[0].lag == 1
 
 
 def complaint(process: subprocess.Popen[bytes], word: str) -> str:

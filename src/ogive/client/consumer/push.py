@@ -322,6 +322,8 @@ def run(
 ) -> None:
     """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Raises what ``PushConsumer.start`` raises.
 
+    A second signal waits for no more calls, and raises KeyboardInterrupt: what they were given comes again.
+
     Raises IllegalStateError inside a running event loop: use ``async with ogive.aio.PushConsumer(...)`` there.
     """
     try:
@@ -336,20 +338,41 @@ def run(
             'put the call under `if __name__ == "__main__":`'
         )
     consumer = PushConsumer(*listeners, name_server=name_server, config=config, client=client)
-    asyncio.run(_serve(consumer))
+    try:
+        asyncio.run(_serve(consumer))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def _serve(consumer: PushConsumer) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop, whole = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
+    assert whole is not None
+
+    def end() -> None:
+        if stop.is_set():
+            whole.cancel()
+        stop.set()
+
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, end)
     except (ValueError, RuntimeError):  # not the main thread, which handles signals
         log.debug("run() outside the main thread does not handle signals")
-    async with consumer:
-        ends = {asyncio.ensure_future(stop.wait()), asyncio.ensure_future(consumer.wait())}
-        done, waiting = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
-        for task in done:
-            task.result()
+    stopped = asyncio.ensure_future(stop.wait())
+    if not await _unless(stopped, consumer.start()):
+        return
+    try:
+        await _unless(stopped, consumer.wait())
+    finally:
+        await consumer.close()
+
+
+async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
+    """Whether *work* was done before *stopped* was; else it is cancelled. Raises what *work* raises."""
+    doing = asyncio.ensure_future(work)
+    await asyncio.wait({stopped, doing}, return_when=asyncio.FIRST_COMPLETED)
+    if doing.cancel():
+        await asyncio.wait({doing})
+        return False
+    doing.result()
+    return True
