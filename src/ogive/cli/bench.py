@@ -41,26 +41,23 @@ def seconds(text: str) -> float:
 
 @dataclass(slots=True)
 class Figures:
-    """What was done so far. *times_s*: how long each took, the newest KEPT_TIMES."""
+    """What was done from *started* on. *times_s*: how long each took, the newest KEPT_TIMES."""
 
     messages: int = 0
     size: int = 0
-    failed: int = 0
     times_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_TIMES))
     started: float = field(default_factory=time.perf_counter)
+    last: float = field(default_factory=time.perf_counter)
+    """When the newest was done."""
 
-    def record(self) -> dict[str, object]:
-        """The whole so far, for people and programs."""
-        elapsed = max(time.perf_counter() - self.started, 1e-9)
+    def rates(self, until: float) -> dict[str, float | None]:
+        elapsed = max(until - self.started, 1e-9)
         times = sorted(self.times_s)
 
         def share_ms(share: float) -> float | None:
             return round(times[min(int(len(times) * share), len(times) - 1)] * 1000, 3) if times else None
 
         return {
-            "seconds": round(elapsed, 3),
-            "messages": self.messages,
-            "failed": self.failed,
             "messages_per_s": round(self.messages / elapsed, 1),
             "mib_per_s": round(self.size / elapsed / 2**20, 2),
             "p50_ms": share_ms(0.5),
@@ -69,13 +66,43 @@ class Figures:
         }
 
 
+@dataclass(slots=True)
+class Measured:
+    """The whole, and what came since the last line."""
+
+    whole: Figures = field(default_factory=Figures)
+    since: Figures = field(default_factory=Figures)
+    failed: int = 0
+
+    def done(self, size: int, took_s: float | None = None) -> None:
+        for figures in (self.whole, self.since):
+            figures.messages += 1
+            figures.size += size
+            if took_s is not None:
+                figures.times_s.append(took_s)
+        self.whole.last = time.perf_counter()
+
+    def line(self) -> dict[str, object]:
+        """What there is so far, at which rate since the last line."""
+        now = time.perf_counter()
+        rates, self.since = self.since.rates(now), Figures(started=now)
+        return self._counts(now) | rates
+
+    def total(self) -> dict[str, object]:
+        """Until the newest message: that nothing came behind it is no rate."""
+        return self._counts(self.whole.last) | self.whole.rates(self.whole.last)
+
+    def _counts(self, until: float) -> dict[str, object]:
+        return {"seconds": round(until - self.whole.started, 3), "messages": self.whole.messages, "failed": self.failed}
+
+
 async def produce(options: argparse.Namespace) -> int:
     """1 when a send failed."""
     if not 1 <= options.size <= MAX_SIZE:
         raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
         raise InvalidOption(f"--in-flight {options.in_flight}: 1 to {MAX_IN_FLIGHT} are possible")
-    figures, body, ends = Figures(), bytes(options.size), time.perf_counter() + seconds(options.duration)
+    measured, body, ends = Measured(), bytes(options.size), time.perf_counter() + seconds(options.duration)
     first: list[OgiveError] = []
     numbers = itertools.count()
 
@@ -84,58 +111,54 @@ async def produce(options: argparse.Namespace) -> int:
             try:
                 await producer.send(options.topic, body)
             except OgiveError as exc:
-                figures.failed += 1
+                measured.failed += 1
                 if not first:
                     first.append(exc)
-                if figures.messages == 0:
+                if measured.whole.messages == 0:
                     return  # nothing works: do not try for the whole time
             else:
-                figures.messages += 1
-                figures.size += len(body)
-                figures.times_s.append(time.perf_counter() - began)
+                measured.done(len(body), time.perf_counter() - began)
 
     plain = ProducerConfig(compress_over_bytes=None)  # a body of zeros would arrive as nothing
     async with aio.Producer(client=client_config(options), config=plain) as producer:
-        reports = asyncio.create_task(_report(figures, "sent", as_json=options.json))
+        reports = asyncio.create_task(_report(measured, "sent", as_json=options.json))
         try:
             await asyncio.gather(*(send_one_after_the_other(producer) for _ in range(options.in_flight)))
         finally:  # also at Ctrl-C
             reports.cancel()
-            _show(figures, "sent", as_json=options.json, last=True)
+            _show(measured.total(), "sent", as_json=options.json, last=True)
     if first:
-        print(f"{figures.failed:,} sends failed, the first with: {first[0]}", file=sys.stderr)
+        print(f"{measured.failed:,} sends failed, the first with: {first[0]}", file=sys.stderr)
     return 1 if first else 0
 
 
 async def consume(options: argparse.Namespace) -> int:
     """1 when nothing came."""
-    figures, ends = Figures(), time.perf_counter() + seconds(options.duration)
+    measured, ends = Measured(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
-        reports = asyncio.create_task(_report(figures, "received", as_json=options.json))
+        reports = asyncio.create_task(_report(measured, "received", as_json=options.json))
         try:
-            while (left := ends - time.perf_counter()) > 0 and (options.count is None or figures.messages < options.count):
-                missing = POLL if options.count is None else min(options.count - figures.messages, POLL)
+            while (left := ends - time.perf_counter()) > 0 and (options.count is None or measured.whole.messages < options.count):
+                missing = POLL if options.count is None else min(options.count - measured.whole.messages, POLL)
                 for message in await consumer.poll(min(left, 1.0), max_messages=missing):
-                    figures.messages += 1
-                    figures.size += len(message.body)
+                    measured.done(len(message.body))
         finally:  # also at Ctrl-C
             reports.cancel()
-            _show(figures, "received", as_json=options.json, last=True)
-    return 0 if figures.messages else 1
+            _show(measured.total(), "received", as_json=options.json, last=True)
+    return 0 if measured.whole.messages else 1
 
 
-async def _report(figures: Figures, verb: str, *, as_json: bool) -> None:
+async def _report(measured: Measured, verb: str, *, as_json: bool) -> None:
     while True:
         await asyncio.sleep(REPORT_S)
-        _show(figures, verb, as_json=as_json, last=False)
+        _show(measured.line(), verb, as_json=as_json, last=False)
 
 
-def _show(figures: Figures, verb: str, *, as_json: bool, last: bool) -> None:
-    record = figures.record()
+def _show(record: dict[str, object], verb: str, *, as_json: bool, last: bool) -> None:
     if as_json:
         print_json(record | {"last": last})
         return
-    times = f", p50 {record['p50_ms']} ms, p99 {record['p99_ms']} ms, max {record['max_ms']} ms" if figures.times_s else ""
+    times = f", p50 {record['p50_ms']} ms, p99 {record['p99_ms']} ms, max {record['max_ms']} ms" if record["p50_ms"] is not None else ""
     rate, volume = f"{record['messages_per_s']:,} messages/s", f"{record['mib_per_s']} MiB/s"
     when = "total" if last else f"{record['seconds']:.0f} s"
-    print(f"{when}: {figures.messages:,} {verb}, {rate}, {volume}{times}", flush=True)
+    print(f"{when}: {record['messages']:,} {verb}, {rate}, {volume}{times}", flush=True)

@@ -131,14 +131,22 @@ def dead_letter(commands: Commands) -> None:
 def bench(commands: Commands) -> None:
     measures = add_group(commands, "bench", "measure how fast a cluster takes messages and gives them back")
     command = add_command(
-        measures, "produce", "bench:produce", "send messages and show rate and latency", "A line each second, then the total."
+        measures,
+        "produce",
+        "bench:produce",
+        "send messages and show rate and latency",
+        "A line each second: all messages so far, rate and times of that second. Then the total. Exit code 1: a send failed.",
     )
     command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="topic to send to (default: OgiveBench)")
     command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="size of each body (default: 1024)")
     command.add_argument("--in-flight", type=int, default=64, metavar="N", help="concurrent sends (default: 64)")
     _bench_options(command)
     command = add_command(
-        measures, "consume", "bench:consume", "receive messages, the oldest first, and show the rate", "Exit code 1: none came."
+        measures,
+        "consume",
+        "bench:consume",
+        "receive messages, the oldest first, and show the rate",
+        "A line each second: all messages so far, and the rate of that second. Then the total. Exit code 1: none came.",
     )
     command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="topic to consume (default: OgiveBench)")
     command.add_argument(

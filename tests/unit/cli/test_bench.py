@@ -1,5 +1,7 @@
 """``ogive bench`` against a broker that shows what came."""
 
+import pytest
+
 from ogive.cli import bench
 from ogive.cli.parser import build_parser
 from ogive.testing import FakeBroker
@@ -13,3 +15,29 @@ async def test_bench_sends_as_many_bytes_as_it_counts() -> None:
         assert await bench.produce(build_parser(words).parse_args(words)) == 0
         (request,) = broker.of(RequestCode.SEND_MESSAGE_V2)
     assert len(request.body) == 8192
+
+
+def test_a_line_tells_the_rate_since_the_line_before_and_the_total_that_until_the_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: clock)
+    measured = bench.Measured(bench.Figures(started=clock), bench.Figures(started=clock))
+    for took_s in (0.010, 0.030):
+        measured.done(2**20, took_s)
+    clock += 1
+    first = measured.line()
+    assert (first["seconds"], first["messages"], first["messages_per_s"], first["max_ms"]) == (1.0, 2, 2.0, 30.0)
+    measured.done(2**20, 0.020)
+    clock += 1
+    second = measured.line()
+    assert (second["seconds"], second["messages"], second["messages_per_s"], second["mib_per_s"], second["max_ms"]) == (
+        2.0,
+        3,
+        1.0,
+        1.0,
+        20.0,
+    )
+    clock += 1
+    nothing = measured.line()
+    assert (nothing["messages"], nothing["messages_per_s"], nothing["p50_ms"]) == (3, 0.0, None)
+    total = measured.total()
+    assert (total["seconds"], total["messages"], total["messages_per_s"], total["max_ms"]) == (1.0, 3, 3.0, 30.0)
