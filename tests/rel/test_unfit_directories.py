@@ -130,9 +130,18 @@ def theirs(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_directory_in_which_nothing_can_be_made_is_named(theirs: Path) -> None:
     given_away(theirs, 0o555)
-    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {theirs / 'lock'}"
+    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {theirs}"
     below = theirs / "store"
     assert refused(theirs, below) == f"the store cannot be kept in {below}: this user has no permission for {below}"
+
+
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "config"])
+def test_a_part_of_a_store_in_which_nothing_can_be_made_is_named(theirs: Path, part: str) -> None:
+    """Ready, it would refuse topics and groups, or messages, and say so only then."""
+    stopped_store(theirs)
+    (theirs / part).chmod(0o555)
+    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {theirs / part}"
+    (theirs / part).chmod(0o755)
 
 
 @pytest.mark.parametrize("below", [".", "store", "deep/store"])
@@ -163,7 +172,8 @@ def test_a_store_of_another_user_is_named(theirs: Path, mode: int) -> None:
     assert ended.stderr == f"ogive: the store in {theirs} cannot be repaired: this user has no permission for {theirs / 'lock'}\n"
     assert tree(theirs) == before
     shutil.rmtree(theirs / "config")
-    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {theirs / 'lock'}"
+    where = theirs if mode == 0o755 else theirs / "lock"
+    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {where}"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,10 @@ class Fs(Protocol):
         """Sorted names; empty for a directory that is not there."""
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:
-        """With its parents, where they are missing; what was made. The names last only after fsync_dir of their parents."""
+        """With its parents, where they are missing; what was made. The names last only after fsync_dir of their parents.
+
+        An OSError, too, where nothing can be made in *directory*.
+        """
 
     def rename(self, source: Path, target: Path) -> None:
         """Replaces *target* in one step."""
@@ -210,6 +213,9 @@ class OsFs:
         for path in reversed(made):
             path.mkdir(mode=_OWN_DIRECTORY, exist_ok=True)
         directory.mkdir(exist_ok=True)  # raises if something else is there
+        if not os.access(directory, os.W_OK | os.X_OK):
+            code = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(code, os.strerror(code), str(directory))
         return made
 
     def rename(self, source: Path, target: Path) -> None:
