@@ -350,6 +350,11 @@ def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
     beyond = ogive("group", "reset", "movers", "Moved", "--queue", "0", "--broker", "broker-a", "--to", "4", *server)
     assert (beyond.returncode, b"holds the offsets 0 to 3: it cannot go on at 4" in beyond.stderr) == (1, True)
     assert ogive("group", "reset", "movers", "Moved", "--to", "earliest", *server).returncode == 0
+    refused = ogive("group", "skip", "movers", "Moved", *server)
+    question = b"skip 3 messages of Moved that group movers has not consumed? There is nobody to ask here: add --yes"
+    assert (refused.returncode, question in refused.stderr) == (1, True)
+    unknown = ogive("group", "skip", "moovers", "Moved", "--dry-run", *server)
+    assert (unknown.returncode, b"movers" in unknown.stderr) == (1, True)
     over, within = (ogive("check", "lag", "movers", "--max", limit, *server) for limit in ("2", "3"))
     assert (over.returncode, over.stdout) == (3, b"over: group movers is 3 messages behind, 2 are allowed\n")
     assert within.returncode == 0

@@ -70,9 +70,9 @@ def test_a_group_skips_what_waits(
             producer.send(topic, b"x")
     wait_until_shown(broker.name_server, topic, 5)
     words = ["group", "skip", group, topic, "-n", broker.name_server, "--json"]
-    for more in (["--dry-run"], []):
+    for more in (["--dry-run"], ["--yes"]):
         assert main([*words, *more]) == 0
         (row,) = rows(capsys)
-        assert (row["before"], row["after"], row["dry_run"]) == (nowhere, 5, bool(more))
+        assert (row["before"], row["after"], row["dry_run"]) == (nowhere, 5, more == ["--dry-run"])
     with ogive.Admin(broker.name_server) as admin:
         assert [row.consumer_offset for row in admin.lag(group, topic)] == [5]

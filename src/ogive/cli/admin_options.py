@@ -99,7 +99,7 @@ def group(commands: Commands) -> None:
         "reset",
         "groups:reset_group",
         "move a group to another place in a topic: its start, its end, a time, or an offset of one queue",
-        "Members may be online: they continue at the new place within seconds.",
+        "Members may be online: they continue at the new place within seconds. Asks first where messages would be skipped.",
     )
     command.add_argument("group")
     command.add_argument("topic")
@@ -112,6 +112,7 @@ def group(commands: Commands) -> None:
     command.add_argument("--queue", type=int, metavar="N", help="only this queue of the topic, to the offset that --to gives")
     command.add_argument("--broker", metavar="NAME", help="whose queue, where the topic lives on several brokers")
     command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_yes(command)
     add_cluster(command)
     add_json(command)
     command = add_command(
@@ -119,11 +120,12 @@ def group(commands: Commands) -> None:
         "skip",
         "groups:skip_backlog",
         "make a group skip all messages that it has not consumed in a topic",
-        "The same as `reset --to latest`. --dry-run shows how many would be skipped.",
+        "The same as `reset --to latest`. Asks first; --dry-run shows how many would be skipped.",
     )
     command.add_argument("group")
     command.add_argument("topic")
     command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_yes(command)
     add_cluster(command)
     add_json(command)
     command = add_command(

@@ -55,6 +55,8 @@ def _from_toml(path: str, table: Mapping[str, Any], command: argparse.ArgumentPa
     found = {}
     for name, value in table.items():
         action = known.get(name)
+        if action is None and isinstance(value, dict):
+            raise InvalidOption(f"{path}: [{name}] is a table: settings stand at the top level, without one")
         if action is None:
             raise InvalidOption(f"{path}: {name} is no setting{_nearest(name, known)}")
         found[action.dest] = _value(f"{path}: {name}", action, value)

@@ -9,7 +9,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import named_queue
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.output import confirm, print_changes, print_done, print_json, print_table
+from ogive.cli.output import confirm, counted, print_changes, print_done, print_json, print_table
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
 from ogive.errors import GroupNotExist, InvalidOption
@@ -132,7 +132,11 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         if isinstance(target, int):
             target = {await named_queue(admin, options): target}
+        if options.dry_run:
+            await refuse_unknown(admin, options.group)
         try:
+            if not options.dry_run:
+                await _ask(admin, options, target)
             plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
         except GroupNotExist:
             await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
@@ -146,6 +150,15 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     if options.dry_run:
         print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
     return 0
+
+
+async def _ask(admin: aio.Admin, options: argparse.Namespace, target: ResetTarget) -> None:
+    """Raises InvalidOption unless the user agrees, where messages would be skipped."""
+    if not options.yes:
+        plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=True)
+        skipped = sum(max(0, row.after - row.before) for row in plan if row.before is not None)
+        if skipped:
+            confirm(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed?", yes=False)
 
 
 def _row(row: OffsetReset) -> tuple[object, ...]:

@@ -130,8 +130,10 @@ def _say_that_it_reads(what: str) -> None:
 
 def _property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not (name and equals and value):
+    if not (name and equals):
         raise InvalidOption(f"--property {text}: NAME=VALUE is expected")
+    if not value:
+        raise InvalidOption(f"--property {text}: the value is empty, and the protocol has no empty properties")
     return name, value
 
 

@@ -101,7 +101,7 @@ def _storage(group: Options) -> None:
         metavar="BYTES",
         type=int,
         default=64 * MIB,
-        help="size of the log's files in a new directory; the others keep theirs (default: 64 MiB)",
+        help="size of the log's files in a new directory; the others keep theirs (default: 67108864, 64 MiB)",
     )
     group.add_argument(
         "--empty-log",
@@ -254,7 +254,7 @@ def run(commands: Commands) -> None:
         "run:run",
         "run listeners until Ctrl-C or SIGTERM",
         "A TARGET is module:listener, such as app:bill for `bill` in ./app.py, or a module for all of its listeners. Stopping waits for "
-        "running calls and commits what was consumed.",
+        "running calls and commits what was consumed; Ctrl-C again waits no longer.",
     )
     command.add_argument("targets", nargs="+", metavar="TARGET", help="module:listener, or a module")
     command.add_argument(

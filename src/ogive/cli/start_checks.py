@@ -65,7 +65,7 @@ def check_names(options: argparse.Namespace) -> None:
                 f"--advertised-host (brokerIP1) {options.advertised_host}: an IP address is expected, every record holds it"
             ) from None
     try:
-        DelayLevels.parse(options.delay_levels or DEFAULT_DELAY_LEVELS)
+        DelayLevels.parse(DEFAULT_DELAY_LEVELS if options.delay_levels is None else options.delay_levels)
     except InvalidOption as exc:
         raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
     if options.default_queues > MAX_MADE_QUEUES:

@@ -20,7 +20,7 @@ async def run(options: argparse.Namespace) -> int:
         for record in records:
             print_json(asdict(record))
     else:
-        print_table(("time", "step", "topic", "group", "client", "cost ms", "outcome"), [_line(record) for record in records])
+        print_table(("time", "step", "topic", "group", "host", "cost ms", "outcome"), [_line(record) for record in records])
     return 0
 
 

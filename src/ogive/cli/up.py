@@ -141,7 +141,7 @@ def check_metrics_host(host: str, insecure_listen: bool) -> None:
     try:
         loopback = is_loopback(host)
     except ValueError:
-        raise InvalidOption(f"--metrics-host {host}: an IP address is expected") from None
+        raise InvalidOption(f"--metrics-host {host}: an IP address or localhost is expected") from None
     if not loopback and not insecure_listen:
         raise InvalidOption(
             f"--metrics-host {host} is not loopback, everybody who reaches it can read the figures; add --insecure-listen if that is meant"
@@ -155,7 +155,7 @@ def check_host(options: argparse.Namespace) -> None:
     try:
         loopback = is_loopback(host)
     except ValueError:
-        raise InvalidOption(f"--host {host}: an IP address is expected") from None
+        raise InvalidOption(f"--host {host}: an IP address or localhost is expected") from None
     if not loopback and not options.insecure_listen:
         _check_open_host(options)
     if host in ("0.0.0.0", "::") and options.advertised_host is None:

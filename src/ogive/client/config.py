@@ -74,7 +74,9 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
             if set(host) & set(", /"):  # or a comma-separated list, or a URL, would become one unknown host
                 raise ConnectError(f"{host!r} is no host", server)
         except ConnectError:
-            raise InvalidOption(f"name server {server!r} is not of the form host:port; several are joined by ;") from None
+            raise InvalidOption(
+                f"name server {server!r} is not of the form host:port, with a port from 1 to 65535; several are joined by ;"
+            ) from None
     return servers
 
 

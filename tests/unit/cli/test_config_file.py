@@ -64,7 +64,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("data = ['a']", "text or a number; several are one text, joined by commas"),
         ("data = {a = 1}", "text or a number$"),
         ("data = ", "no TOML"),
-        ("[section]\nx = 1", "section is no setting"),
+        ("[section]\nx = 1", r"\[section\] is a table: settings stand at the top level"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:

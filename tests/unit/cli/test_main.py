@@ -134,7 +134,7 @@ def test_access_control_on_an_open_address_without_tls_starts_nothing(tmp_path: 
 
 
 def test_a_host_name_is_refused_with_a_reason() -> None:
-    with pytest.raises(InvalidOption, match="an IP address is expected"):
+    with pytest.raises(InvalidOption, match="an IP address or localhost is expected"):
         check_host(up("--host", "broker.example", "--insecure-listen"))
 
 

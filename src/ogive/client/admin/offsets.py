@@ -48,7 +48,8 @@ class OffsetCalls(AdminBase):
         """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
 
         Members may be online: they continue there within seconds, and may still finish what they have. *dry_run*: only return what would
-        change. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does not have.
+        change, also for a group that no broker knows yet. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does
+        not have.
         """
         validate_group(group)
         places = await self._places(validate_topic(topic))
