@@ -28,6 +28,7 @@ class OffsetTable:
         self._untold: dict[tuple[str, str, str], set[int]] = {}
         self._untold_count = 0
         self._unattended: set[tuple[str, str, int]] = set()  # those of them (topic, group, queue id) that nobody was online for
+        self._hinted: dict[tuple[str, str, int], set[object]] = {}  # of those: who has heard of it, see hint()
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -81,6 +82,7 @@ class OffsetTable:
         if not self.is_untold(group, topic, queue_id, member):
             return None
         self._unattended.discard((topic, group, queue_id))
+        self._hinted.pop((topic, group, queue_id), None)
         self._untold[topic, group, member].discard(queue_id)
         if not self._untold[topic, group, member]:
             del self._untold[topic, group, member]
@@ -88,9 +90,21 @@ class OffsetTable:
         self.version += 1
         return self.get(group, topic, queue_id) or 0
 
+    def hint(self, group: str, topic: str, queue_id: int, member: str, asker: object) -> int | None:
+        """tell() for *asker*, who may not have the queue any more: whoever has it still has to be told."""
+        if not self.is_untold(group, topic, queue_id, member):
+            return None
+        self._hinted.setdefault((topic, group, queue_id), set()).add(asker)
+        return self.get(group, topic, queue_id) or 0
+
+    def was_hinted(self, group: str, topic: str, queue_id: int, asker: object, offset: int) -> bool:
+        """Whether *asker* has heard of it by hint(), and goes on at *offset* for that."""
+        return asker in self._hinted.get((topic, group, queue_id), ()) and offset == (self.get(group, topic, queue_id) or 0)
+
     def _note_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> None:
         if self._untold_count >= max(self._max, self._count):
             return  # a file may hold more offsets than are allowed
+        self._hinted.pop((topic, group, queue_id), None)
         queues = self._untold.setdefault((topic, group, member), set())
         if queue_id not in queues:
             queues.add(queue_id)
@@ -127,6 +141,8 @@ class OffsetTable:
 
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._queues if key[1] == group])
+        for place in [place for place in self._hinted if place[1] == group]:
+            del self._hinted[place]
         for key in [key for key in self._untold if key[1] == group]:
             self._unattended.difference_update((*key[:2], queue_id) for queue_id in self._untold[key])
             self._untold_count -= len(self._untold.pop(key))

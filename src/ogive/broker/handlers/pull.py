@@ -3,14 +3,15 @@
 Source: PullMessageProcessor.java, DefaultPullMessageResultHandler.java, 5.3.
 
 Behaviour
-- The subscription is the one in the request (flag SUBSCRIPTION), else the one in the group's heartbeats. Tags are matched by hash;
-  clients compare the text again. An SQL92 expression (property_filter) is put to the properties of each record; what it makes
-  unknown, or cannot be put to, does not match.
+- The subscription is the one in the request (flag SUBSCRIPTION), else the one in the group's heartbeats; where that changes, a pull that
+  waits looks again at what the one before had passed over. Tags are matched by hash; clients compare the text again. An SQL92 expression
+  (property_filter) is put to the properties of each record; what it makes unknown, or cannot be put to, does not match.
 - The answer's body is the records as they stand in the log. In a topic of batches the record with the asked offset comes whole.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
 - The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
-  does not count; one that is held is answered so at once.
+  does not count. Those that are held are answered so at once, and the first pull after them, too: one may be of a member that does not have
+  the queue any more.
 - A pull from beyond the end of its queue is sent to the progress of its group, and to the end where there is none to tell. A commit
   beyond the end, of a member that has outlived a broker and what that lost, does not count.
 - A client that does not read its answers gets no further ones read from the log until it does.
@@ -33,7 +34,7 @@ from typing import Final
 
 from ogive.access.needs import to_pull
 from ogive.access.refused import AccessRefused
-from ogive.broker.clients import ConsumerGroup
+from ogive.broker.clients import ConsumerGroup, Subscription
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
@@ -76,18 +77,23 @@ class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
     __slots__ = (
-        "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_permission", "_suspend_s", "_tries", "_user", "_wanted", "connection",
-        "key", "offset",
+        "_asked", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_permission", "_subscription", "_suspend_s", "_tries",
+        "_user", "_wanted", "connection", "key", "offset",
     )  # fmt: skip
 
-    def __init__(self, ctx: Context, connection: Connection, command: RemotingCommand, header: PullMessageRequest, wanted: Wanted) -> None:
-        self._ctx, self.connection, self._opaque, self._wanted = ctx, connection, command.opaque, wanted
+    def __init__(
+        self, ctx: Context, connection: Connection, command: RemotingCommand, header: PullMessageRequest, wanted: Wanted | Subscription
+    ) -> None:
+        """*wanted*: the request's own filter, or the group's subscription, which may change while the pull waits."""
+        self._ctx, self.connection, self._opaque = ctx, connection, command.opaque
+        self._subscription = wanted if isinstance(wanted, Subscription) else None
+        self._wanted = wanted.wanted if isinstance(wanted, Subscription) else wanted
         self._user, self._permission = "", 0  # of whom, and the version of the rules that it rests on
         if ctx.guard is not None:
             self._user, self._permission = command.ext_fields.get(ACCESS_KEY, ""), ctx.guard.table.version
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
-        self.offset = header.queue_offset
+        self.offset = self._asked = header.queue_offset
         self._tries = 0
         suspended = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0
         self._suspend_s = min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S) if suspended else 0.0
@@ -107,6 +113,7 @@ class Pull:
     def read(self) -> GetResult:
         """Raises StoreError, AccessRefused; Cold where the disk must be waited for."""
         self._check_access()
+        self._check_filter()
         started = self._ctx.loop.time()
         wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
         if isinstance(wanted, Expression):
@@ -124,6 +131,15 @@ class Pull:
         for need in to_pull(self.key[0], self._group):
             if not guard.may(self._user, self.connection.remote_address, need):
                 raise AccessRefused(f"User:{self._user} has no permission any more: {need} is needed")
+
+    def _check_filter(self) -> None:
+        """The group may have subscribed anew: what the filter before let by is looked at again."""
+        if self._subscription is None:
+            return
+        online = self._ctx.clients.consumer_group(self._group)
+        now = online.subscriptions.get(self.key[0], self._subscription) if online is not None else self._subscription
+        if now is not self._subscription and not now.fault:
+            self._subscription, self._wanted, self.offset = now, now.wanted, self._asked
 
     def serve(self) -> None:
         """Answer, or hold if there is nothing yet. Raises Rejected, AccessRefused, StoreError."""
@@ -170,9 +186,11 @@ class Pull:
             return 0
         return known if known is not None and result.min_offset <= known <= result.max_offset else result.next_offset
 
-    def answer_reset(self) -> bool:
-        """Tell the client the offset that its group was reset to, unless it knows."""
-        offset = self._ctx.offsets.tell(self._group, *self.key, _member(self._ctx, self.connection, self._group))
+    def answer_reset(self, *, waited: bool) -> bool:
+        """Tell the client the offset that its group was reset to, unless it knows. *waited*: it may not have the queue any more."""
+        offsets, member = self._ctx.offsets, _member(self._ctx, self.connection, self._group)
+        place = self._group, *self.key, member
+        offset = offsets.hint(*place, self.connection) if waited else offsets.tell(*place)
         if offset is None:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
@@ -211,7 +229,7 @@ class Pull:
         """Whatever there is now."""
         try:
             self._check_access()
-            if not self.answer_reset():
+            if not self.answer_reset(waited=True):
                 self.reply(self.read())
         except (AccessRefused, StoreError) as exc:
             self._refuse(exc)
@@ -229,7 +247,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     header = decode_header(PullMessageRequest, command.ext_fields)
     wanted = _check(ctx, header)
     member = _member(ctx, connection, header.consumer_group)
-    moved = ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id, member)
+    place = header.consumer_group, header.topic, header.queue_id
+    moved = ctx.offsets.is_untold(*place, member)
     commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not moved
     if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
         ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -239,7 +258,9 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
         return
-    if moved and pull.answer_reset():
+    if moved and ctx.offsets.was_hinted(*place, connection, header.queue_offset):
+        ctx.offsets.tell(*place, member)
+    elif moved and pull.answer_reset(waited=False):
         return
     pull.serve()
 
@@ -251,7 +272,7 @@ def _member(ctx: Context, connection: Connection, group: str) -> str:
     return member.client_id if member is not None else ALL
 
 
-def _check(ctx: Context, header: PullMessageRequest) -> Wanted:
+def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:
     """The filter. Raises Rejected."""
     group = ctx.groups.find_or_create(header.consumer_group)
     if group is None:
@@ -272,7 +293,7 @@ def _check(ctx: Context, header: PullMessageRequest) -> Wanted:
     return _subscribed(ctx, ctx.clients.consumer_group(group.name), group, header)
 
 
-def _subscribed(ctx: Context, online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> Wanted:
+def _subscribed(ctx: Context, online: ConsumerGroup | None, group: SubscriptionGroupConfig, header: PullMessageRequest) -> Subscription:
     if online is None:
         raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: no member of {group.name} is online")
     if online.is_broadcasting and not group.consume_broadcast_enable:
@@ -289,4 +310,4 @@ def _subscribed(ctx: Context, online: ConsumerGroup | None, group: SubscriptionG
             ResponseCode.FILTER_DATA_NOT_EXIST,
             f"The broker's consumer filter data is not exist! Your expression may be wrong! {subscription.fault}",
         )
-    return subscription.wanted
+    return subscription

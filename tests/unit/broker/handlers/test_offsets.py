@@ -88,6 +88,34 @@ async def test_a_held_pull_is_answered_at_once(server: Broker, client: RawClient
     assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
 
 
+async def test_who_has_the_queue_hears_of_it_beside_a_pull_of_who_had_it(server: Broker, client: RawClient, another: RawClient) -> None:
+    """After a rebalance the pull of the member before is held for seconds: it must not be the only one that is told."""
+    await client.send_batch("T", [b"a", b"b"])
+    await another.heartbeat("before", "G", "T")
+    stale = another.start_pull("G", "T", 2, suspend_ms=60_000)
+    await until_held(server)
+    await client.heartbeat("now", "G", "T")
+    await reset(client, queueId=0, offset=0)
+    assert ((await stale).remark, (await stale).ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "0")
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
+    assert await position(client) == "0"
+    told = await client.pull("G", "T", 2, commit=2)
+    assert (told.remark, told.ext_fields["nextBeginOffset"], await position(client)) == ("OFFSET_RESET", "0", "0")
+    assert (await client.pull("G", "T", 0)).remark == "FOUND"
+
+
+async def test_who_was_told_while_its_pull_was_held_is_not_told_again(server: Broker, client: RawClient, another: RawClient) -> None:
+    await client.send_batch("T", [b"a", b"b"])
+    await client.heartbeat("c1", "G", "T")
+    pull = client.start_pull("G", "T", 2, suspend_ms=60_000)
+    await until_held(server)
+    await reset(another, queueId=0, offset=1)
+    assert (await pull).remark == "OFFSET_RESET"
+    assert (await client.pull("G", "T", 1)).remark == "FOUND"
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
+    assert await position(client) == "2"
+
+
 async def test_who_is_at_work_begins_anew_in_a_topic_that_is_made_again_after_its_deletion(server: Broker, client: RawClient) -> None:
     """Its place in the old topic is beyond the end of the new one, and what it commits is no progress there."""
     await client.send_batch("T", [b"a", b"b", b"c"])

@@ -342,6 +342,26 @@ async def test_an_expired_pull_moves_its_client_past_what_failed_the_filter(serv
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "11")
 
 
+@pytest.mark.parametrize("sent_first", [False, True])
+async def test_a_held_pull_gets_what_its_group_subscribed_to_meanwhile(
+    server: Broker, client: RawClient, another: RawClient, sent_first: bool
+) -> None:
+    """What it had passed over before, too: nobody asks for that offset again."""
+    await another.send("T", b"first", {"TAGS": "A", "UNIQ_KEY": "0"})
+    await client.heartbeat("c1", "G", "T", expression="A", version=1)
+    pull = client.start_pull("G", "T", 1, subscription=None, suspend_ms=60_000)
+    await until_held(server)
+    if sent_first:
+        await another.send("T", b"of B", {"TAGS": "B", "UNIQ_KEY": "1"})
+    await client.heartbeat("c1", "G", "T", expression="A || B", version=2)
+    if not sent_first:
+        await another.send("T", b"of B", {"TAGS": "B", "UNIQ_KEY": "1"})
+    await another.send("T", b"of A", {"TAGS": "A", "UNIQ_KEY": "2"})
+    got = [message.body for message in messages(await pull)]
+    assert got == [b"of B", b"of A"][: len(got)]
+    assert got
+
+
 async def test_a_held_pull_commits_once(server: Broker, client: RawClient, another: RawClient) -> None:
     await client.send("T")
     pull = client.start_pull("G", "T", 1, suspend_ms=15_000, commit=1)
