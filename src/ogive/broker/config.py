@@ -13,9 +13,11 @@ from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
+from ogive.wire.frame import MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
+MAX_PULL_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024  # of records; the rest is for the answer's header
 _NAME: Final = re.compile(f"(?:{NAME_CHARACTER}|\\.)+")
 
 
@@ -127,6 +129,11 @@ class BrokerConfig:
             raise InvalidOption(f"busy_poll_s={self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} is needed")
         if self.max_message_bytes > MAX_BODY_BYTES:
             raise InvalidOption(f"max_message_bytes={self.max_message_bytes}: up to {MAX_BODY_BYTES} bytes are possible")
+        for name in ("max_pull_bytes", "max_large_pull_bytes"):
+            if getattr(self, name) > MAX_PULL_BYTES:
+                raise InvalidOption(
+                    f"{name}={getattr(self, name)}: up to {MAX_PULL_BYTES} bytes are possible, clients read no larger answer"
+                )
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")

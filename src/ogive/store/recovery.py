@@ -54,6 +54,7 @@ from ogive.wire.codes import SysFlag
 log = logging.getLogger(__name__)
 
 FLUSH_ENTRIES: Final = 16 * 1024
+_TOO_FAR_MS: Final = 100 * 86_400_000  # ahead of this machine's clock
 
 
 @dataclass(slots=True)
@@ -332,6 +333,7 @@ class _Recovery:
         offset, (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain), buffer, at = scanned
         if plain:
             self._plain_end = offset + size
+        own_ms = stored_ms
         if stored_ms > self._now_ms or stored_ms < 0:
             stored_ms = self._believed(stored_ms, is_sure=not plain and at + size - properties_at <= MAX_CRC_PROPERTIES)
         if stored_ms > self._store_timestamp_ms:
@@ -358,11 +360,15 @@ class _Recovery:
             if queue is None:
                 return
         level = delay_level(properties) if queue.scheduled else 0
-        code = self._due_times.of(queue, offset, size, level, stored_ms) if level > 0 else tag_hash(properties)
+        code = self._due_ms(queue, offset, size, level, own_ms, stored_ms) if level > 0 else tag_hash(properties)
         queue.append(queue.entry(offset, size, code, stored_ms, queue_offset, count), count)
         self._unwritten += 1
         if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
+
+    def _due_ms(self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int) -> int:
+        """Rather late than early: from the time that the record itself gives, unless no clock is so far ahead."""
+        return self._due_times.of(queue, offset, size, level, own_ms if 0 <= own_ms < self._now_ms + _TOO_FAR_MS else believed_ms)
 
     def _keep_place(self, scanned: Scanned) -> None:
         """A damaged record may have been acknowledged and seen: where it says that it was its queue's next, its offset is taken.

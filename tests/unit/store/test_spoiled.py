@@ -10,7 +10,7 @@ from ogive.store.recovery import _Recovery
 from ogive.store.verify import verify
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import decode_stored, encode_batch
-from tests.stores import Driver, crash, message, small
+from tests.stores import Clock, Driver, crash, message, small
 
 WHOLE = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 
@@ -221,3 +221,19 @@ def test_a_time_that_no_checksum_protects_moves_neither_the_clock_nor_a_start(tm
                 decode_stored(record).body for record in driver.store.find_key("T", "ABC", 0, 2 * stored_ms) if isinstance(record, bytes)
             ]
             assert {*found, which} == {record.body for record in records}
+
+
+@pytest.mark.parametrize("record_crc", [True, False])
+def test_a_delayed_message_of_a_clock_that_is_ahead_is_not_due_early(tmp_path: Path, record_crc: bool) -> None:
+    """Its queue entry is made again, at a machine whose clock is right."""
+    config, now_ms, hour_ms = small(tmp_path, record_crc=record_crc), 1_700_000_000_000, 3_600_000
+    clock = Clock(now_ms + hour_ms)
+    driver = Driver(config, clock=clock)
+    driver.put(message(b"before"))
+    clock.now_ms += hour_ms
+    waits = b"UNIQ_KEY\x01K\x02DELAY\x0114\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"  # level 14: ten minutes
+    driver.put(message(b"delayed", "SCHEDULE_TOPIC_XXXX", 13, properties=waits))
+    crash(driver)
+    with Driver(config, clock=Clock(now_ms)) as driver:
+        [entry] = driver.store.entries("SCHEDULE_TOPIC_XXXX", 13, 0, 1)
+    assert entry.tags_code == now_ms + 2 * hour_ms + 600_000

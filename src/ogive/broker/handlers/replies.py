@@ -19,7 +19,7 @@ from typing import Final
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_rules import check_body, check_may_send_to, check_numbers, check_queue, check_room, encoded
 from ogive.broker.replies import RESPONSE, Rejected, success
-from ogive.errors import ResponseCode, StoreError, TransportError
+from ogive.errors import InvalidOption, ResponseCode, StoreError, TransportError
 from ogive.model import PropertyName
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
@@ -124,6 +124,7 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
 
 async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
     done: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
+    result: list[PutResult] | StoreError | InvalidOption
 
     def finish(result: list[PutResult] | StoreError) -> None:
         if not done.done():
@@ -133,11 +134,11 @@ async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
     try:
         ctx.put((message,), finish, message.topic)
         result = await done
-    except StoreError as exc:
+    except (StoreError, InvalidOption) as exc:  # or it fits no file of the log
         result = exc
     finally:
         ctx.sends_waiting -= 1
-    if isinstance(result, StoreError):
+    if not isinstance(result, list):
         log.warning("a reply was not stored: %s", result)
         return None
     return result[0]

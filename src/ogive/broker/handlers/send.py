@@ -44,7 +44,7 @@ from ogive.broker.handlers.send_rules import (
 )
 from ogive.broker.replies import ONEWAY, Rejected
 from ogive.broker.schedule import check_delivery, delayed
-from ogive.broker.timed import TIMES_BYTES, recall_handle, timed
+from ogive.broker.timed import DELETE_KEY, TIMES_BYTES, recall_handle, timed
 from ogive.errors import OgiveError, ProtocolError, ResponseCode
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, NO_SEND_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyName, validate_topic
 from ogive.native import native
@@ -343,7 +343,8 @@ def _redirect(
             )  # fmt: skip
     recall = None
     if topic == TIMER_TOPIC:
-        ctx.timers.check_room()
+        if DELETE_KEY not in properties:  # which makes room
+            ctx.timers.check_room()
         recall = recall_handle(properties, ctx.config.name)
     return topic, queue_id, properties, recall
 

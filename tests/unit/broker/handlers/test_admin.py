@@ -140,6 +140,7 @@ async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Bro
         b"maxMessageSize=-1",
         b"maxMessageSize=x",
         b"maxMessageSize=4194305",
+        b"maxTransferBytesOnMessageInMemory=16711681",
         b"autoCreateTopicEnable=yes",
     ],
 )

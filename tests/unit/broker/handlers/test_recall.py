@@ -93,6 +93,18 @@ async def test_a_message_that_apaches_broker_keeps_to_a_tenth_of_a_second_is_tak
     assert len(ctx.timers) == 0
 
 
+async def test_a_send_that_takes_back_a_message_needs_no_room(start_broker: StartBroker) -> None:
+    server = await start_broker(timer_max_waiting=1)
+    async with await RawClient.open(server.address) as client:
+        due = {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 3_600_000)}
+        await client.send("T", b"taken", due | {"UNIQ_KEY": "K"})
+        full = await client.start_send("T", b"x", due | {"UNIQ_KEY": "L"})
+        assert full.code == ResponseCode.SYSTEM_BUSY
+        await client.send("T", b"0", due | {"UNIQ_KEY": "M", "TIMER_DEL_UNIQKEY": "T+K"})
+        assert len(server.context.timers) == 0
+        await client.send("T", b"x", due | {"UNIQ_KEY": "L"})
+
+
 async def test_a_bad_handle_is_refused_with_the_reason(client: RawClient) -> None:
     await client.send("T")
 

@@ -124,6 +124,15 @@ async def test_a_store_that_fails_does_not_take_the_reply_back(
     assert ((await sending).code, (await sending).ext_fields["msgId"]) == (ResponseCode.SUCCESS, "0")
 
 
+async def test_a_reply_that_fits_no_file_of_the_log_reaches_its_client(start_broker: StartBroker) -> None:
+    server = await start_broker(segment_bytes=64 * 1024)
+    async with await RawClient.open(server.address) as asker, await RawClient.open(server.address) as client:
+        await asker.heartbeat("asker", "G", "T")
+        sending = client.start_send(REPLIES, b"x" * 100_000, TO_ASKER, code=V2)
+        take(asker, await asker.next_request(PUSH))
+        assert ((await sending).code, (await sending).ext_fields["msgId"]) == (ResponseCode.SUCCESS, "0")
+
+
 @pytest.mark.parametrize(
     ("topic", "changed", "code"),
     [
