@@ -14,6 +14,7 @@ from ogive.demo.dataset import Dataset
 from ogive.demo.flights import EventStream
 from ogive.errors import NoRoute
 from ogive.pipelines import Stop, Summary, archive, mirror, reconcile, redrive, replay, trace_report
+from ogive.spark.session import NO_BAR, quiet
 
 EVENTS = 2_000
 KEY = "concat(keys, '/', tags)"  # a flight is scheduled, departs and arrives: three messages with its key
@@ -84,5 +85,7 @@ def main(spark: SparkSession, name_server: str, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name-server", default="127.0.0.1:9876")
-    with tempfile.TemporaryDirectory() as temporary:
-        main(ogive.spark.session("example"), parser.parse_args().name_server, Path(temporary))
+    name_server = parser.parse_args().name_server
+    quiet()
+    with tempfile.TemporaryDirectory() as temporary, ogive.spark.session("example", config=NO_BAR) as spark:
+        main(spark, name_server, Path(temporary))

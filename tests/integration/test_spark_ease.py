@@ -4,6 +4,8 @@ import importlib.util
 import inspect
 import json
 import re
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -191,16 +193,23 @@ def test_the_page_of_pipelines_shows_what_its_example_prints() -> None:
     assert "\n".join(["```text", *SHOWN["flights_pipelines"], "```"]) in (ROOT / "docs" / "pipelines.md").read_text("utf-8")
 
 
-NIGHTLY = {"flights_pipelines"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] if name in NIGHTLY else []) for name in SHOWN])
+@pytest.mark.parametrize("name", [name for name in SHOWN if name != "flights_pipelines"])
 def test_an_example_shows_what_it_says(
     name: str, spark: SparkSession, name_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = load(ROOT / "examples" / "spark" / f"{name}.py").main
     main(*[spark, name_server, tmp_path][: len(inspect.signature(main).parameters)])
     assert capsys.readouterr().out.splitlines() == SHOWN[name]
+
+
+@pytest.mark.nightly
+def test_the_example_of_pipelines_shows_what_it_says_without_warnings_and_bars_of_spark(name_server: str) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "spark" / "flights_pipelines.py"), "--name-server", name_server]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout.splitlines() == SHOWN["flights_pipelines"]
+    assert done.returncode == 0
+    assert "WARN " not in done.stderr
+    assert "[Stage" not in done.stderr
 
 
 def test_the_tutorial_runs_as_it_stands(

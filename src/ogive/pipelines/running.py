@@ -15,12 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ogive.pipelines.summary import Summary
-from ogive.spark import register, session
-from ogive.spark.failures import ending
+from ogive.spark import register
 from ogive.spark.offsets import behind
 from ogive.spark.options import access_of
+from ogive.spark.owning import own_session
 from ogive.spark.rpc import Cluster, cluster
-from ogive.spark.session import NO_BAR, quiet
 from ogive.spark.stopping import Stop, cancelled
 
 Say = Callable[[str], None]
@@ -39,14 +38,11 @@ Job = Callable[[SparkSession, Stop], Summary]
 def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
     """*job* in a Spark session of its own, ended cleanly by Ctrl-C. Raises OgiveError, also for what Spark failed with.
 
-    A job that *reads_only* has nothing to bring to an end: it is cancelled, and KeyboardInterrupt raised.
+    A job that *reads_only* has nothing to bring to an end, nor has one whose Spark has not started: it is cancelled, and KeyboardInterrupt
+    raised.
     """
-    say("starting Spark")
-    quiet()
-    spark = session("ogive pipeline", master=master, memory=memory, config=NO_BAR)
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)  # Spark's own search for data sources has 10 s, and on a busy machine finds nothing in them
-    with ending(spark), Stop() as stop:
+    # register: Spark's own search for data sources has 10 s, and on a busy machine finds nothing in them
+    with own_session("ogive pipeline", master=master, memory=memory, say=say, ready=register) as (spark, stop):
         if not reads_only:
             return job(spark, stop)
         try:

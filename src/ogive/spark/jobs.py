@@ -25,11 +25,10 @@ from ogive.client.listener import AnyListener, decoded
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
-from ogive.spark import session
 from ogive.spark.access import Access
-from ogive.spark.failures import ending, reason
+from ogive.spark.failures import reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
-from ogive.spark.session import NO_BAR, quiet
+from ogive.spark.owning import own_session
 from ogive.spark.stopping import Stop
 from ogive.wire.bodies import TopicConfig
 
@@ -182,17 +181,16 @@ def serve(
     listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, say: Say, master: str = "local[*,4]",
     memory: str = "1g", py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
 ) -> dict[str, Totals]:  # fmt: skip
-    """`run_listeners` in a new Spark session, until Ctrl-C or SIGTERM."""
+    """`run_listeners` in a new Spark session, until Ctrl-C or SIGTERM. Raises KeyboardInterrupt if one comes while Spark starts."""
     prepared(listeners, client)  # report what cannot work at once, not after Spark has started
-    say("starting Spark")
     here = str(Path.cwd())  # where the listeners' module was found: Spark's processes look there, too
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
-    quiet()
-    spark = session("ogive run", master=master, memory=memory, config=NO_BAR)
-    spark.sparkContext.setLogLevel("ERROR")
-    for file in py_files:
-        spark.sparkContext.addPyFile(file)
-    with ending(spark), Stop() as stop:
+
+    def add_files(spark: SparkSession) -> None:
+        for file in py_files:
+            spark.sparkContext.addPyFile(file)
+
+    with own_session("ogive run", master=master, memory=memory, say=say, ready=add_files) as (spark, stop):
         return run_listeners(
             spark, listeners, client=client, checkpoint=checkpoint.absolute(), stop=stop, say=say, wait_s=wait_s, once=once
         )

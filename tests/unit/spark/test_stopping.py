@@ -1,5 +1,6 @@
 """What a stop does to what Spark computes at once. Clean stops of queries: tests/integration/test_pipelines.py."""
 
+import signal
 import threading
 from typing import Any
 
@@ -53,3 +54,26 @@ def test_without_a_stop_a_failure_is_what_it_is(spark: Any) -> None:
         raise PySparkException("no such column")
     with cancelled(spark, Stop()):
         pass
+
+
+def test_a_signal_asks_and_the_second_ctrl_c_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_what_a_stop_calls_is_called_at_each_signal_instead() -> None:
+    calls: list[str] = []
+    with Stop() as stop:
+        with stop.calling(lambda: calls.append("end")):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        assert (calls, stop.asked) == (["end", "end"], True)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert calls == ["end", "end"]

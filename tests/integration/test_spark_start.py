@@ -1,0 +1,127 @@
+"""Ctrl-C and SIGTERM while a command starts Spark: it ends at once, silently, and leaves no process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+pytest.importorskip("pyspark")
+
+import ogive
+from ogive.demo.children import members
+from ogive.testing import Broker
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc"),
+]
+
+WAIT_S: Final = 60.0
+
+Command = subprocess.Popen[bytes]
+Moment = Callable[[Command, Path], object]
+
+APP = """
+import ogive
+
+@ogive.listener("Work", group="workers", start="earliest")
+def work(message: ogive.MessageExt) -> None: ...
+"""
+
+
+def said(command: Command, folder: Path) -> bool:
+    """The line that is waited for anyway."""
+    return True
+
+
+def script(command: Command, folder: Path) -> bool:
+    """Spark's shell scripts run, which look for the class path with a Java of their own."""
+    return bool(psutil.Process(command.pid).children())
+
+
+def java(command: Command, folder: Path) -> bool:
+    return any("org.apache.spark.deploy.SparkSubmit" in one.cmdline() for one in psutil.Process(command.pid).children())
+
+
+def answer(command: Command, folder: Path) -> bool:
+    """Java has said its port."""
+    return any(one.net_connections("tcp") for one in psutil.Process(command.pid).children())
+
+
+def context(command: Command, folder: Path) -> bool:
+    """The context is being made."""
+    return any(folder.glob("blockmgr-*"))
+
+
+def session(command: Command, folder: Path) -> bool:
+    """The context is made, the session about to be."""
+    return any(folder.glob("spark-*/pyspark-*"))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        with ogive.Admin(running.name_server) as admin:
+            admin.create_topic("Work", queues=2)
+        yield running
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends_at, f"{what}: not within {WAIT_S:.0f} s"
+        time.sleep(0.02)
+
+
+PIPELINE: Final = ("pipeline", "archive", "--topic", "Work", "--to", "lake", "--memory", "512m")
+RUN: Final = ("run", "shop_app:work", "--engine", "spark", "--memory", "512m")
+
+
+@pytest.mark.parametrize(
+    ("words", "moment", "number"),
+    [
+        (PIPELINE, said, signal.SIGINT),
+        (PIPELINE, said, signal.SIGTERM),
+        (PIPELINE, script, signal.SIGINT),
+        (PIPELINE, java, signal.SIGINT),
+        (PIPELINE, java, signal.SIGTERM),
+        (PIPELINE, answer, signal.SIGINT),
+        (PIPELINE, context, signal.SIGTERM),
+        (PIPELINE, session, signal.SIGINT),
+        (RUN, java, signal.SIGINT),
+        (RUN, session, signal.SIGTERM),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else getattr(value, "__name__", None) or value.name,
+)
+def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
+    words: tuple[str, ...], moment: Moment, number: signal.Signals, broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_app.py").write_text(APP)
+    local = tmp_path / "local"
+    local.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "ogive", *words, "-n", broker.name_server],
+        cwd=tmp_path, env=os.environ | {"SPARK_LOCAL_DIRS": str(local)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"ogive: starting Spark\n"
+            until(lambda: moment(process, local), moment.__name__)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=WAIT_S)  # to the end of what every process of it could still say
+            until(lambda: not members(process.pid), "all processes have ended")
+        finally:
+            for one in members(process.pid):
+                os.kill(one, signal.SIGKILL)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"Exception" not in errors
+    assert not (tmp_path / "lake").exists()
