@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 TIMER_KEY: Final = (TIMER_TOPIC, 0)
 WAITS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)  # bounds of delay_message_latency, DefaultStoreMetricsManager.java
 BATCH: Final = 128  # messages read and put in one turn of the loop
+PASSED: Final = 1024  # that were taken back, of which a turn clears the heap
 IN_FLIGHT: Final = 1024  # messages being stored
 RETRY_S: Final = 0.1
 _READ: Final = 1024  # queue entries at once
@@ -92,8 +93,12 @@ class _Line:
 
     def settled_ms(self, waiting: Container[int], apart: Iterable[int]) -> int:
         """See Progress. *apart*: the times of messages that wait and may not be in the heap."""
-        while self.heap and self.heap[0][1] not in waiting:
+        for _ in range(PASSED):
+            if not self.heap or self.heap[0][1] in waiting:
+                break
             heapq.heappop(self.heap)
+        else:
+            self.trim(waiting)
         return min([time for time, _ in self.heap[:1]] + [*apart], default=self.now_ms() + 1) - 1
 
     def trim(self, waiting: Container[int]) -> None:
@@ -359,13 +364,13 @@ class Timers:
 
     def _deliver(self, reads: JobReads) -> bool:
         """Whether more is due than one turn may carry. Raises StoreError and Cold, with the message that met it waiting again."""
-        taken = 0
+        taken = passed = 0
         for line in (self._times, self._delays):
             now_ms = line.now_ms()
             while line.heap and line.heap[0][0] <= now_ms:
                 if len(self._on_the_way) >= IN_FLIGHT:
                     return False  # an answer of the store wakes again
-                if taken == BATCH:
+                if taken == BATCH or passed == PASSED:
                     return True
                 offset = heapq.heappop(line.heap)[1]
                 one = self._waiting.get(offset)
@@ -374,6 +379,8 @@ class Timers:
                 elif one is not None:
                     taken += 1
                     self._send(one, reads)
+                else:
+                    passed += 1
         return False
 
     def _send(self, one: TimerMessage, reads: JobReads) -> None:

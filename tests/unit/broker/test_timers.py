@@ -12,7 +12,7 @@ import pytest
 from ogive.broker.replies import Rejected
 from ogive.broker.timed import Handle, read_handle, recall_handle, timed
 from ogive.broker.timer_progress import TimerProgressFile
-from ogive.broker.timers import BATCH, IN_FLIGHT, Progress, Timers
+from ogive.broker.timers import BATCH, IN_FLIGHT, PASSED, Progress, Timers
 from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
@@ -408,6 +408,22 @@ async def test_messages_that_were_taken_back_leave_memory(bench: Bench) -> None:
         assert len(bench.timers._times.heap) <= 1_024 + 2 * len(bench.timers) + 1
     assert len(bench.timers) == 20
     assert await bench.at(NOW + 600_000) == [b"kept %d" % n for n in range(20)]
+
+
+async def test_those_that_were_taken_back_are_passed_over_in_several_turns(bench: Bench) -> None:
+    for n in range(2_000):
+        bench.send(b"later %d" % n, 600_000, UNIQ_KEY=f"later {n}")
+    for n in range(3_000):
+        out_ms = int(bench.send(b"x", 5_000, UNIQ_KEY=f"{n}")["TIMER_OUT_MS"])
+        bench.send(b"0", out_ms + 1 - bench.now_ms, TIMER_DEL_UNIQKEY=f"{n}")
+    line, reads = bench.timers._times, bench.timers._reads
+    assert len(line.heap) == 5_000
+    assert reads is not None
+    bench.now_ms += 5_000
+    lengths = []
+    while bench.timers._deliver(reads):
+        lengths.append(len(line.heap))
+    assert (lengths, len(line.heap)) == ([5_000 - PASSED, 5_000 - 2 * PASSED], 2_000)
 
 
 async def test_nobody_takes_back_a_message_of_another_topic(bench: Bench) -> None:

@@ -14,6 +14,7 @@ Differs from Java
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 from ogive.broker.clients import Client
@@ -53,7 +54,7 @@ async def consume_directly(ctx: Context, connection: Connection, header: Consume
         _, offset = parse_offset_message_id(header.msg_id or "")
     except OgiveError as exc:
         raise Rejected(ResponseCode.INVALID_PARAMETER, str(exc)) from None
-    record = ctx.store.record_at(offset)
+    record = await ctx.cold_reads.read(ctx.store, partial(ctx.store.record_at, offset))
     if record is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     fields = encode_header(header) | {"brokerName": ctx.config.name}

@@ -2,18 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from ogive.broker import Broker
 from ogive.broker.handlers import ask_clients
-from ogive.errors import ResponseCode
+from ogive.errors import ResponseCode, StoreError
 from ogive.model import MessageQueue
+from ogive.store.disk import Cold
 from ogive.wire.bodies import consumer_status_dumps, loads_object, queue_from_json
 from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
+from tests.unit.broker.cold_disk import ColdDisk
 
 
 def answer_to(request: RemotingCommand, body: bytes, code: int = 0) -> RemotingCommand:
@@ -31,6 +34,29 @@ async def test_a_message_is_given_to_the_client_that_is_named(server: Broker, cl
     client.connection.reply(answer_to(request, b'{"consumeResult":"CR_SUCCESS"}'))
     answer = await asking
     assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"consumeResult":"CR_SUCCESS"}')
+
+
+async def test_a_message_on_disk_is_brought_in_beside_the_loop(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await client.send("T", b"hello")
+    await client.heartbeat("c1", "G", "T")
+    ctx = server.context
+    disk, fetched = ColdDisk(ctx.store), []
+
+    def fetch(cold: Cold, then: Callable[[StoreError | None], None]) -> None:
+        fetched.append(cold)
+        disk.fetch(cold, then)
+        disk.bring_in()
+
+    monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
+    disk.forget()
+    fields = {"consumerGroup": "G", "clientId": "c1", "msgId": sent.ext_fields["msgId"], "topic": "T"}
+    asking = another.start(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)
+    request = await client.next_request(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    assert fetched
+    client.connection.reply(answer_to(request, b"{}"))
+    await asking
 
 
 async def test_a_client_of_an_unknown_language_is_shown_as_another_one(server: Broker, another: RawClient) -> None:
