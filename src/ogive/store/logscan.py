@@ -8,7 +8,7 @@ from typing import Final
 
 from ogive.native import native
 from ogive.store.fs import Fs
-from ogive.store.record import BLANK, BLANK_BYTES, Record, read_record
+from ogive.store.record import BLANK, BLANK_BYTES, Record, claimed_size, read_record
 from ogive.store.segments import Found, Handles, segment_path
 from ogive.store.unreadable import BLOCK, Unreadable
 from ogive.wire.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -83,16 +83,22 @@ class LogScan:
         result.offset = position
 
     def next_valid(self, position: int) -> int | None:
-        """The offset of the first valid record after the damage at *position*."""
-        claimed = position + int.from_bytes(self._bytes(position, 4))
-        if position < claimed <= self._segment_end(position) - BLANK_BYTES:
-            spoiled = read_record(self._load(position), 0, position, self._crc_from, spoiled=True)
-            if spoiled is not None and self._record(claimed) is not None:
-                return claimed
+        """The offset of the first valid record after the damage at *position*.
+
+        Nothing is looked for inside a damaged record, as far as it can be told where that ends: a body may hold whole records in the name
+        of a topic to which its sender has no right.
+        """
         while position < self.limit:
-            if (found := self._search(position)) is not None:
-                return found
-            position = self._segment_end(position)
+            following = self._claimed_end(position)
+            if following is None:
+                if (found := self._search(position)) is not None:
+                    return found
+                following = self._segment_end(position)
+            elif _is_blank(self._bytes(following, BLANK_BYTES), self._segment_end(following) - following):
+                following = self._segment_end(following)
+            position = following
+            if self._record(position) is not None:
+                return position
         return None
 
     def is_end(self, position: int) -> bool:
@@ -171,10 +177,16 @@ class LogScan:
     def _record(self, position: int) -> Record | None:
         return read_record(self._load(position), 0, position, self._crc_from)
 
+    def _claimed_end(self, position: int) -> int | None:
+        """Where the damaged record at *position* ends; None where what is left of it does not tell."""
+        room = min(self._segment_end(position) - BLANK_BYTES, self.limit) - position
+        size = claimed_size(lambda at, count: self._bytes(position + at, min(count, room - at)), room, position, self._crc_from)
+        return position + size if size is not None else None
+
     def _search(self, position: int) -> int | None:
         """The first valid record after *position* in its segment, found by its magic and its own offset."""
         end = self._segment_end(position)
-        at = position + 1 if position % self.segment_bytes else position
+        at = position + 1
         while at < end:
             block = self._bytes(at, _BLOCK)
             for candidate in _candidates(block):

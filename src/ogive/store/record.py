@@ -7,7 +7,7 @@ Source: MessageDecoder.createCrc32, 5.3.
 
 import functools
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ogive.native import Wanted, native
@@ -27,6 +27,8 @@ _STORE_V6: Final = SysFlag.STORE_HOST_V6
 _V6: Final = _BORN_V6 | _STORE_V6
 _FIXED_V4: Final = RECORD_V4.size
 _MIN_RECORD_BYTES: Final = _FIXED_V4 + 3
+_MAX_HEAD_BYTES: Final = _FIXED_V4 + 2 * 12
+"""up to the body, with IPv6 hosts"""
 _MEANT: Final = struct.Struct(">II4xi4xqqi44xi")
 """size, magic, queue id, queue offset, commit-log offset, sys flag, body size of a record with IPv4 hosts"""
 _BORN: Final = struct.Struct(">iq")
@@ -193,6 +195,39 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *,
         if crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
             return None
     return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain)
+
+
+def claimed_size(read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> int | None:
+    """The size of a damaged record at *commitlog_offset*, as far as what is left of it can be believed; None where it cannot.
+
+    *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most. It can be believed
+    - where magic, its own offset and all lengths agree,
+    - where it would be intact if just one of size, magic and offset were another,
+    - where magic, its own offset and the size are right, and the body fits: what stands behind the body, more lengths among it, is missing
+      after a write that was cut short.
+    """
+    size: int
+    head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")
+    size, magic, body_crc, queue_id, flag, queue_offset, offset, sys_flag, born = HEAD.unpack_from(head)
+    body_at, _, body_size = _v6_part(head, 0, sys_flag)
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + 3 > room:
+        return None
+    is_known, is_placed = magic in (MAGIC_V1, MAGIC_V2), offset == commitlog_offset
+    width = 2 if magic == MAGIC_V2 else 1
+    topic_bytes = int.from_bytes(read(topic_at, width))
+    properties_at = topic_at + width + topic_bytes + 2
+    fitting = properties_at + int.from_bytes(read(properties_at - 2, 2)) if properties_at <= room else room + 1
+    if fitting <= room:
+        right = is_known + is_placed + (fitting == size)
+        if right == 3:
+            return fitting
+        if right == 2 and topic_bytes:
+            known = magic if is_known else MAGIC_V1
+            mended = HEAD.pack(fitting, known, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born)
+            if read_record(mended + read(HEAD.size, fitting - HEAD.size), 0, commitlog_offset, crc_from) is not None:
+                return fitting
+    return size if is_known and is_placed and topic_at + 3 <= size <= room else None
 
 
 def not_standing(

@@ -4,8 +4,8 @@ Behaviour
 - The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a queue whose files do not is rebuilt from
   the whole log. From the checkpoint on every record is read and checked.
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
-- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim if all
-  other lengths fit it and a valid record is there, else by searching; counted, and logged once.
+- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim where that
+  can be believed (claimed_size), else by searching; counted, and logged once.
 - The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
