@@ -20,7 +20,7 @@ import ogive
 @ogive.listener("Work", group="workers", start="earliest")
 def work(message: ogive.MessageExt) -> None:
     print("begun", message.text, flush=True)
-    time.sleep(600 if "ever" in message.text else 0.5)
+    time.sleep({"for ever": 600, "long": 2}.get(message.text, 0.5))
     print("ended", message.text, flush=True)
 
 @ogive.listener("News", group="readers", start="earliest")
@@ -98,6 +98,25 @@ def test_a_second_signal_waits_for_no_call(number: int, tmp_path: Path) -> None:
             process.wait()
         assert (b"Traceback" in err, process.returncode) == (False, 130)
         assert admin.lag("workers", "Work")[0].lag == 1
+
+
+def test_one_signal_of_each_kind_is_one_wish_to_end(tmp_path: Path) -> None:
+    """Ctrl-C under --reload: SIGINT from the terminal, SIGTERM from the parent."""
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+        admin.create_topic("Work", queues=1)
+        process = start(tmp_path, broker.name_server, "shop_app:work", "--wait", "600")
+        try:
+            assert line(process) == "work: Work for group workers"
+            producer.send("Work", b"long")
+            assert line(process) == "begun long"
+            process.send_signal(signal.SIGINT)
+            complaint(process, "waiting")
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        assert (out, process.returncode) == (b"ended long\n", 0)
 
 
 def complaint(process: subprocess.Popen[bytes], word: str) -> str:

@@ -322,7 +322,7 @@ def run(
 ) -> None:
     """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Raises what ``PushConsumer.start`` raises.
 
-    A second signal waits for no more calls, and raises KeyboardInterrupt: what they were given comes again.
+    The same signal again: running calls are not waited for, what they were given comes again, and KeyboardInterrupt is raised.
 
     Raises IllegalStateError inside a running event loop: use ``async with ogive.aio.PushConsumer(...)`` there.
     """
@@ -348,14 +348,17 @@ async def _serve(consumer: PushConsumer) -> None:
     loop, stop, whole = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
     assert whole is not None
 
-    def end() -> None:
-        if stop.is_set():
+    came: set[int] = set()
+
+    def end(number: int) -> None:
+        if number in came:  # not just any: Ctrl-C under --reload is SIGINT from the terminal and SIGTERM from its parent
             whole.cancel()
+        came.add(number)
         stop.set()
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
+            loop.add_signal_handler(number, end, number)
     except (ValueError, RuntimeError):  # not the main thread, which handles signals
         log.debug("run() outside the main thread does not handle signals")
     stopped = asyncio.ensure_future(stop.wait())
