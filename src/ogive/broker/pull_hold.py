@@ -29,7 +29,8 @@ class HeldPull(Protocol):
         """Whether what arrived must be read and compared with an expression to know if it is waited for."""
 
     def try_answer(self) -> bool:
-        """Answer if there is something to deliver now; else say False and keep waiting, at a later offset if there is more to look at."""
+        """Answer if there is something to deliver now; else say False and keep waiting, at another offset below the queue's end if there is
+        more to look at."""
 
     def answer(self) -> None:
         """Answer with whatever there is."""
@@ -103,7 +104,7 @@ class PullHolds:
         before = pull.offset
         if pull.try_answer():
             self._forget(pull)
-        elif before < pull.offset < end:
+        elif before != pull.offset < end:
             self._due[pull] = end
 
     def answer_all(self, key: QueueKey) -> None:

@@ -10,8 +10,8 @@ Behaviour
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
 - The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
-  does not count. Those that are held are answered so at once, and the first pull after them, too: one may be of a member that does not have
-  the queue any more.
+  does not count. Those that are held are answered so at once, but may be of a member that does not have the queue any more: the first
+  pull after them is answered so, too, unless it is of such a member and from that offset.
 - A pull from beyond the end of its queue is sent to the progress of its group, and to the end where there is none to tell. A commit
   beyond the end, of a member that has outlived a broker and what that lost, does not count.
 - A client that does not read its answers gets no further ones read from the log until it does.
@@ -133,7 +133,7 @@ class Pull:
                 raise AccessRefused(f"User:{self._user} has no permission any more: {need} is needed")
 
     def _check_filter(self) -> None:
-        """The group may have subscribed anew: what the filter before let by is looked at again."""
+        """The group may have subscribed anew: what the filter before passed over is looked at again."""
         if self._subscription is None:
             return
         online = self._ctx.clients.consumer_group(self._group)

@@ -362,6 +362,22 @@ async def test_a_held_pull_gets_what_its_group_subscribed_to_meanwhile(
     assert got
 
 
+async def test_a_held_pull_that_goes_back_looks_at_all_that_it_had_passed_over(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
+    """At more than one look covers."""
+    await another.send("T", b"first", {"TAGS": "A", "UNIQ_KEY": "0"})
+    await client.heartbeat("c1", "G", "T", expression="A", version=1)
+    pull = client.start_pull("G", "T", 1, subscription=None, suspend_ms=60_000)
+    await until_held(server)
+    for sent in [another.start_send("T", b"of B", {"TAGS": "B", "UNIQ_KEY": f"{n}"}) for n in range(3_000)]:
+        await sent
+    await client.heartbeat("c1", "G", "T", expression="A || C", version=2)
+    await another.send("T", b"of C", {"TAGS": "C", "UNIQ_KEY": "C"})
+    async with asyncio.timeout(30):
+        assert [message.body for message in messages(await pull)] == [b"of C"]
+
+
 async def test_a_held_pull_commits_once(server: Broker, client: RawClient, another: RawClient) -> None:
     await client.send("T")
     pull = client.start_pull("G", "T", 1, suspend_ms=15_000, commit=1)
