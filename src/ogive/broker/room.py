@@ -13,7 +13,7 @@ from ogive.wire.command import RemotingCommand
 
 MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_BYTES_PER_CONNECTION: Final = 32 * 1024 * 1024  # two of the largest frames
-REPLY_SHARES: Final = 8
+REPLY_SHARES: Final = 8  # one client may have one of them
 FREE_BYTES: Final = 256 * 1024  # a connection that holds no more is not refused on account of others
 
 
@@ -50,7 +50,7 @@ class ReplyRoom:
     def take(self, client: Connection, most: int) -> bool:
         """Whether one more may wait for *client*, where *most* may wait in all; then it has to be given back.
 
-        An eighth of them for one client: whoever takes none keeps the replies of others moving.
+        A client has an eighth of them at most, so that one that takes no replies does not hold up those to others.
         """
         if self._count >= most or self._waiting[client] * REPLY_SHARES >= most:
             return False

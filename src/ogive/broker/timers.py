@@ -11,7 +11,8 @@ Behaviour
 
 Differs from Java
 - Nothing is rolled: messages wait as long as they have to, up to timer_max_delay_s.
-- At most timer_max_waiting messages wait; beyond that sends are answered SYSTEM_BUSY. Java limits each second's slot instead.
+- At most timer_max_waiting messages wait; beyond that sends are answered SYSTEM_BUSY, but for those that take one back. Java limits each
+  second's slot instead.
 - There is no wheel file and no timer log, see timer_progress.py.
 """
 
@@ -45,7 +46,7 @@ PASSED: Final = 1024  # that were taken back, of which a turn clears the heap
 IN_FLIGHT: Final = 1024  # messages being stored
 RETRY_S: Final = 0.1
 _READ: Final = 1024  # queue entries at once
-_TAKEN_BACK: Final = 1024  # messages that may stay in a heap, beyond as many as wait
+_TAKEN_BACK: Final = 1024  # taken back, and still in the two heaps: at most as many as wait, and these
 
 
 class TimerMessage(NamedTuple):
@@ -126,16 +127,15 @@ class _Names:
             self._others.setdefault(name, set()).add(offset)
 
     def remove(self, name: Name, offset: int) -> None:
-        others = self._others.get(name)
+        others = self._others.get(name, set())
         if self._first.get(name) != offset:
-            if others is not None:
-                others.discard(offset)
+            others.discard(offset)
         elif others:
             self._first[name] = others.pop()
         else:
             del self._first[name]
-        if others is not None and not others:
-            del self._others[name]
+        if not others:
+            self._others.pop(name, None)
 
     def pop(self, name: Name) -> list[int]:
         offsets = self.of(name)

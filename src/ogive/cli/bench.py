@@ -47,8 +47,6 @@ class Figures:
     size: int = 0
     times_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_TIMES))
     started: float = field(default_factory=time.perf_counter)
-    last: float = field(default_factory=time.perf_counter)
-    """When the newest was done."""
 
     def rates(self, until: float) -> dict[str, float | None]:
         elapsed = max(until - self.started, 1e-9)
@@ -73,6 +71,8 @@ class Measured:
     whole: Figures = field(default_factory=Figures)
     since: Figures = field(default_factory=Figures)
     failed: int = 0
+    last: float = field(default_factory=time.perf_counter)
+    """When the newest was done."""
 
     def done(self, size: int, took_s: float | None = None) -> None:
         for figures in (self.whole, self.since):
@@ -80,7 +80,7 @@ class Measured:
             figures.size += size
             if took_s is not None:
                 figures.times_s.append(took_s)
-        self.whole.last = time.perf_counter()
+        self.last = time.perf_counter()
 
     def line(self) -> dict[str, object]:
         """What there is so far, at which rate since the last line."""
@@ -89,8 +89,8 @@ class Measured:
         return self._counts(now) | rates
 
     def total(self) -> dict[str, object]:
-        """Until the newest message: that nothing came behind it is no rate."""
-        return self._counts(self.whole.last) | self.whole.rates(self.whole.last)
+        """Up to the newest message: a wait behind it would lower the rate."""
+        return self._counts(self.last) | self.whole.rates(self.last)
 
     def _counts(self, until: float) -> dict[str, object]:
         return {"seconds": round(until - self.whole.started, 3), "messages": self.whole.messages, "failed": self.failed}

@@ -132,10 +132,10 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         if isinstance(target, int):
             target = {await named_queue(admin, options): target}
-        if options.dry_run:
-            await refuse_unknown(admin, options.group)
         try:
-            if not options.dry_run:
+            if options.dry_run:
+                await refuse_unknown(admin, options.group)
+            elif not options.yes:
                 await _ask(admin, options, target)
             plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
         except GroupNotExist:
@@ -154,11 +154,10 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
 
 async def _ask(admin: aio.Admin, options: argparse.Namespace, target: ResetTarget) -> None:
     """Raises InvalidOption unless the user agrees, where messages would be skipped."""
-    if not options.yes:
-        plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=True)
-        skipped = sum(max(0, row.after - row.before) for row in plan if row.before is not None)
-        if skipped:
-            confirm(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed?", yes=False)
+    plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=True)
+    skipped = sum(max(0, row.after - row.before) for row in plan if row.before is not None)
+    if skipped:
+        confirm(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed?", yes=False)
 
 
 def _row(row: OffsetReset) -> tuple[object, ...]:

@@ -21,7 +21,10 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
-    """Find the listeners, say which, and run them. 0 after SIGTERM or Ctrl-C."""
+    """Find the listeners, say which, and run them. 0 after SIGTERM or Ctrl-C.
+
+    Raises KeyboardInterrupt if it comes again, or while Spark starts.
+    """
     only = [f"--{name.replace('_', '-')}" for name, default in ON_SPARK.items() if getattr(options, name) != default]
     if only and options.engine != "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine spark")

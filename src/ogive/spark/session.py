@@ -37,7 +37,7 @@ def session(
 
 
 def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The settings of a session, once Python and Java are found for it. Raises OgiveError if there is no Java."""
+    """Find Python and Java, set the environment that Spark reads, and return the session's settings. Raises OgiveError without a Java."""
     try:
         import pyspark.sql  # noqa: F401  # here, so that merely looking for Java (the demo) does not load Spark
     except ModuleNotFoundError as exc:

@@ -71,8 +71,11 @@ class Disk:
 
 
 def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
-    """What each of many reads gives. Where some need the disk, raises one Cold for all of them: they are tried again together, a few times,
-    and not all of them again for each that is missing."""
+    """What each of many reads gives.
+
+    Where some need the disk, raises one Cold for all of them, with the rest in its *others*: one Cold each would begin all reads again as
+    often as there are queues.
+    """
     found: list[T] = []
     cold: Cold | None = None
     for read in reads:

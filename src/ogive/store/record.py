@@ -203,8 +203,8 @@ def claimed_size(read: Callable[[int, int], bytes], room: int, commitlog_offset:
     *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most. It can be believed
     - where magic, its own offset and all lengths agree,
     - where it would be intact if just one of size, magic and offset were another,
-    - where magic, its own offset and the size are right, and the body fits: what stands behind the body, more lengths among it, is missing
-      after a write that was cut short.
+    - where magic and its own offset are right, and the size has room for the body and fits the segment: the lengths behind the body are
+      missing after a write that was cut short.
     """
     size: int
     head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")

@@ -7,6 +7,8 @@ Behaviour
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim where that
   can be believed (claimed_size), else by searching; counted, and logged once.
 - The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
+- A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves the store's clock only as far as the
+  record before agrees; one before 1970 counts as 0.
 - Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
   topic was deleted, gets no entry.
 - A delayed message whose queue entry is made again is due by the delay levels with which it was sent, see due_times.py.
@@ -318,14 +320,12 @@ class _Recovery:
         if checkpoint is not None and result.offset < checkpoint.position:
             raise AssertionError("a scan ends at or after its start")
 
-    def _believed(self, stored_ms: int, *, is_sure: bool) -> int:
-        """When a record was stored that says that it comes from the future.
+    def _believed(self, stored_ms: int) -> int:
+        """When a record was stored that says, without a checksum over the whole, that it is from the future or from before 1970.
 
-        Where no checksum protects what it says, as in the log of an Apache broker, that counts as far as the one before says so, too: a
-        single damaged bit makes it the year 5000, which would become the store's own time.
+        The future counts as far as the one before says so, too: a single damaged bit makes it the year 5000, which would become the
+        store's own time.
         """
-        if is_sure:
-            return stored_ms
         before, self._unsure_ms = self._unsure_ms, stored_ms
         return min(max(0, stored_ms), max(before, self._store_timestamp_ms))
 
@@ -334,8 +334,8 @@ class _Recovery:
         if plain:
             self._plain_end = offset + size
         own_ms = stored_ms
-        if stored_ms > self._now_ms or stored_ms < 0:
-            stored_ms = self._believed(stored_ms, is_sure=not plain and at + size - properties_at <= MAX_CRC_PROPERTIES)
+        if not 0 <= stored_ms <= self._now_ms and (plain or at + size - properties_at > MAX_CRC_PROPERTIES):
+            stored_ms = self._believed(stored_ms)
         if stored_ms > self._store_timestamp_ms:
             self._store_timestamp_ms = stored_ms
         kind = sys_flag & SysFlag.TRANSACTION_MASK
@@ -367,7 +367,7 @@ class _Recovery:
             self._flush()
 
     def _due_ms(self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int) -> int:
-        """Rather late than early: from the time that the record itself gives, unless no clock is so far ahead."""
+        """Rather late than early: by the record's own time, unless that is further ahead than any clock would be."""
         return self._due_times.of(queue, offset, size, level, own_ms if 0 <= own_ms < self._now_ms + _TOO_FAR_MS else believed_ms)
 
     def _keep_place(self, scanned: Scanned) -> None:

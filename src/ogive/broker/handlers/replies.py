@@ -123,22 +123,22 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
 
 
 async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
-    done: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
-    result: list[PutResult] | StoreError | InvalidOption
+    done: asyncio.Future[list[PutResult]] = ctx.loop.create_future()
 
     def finish(result: list[PutResult] | StoreError) -> None:
-        if not done.done():
+        if done.done():
+            return
+        if isinstance(result, StoreError):
+            done.set_exception(result)
+        else:
             done.set_result(result)
 
     ctx.sends_waiting += 1
     try:
         ctx.put((message,), finish, message.topic)
-        result = await done
-    except (StoreError, InvalidOption) as exc:  # or it fits no file of the log
-        result = exc
+        return (await done)[0]
+    except (StoreError, InvalidOption) as exc:  # InvalidOption: it fits no file of the log
+        log.warning("a reply was not stored: %s", exc)
+        return None
     finally:
         ctx.sends_waiting -= 1
-    if not isinstance(result, list):
-        log.warning("a reply was not stored: %s", result)
-        return None
-    return result[0]
