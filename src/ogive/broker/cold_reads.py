@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ogive.errors import StoreBusy, StoreError
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, Place
 from ogive.store.model import Entry
 from ogive.store.store import MessageStore
 
@@ -24,37 +24,47 @@ MAX_TRIES: Final = 256  # of one request; beyond it, the read waits for the disk
 
 T = TypeVar("T")
 
-Fetch = Callable[[Cold, Callable[[StoreError | None], None]], None]
+Fetch = Callable[[Place, Callable[[StoreError | None], None]], None]
 """ColdReads.fetch"""
 
 
 class ColdReads:
     """*bring_in* is called on the threads, which come with the first cold read."""
 
-    def __init__(self, bring_in: Callable[[Cold], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, bring_in: Callable[[Place], bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._bring_in, self._loop = bring_in, loop
         self._threads = ThreadPoolExecutor(THREADS, "ogive-cold-read")
         self.waiting = 0
 
-    def fetch(self, cold: Cold, then: Callable[[StoreError | None], None]) -> None:
-        """Have *then* called on the loop, with the error if the disk cannot be read. Raises StoreError, and then never calls it."""
+    def fetch(self, place: Place, then: Callable[[StoreError | None], None], keep: Callable[[bytes], None] | None = None) -> None:
+        """Have *then* called on the loop, with the error if the disk cannot be read; before that *keep*, with what was read. Raises
+        StoreError, and then never calls them."""
         if self.waiting >= MAX_WAITING:
             raise StoreBusy(f"{self.waiting} reads wait for the disk")
         try:
-            reading = self._threads.submit(self._bring_in, cold)
+            reading = self._threads.submit(self._bring_in, place)
         except RuntimeError as exc:  # the machine has no thread left, or the broker stops
-            raise StoreError(f"{cold.path} cannot be read from the disk: {exc}") from exc
+            raise StoreError(f"{place.path} cannot be read from the disk: {exc}") from exc
         self.waiting += 1
-        reading.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then))
+        reading.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then, keep))
 
     async def bring_in(self, cold: Cold) -> None:
         """One place after the other, so that others have their turn between them. Raises StoreError."""
-        for place in (cold, *cold.others):
-            await self._bring_in_place(place)
+        for place in (cold.place, *cold.others):
+            await self.bring_in_place(place)
 
-    async def _bring_in_place(self, cold: Cold) -> None:
+    async def bring_in_place(self, place: Place, keep: Callable[[Place, bytes], None] | None = None) -> None:
+        """*keep* gets what was read. Raises StoreError."""
         done: asyncio.Future[StoreError | None] = self._loop.create_future()
-        self.fetch(cold, lambda error: None if done.done() else done.set_result(error))
+
+        def then(error: StoreError | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        if keep is None:
+            self.fetch(place, then)
+        else:
+            self.fetch(place, then, partial(keep, place))
         if (error := await done) is not None:
             raise error
 
@@ -71,7 +81,7 @@ class ColdReads:
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _done(self, done: "Future[None]", then: Callable[[StoreError | None], None]) -> None:
+    def _done(self, done: "Future[bytes]", then: Callable[[StoreError | None], None], keep: Callable[[bytes], None] | None) -> None:
         self.waiting -= 1
         if done.cancelled():
             then(StoreError("the broker stops"))
@@ -80,6 +90,8 @@ class ColdReads:
         if error is not None and not isinstance(error, StoreError):  # report it to whoever waits all the same, or a job would hang for ever
             log.error("a read from the disk failed", exc_info=error)
             error = StoreError(f"a read from the disk failed: {error!r}")
+        if error is None and keep is not None:
+            keep(done.result())
         then(error)
 
 
@@ -108,7 +120,7 @@ class JobReads:
         self._tries += 1
         self.pending = True
         try:
-            self._fetch(cold, self._fetched)
+            self._fetch(cold.place, self._fetched)
         except StoreError as exc:
             self._fetched(exc)
 

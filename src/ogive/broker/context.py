@@ -12,6 +12,7 @@ from ogive.broker.cold_reads import ColdReads
 from ogive.broker.config import BrokerConfig
 from ogive.broker.duplicates import Answer, Duplicates
 from ogive.broker.groups import GroupTable
+from ogive.broker.listings import Listings
 from ogive.broker.locks import QueueLocks
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
@@ -81,8 +82,7 @@ class Context:
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """How many more searches by key may begin now."""
-    listings: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a listing is made: one at a time."""
+    listings: Listings = field(default_factory=Listings)
     room: RequestRoom = field(default_factory=RequestRoom)
     """What requests that wait may hold."""
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)

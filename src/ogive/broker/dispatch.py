@@ -3,10 +3,11 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Final
 
+from ogive.broker import listings
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.pull_hold import LOOK_AGAIN_S
@@ -19,32 +20,37 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header
 
 
-def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0, *, in_turn: bool = False) -> None:
+def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0) -> None:
     """Carry out one request; its answer leaves now or later, and a one-way request has none.
 
     One that needs what only the disk has is carried out again when that has been read: handlers change nothing before they have read.
     """
-    route = ROUTES.get(command.code)
     try:
-        if type(route) is Route and len(command.body) > route.max_body_bytes:  # before the guard, which may have to read it
-            remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
-            raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
-        if ctx.guard is not None:
-            with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
-                ctx.guard.check(command, connection.remote_address)
-            connection.trust()
-        if type(route) is Direct:
-            route.handle(ctx, connection, command)
-        elif type(route) is Route and route.listing and not in_turn:
-            _later(ctx, connection, command, partial(_in_turn, ctx, connection, command, tries), ", in turn")
-        elif type(route) is Route:
-            _serve(ctx, connection, command, route)
-        else:
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
+        _carry_out(ctx, connection, command)
     except OgiveError as exc:
         refuse(connection, command, exc)
     except Cold as cold:
         _later(ctx, connection, command, partial(_again, ctx, connection, command, cold, tries + 1), ", from disk")
+
+
+def _carry_out(ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False) -> None:
+    """Raises OgiveError for a request that is refused, and Cold."""
+    route = ROUTES.get(command.code)
+    if type(route) is Route and len(command.body) > route.max_body_bytes:  # before the guard, which may have to read it
+        remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
+        raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
+    if ctx.guard is not None:
+        with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
+            ctx.guard.check(command, connection.remote_address)
+        connection.trust()
+    if type(route) is Direct:
+        route.handle(ctx, connection, command)
+    elif type(route) is Route and route.listing and not in_turn:
+        _later(ctx, connection, command, partial(_in_turn, ctx, connection, command), ", in turn")
+    elif type(route) is Route:
+        _serve(ctx, connection, command, route)
+    else:
+        raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
 
 
 def _later(
@@ -67,24 +73,67 @@ def _not_supported(code: int) -> str:
 _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_SUPPORTED.items()}
 
 
-async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> None:
+async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """One listing after the other, none for a client that is gone or does not take its answers; and after each the loop belongs to
-    everybody else for as long as that one took."""
-    while True:
-        try:
-            await connection.drain()
-        except ConnectError:
-            return
-        async with ctx.listings:
+    everybody else for as long as that one took. See Listings."""
+    tries = 0
+    async with ctx.listings.of(connection), AsyncExitStack() as until_answered:
+        while True:
+            try:
+                await connection.drain()
+            except ConnectError:
+                return
+            cold: Cold | None = None
+            async with ctx.listings.turn:
+                if connection.closed:
+                    return
+                must_wait = ctx.slow_readers.must_wait(connection)
+                if not must_wait:
+                    started = ctx.loop.time()
+                    cold = _list(ctx, connection, command, tries)
+                    await asyncio.sleep(0)  # the answer is written at the end of the turn
+                    await asyncio.sleep(ctx.loop.time() - started)
+                    if cold is None:
+                        return
+            if must_wait:
+                await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer
+                continue
+            if not tries:
+                if ctx.listings.cold.locked():
+                    cold = None  # it may be large: only one that is being brought in is held
+                await until_answered.enter_async_context(ctx.listings.cold)
+                until_answered.callback(ctx.store.keep_nothing)
+            tries += 1
+            if cold is not None and not await _bring_in(ctx, connection, command, cold, keeping=tries > listings.KEEP_AFTER):
+                return
+
+
+def _list(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> Cold | None:
+    """Answer a listing whose turn it is; or what it needs from the disk."""
+    try:
+        with ctx.store.waiting() if tries >= listings.MAX_TRIES else nullcontext():
+            _carry_out(ctx, connection, command, in_turn=True)
+    except OgiveError as exc:
+        refuse(connection, command, exc)
+    except Cold as cold:
+        return cold.with_traceback(None)
+    except BaseException:
+        _end_without_answer(connection, command)
+        raise
+    return None
+
+
+async def _bring_in(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, *, keeping: bool) -> bool:
+    """Whether the listing can go on; else it is refused, or nobody waits for it any more."""
+    try:
+        for place in (cold.place, *cold.others):
             if connection.closed:
-                return
-            if not ctx.slow_readers.must_wait(connection):
-                started = ctx.loop.time()
-                _in_a_task(ctx, connection, command, tries, in_turn=True)
-                await asyncio.sleep(0)  # the answer is written at the end of the turn
-                await asyncio.sleep(ctx.loop.time() - started)
-                return
-        await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer
+                return False
+            await ctx.cold_reads.bring_in_place(place, ctx.store.keep if keeping else None)
+    except StoreError as exc:
+        refuse(connection, command, exc)
+        return False
+    return True
 
 
 async def _again(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int) -> None:
@@ -97,10 +146,10 @@ async def _again(ctx: Context, connection: Connection, command: RemotingCommand,
             _in_a_task(ctx, connection, command, tries)
 
 
-def _in_a_task(ctx: Context, connection: Connection, command: RemotingCommand, tries: int, *, in_turn: bool = False) -> None:
+def _in_a_task(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> None:
     """dispatch(), and where it fails otherwise than with an answer the connection ends, as it does in the connection's own turn."""
     try:
-        dispatch(ctx, connection, command, tries, in_turn=in_turn)
+        dispatch(ctx, connection, command, tries)
     except BaseException:
         _end_without_answer(connection, command)
         raise

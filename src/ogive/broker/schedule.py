@@ -198,7 +198,7 @@ class _Level:
             with self._store.without_waiting():
                 first = self._store.entries(*self.key, offset, 1)
         except Cold as cold:
-            self._fetch(cold, _looked_at_later)
+            self._fetch(cold.place, _looked_at_later)
             return max(self._needed_from, stats.commitlog_start)
         if first and first[0].size != FILLER_SIZE:
             self._needed_from = first[0].commitlog_offset  # what follows it in the queue follows it in the log, too

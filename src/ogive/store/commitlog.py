@@ -287,7 +287,7 @@ class LogReader:
             last_wanted = max([offset + size for offset, size, _ in wanted[i:] if offset < segment_end], default=stop)
             if whole:
                 last_wanted += -last_wanted % self._stretches.bytes
-            cold.size = max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN))
+            cold.place = cold.place._replace(size=max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN)))
             raise
         run = Run(base, data, whole and self._stretches.hold(base, data))
         if 2 * asked <= len(data) == stop - base:

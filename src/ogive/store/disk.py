@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from ogive.store.fs import Fs
 from ogive.store.segments import Handles
@@ -12,16 +12,30 @@ from ogive.store.unreadable import Unreadable
 
 T = TypeVar("T")
 
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    """Bytes of a file. *unreadable* takes note of what cannot be read, where that is no error."""
+
+    path: Path
+    offset: int
+    size: int
+    unreadable: Unreadable | None = None
+
 
 class Cold(Exception):
     """Bytes that only the disk has. The caller has bring_in() run on another thread, and tries again."""
 
     def __init__(self, path: Path, offset: int, size: int, unreadable: Unreadable | None = None) -> None:
-        """*unreadable* takes note of what cannot be read, where that is no error."""
-        super().__init__(f"{path} at {offset}: {size} bytes are not in memory")
-        self.path, self.offset, self.size, self.unreadable = path, offset, size, unreadable
-        self.others: list[Cold] = []
-        """What the caller needs besides, see each_or_cold()."""
+        """See Place."""
+        super().__init__(path, offset, size)
+        self.place = Place(path, offset, size, unreadable)
+        self.others: list[Place] = []
+        """What the caller needs besides, see each_or_cold(): there may be as many as queues."""
+
+    def __str__(self) -> str:
+        return f"{self.place.path} at {self.place.offset}: {self.place.size} bytes are not in memory"
 
 
 class Disk:
@@ -32,19 +46,22 @@ class Disk:
         self.waits = True
         self.must_wait = False
         self.unreadable = Unreadable()
+        self._kept: dict[tuple[Path, int], bytes] = {}
+        self._kept_bytes = 0
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
         """At most *size* bytes of a derived file, fewer where it ends. Raises FileNotFoundError, OSError, Cold."""
         handle = self._handles.get(path)
         try:
             if self.waits or self.must_wait:
-                return self._fs.pread(handle, size, offset)
+                kept = self._kept_part(path, size, offset) if self._kept else None
+                return self._fs.pread(handle, size, offset) if kept is None else kept
             data = self._fs.pread_now(handle, size, offset)
         except OSError as exc:
             if exc.errno == errno.EIO:
                 raise _lost(path) from exc
             raise
-        if data is None:
+        if data is None and (data := self._kept_part(path, size, offset)) is None:
             raise Cold(path, offset, size)
         return data
 
@@ -52,18 +69,34 @@ class Disk:
         """read() of the commit log: what the disk cannot read is zeros, and no record stands in them."""
         handle = self._handles.get(path)
         if self.waits or self.must_wait:
-            return self.unreadable.read(self._fs, handle, path, size, offset)
+            kept = self._kept_part(path, size, offset) if self._kept else None
+            return self.unreadable.read(self._fs, handle, path, size, offset) if kept is None else kept
         data = self.unreadable.read_now(self._fs, handle, path, size, offset)
-        if data is None:
+        if data is None and (data := self._kept_part(path, size, offset)) is None:
             raise Cold(path, offset, size, self.unreadable)
         return data
 
+    def keep(self, place: Place, data: bytes) -> None:
+        """What bring_in() read: reads find it until keep_nothing(), also where the system's memory is too short. Up to a limit."""
+        if self._kept_bytes + len(data) <= MAX_KEPT_BYTES and (place.path, place.offset) not in self._kept:
+            self._kept[place.path, place.offset] = data
+            self._kept_bytes += len(data)
+
+    def keep_nothing(self) -> None:
+        self._kept, self._kept_bytes = {}, 0
+
+    def _kept_part(self, path: Path, size: int, offset: int) -> bytes | None:
+        data = self._kept.get((path, offset), b"")
+        return data[:size] if len(data) >= size else None
+
     def forget(self, path: Path) -> None:
         """The file is about to be removed: an open handle would keep its space."""
+        self.keep_nothing()
         self._handles.forget(path)
 
     def forget_under(self, directory: Path) -> None:
         """So are all files of *directory*. One that is made there later is another file: an open handle would show the old one."""
+        self.keep_nothing()
         self._handles.forget_under(directory)
 
     def close(self) -> None:
@@ -82,30 +115,28 @@ def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
         try:
             found.append(read())
         except Cold as missing:
-            missing.with_traceback(None)  # it would keep the frames of as many calls
             if cold is None:
-                cold = missing
+                cold = missing.with_traceback(None)  # it would keep the frames of the call
             else:
-                cold.others += [missing, *missing.others]
+                cold.others += [missing.place, *missing.others]
     if cold is not None:
         raise cold
     return found
 
 
-def bring_in(fs: Fs, cold: Cold) -> None:
+def bring_in(fs: Fs, place: Place) -> bytes:
     """Read it into the page cache, on any thread. Raises OSError, but not for a missing file: the next try will find that out."""
     try:
-        handle = fs.open(cold.path)
+        handle = fs.open(place.path)
     except FileNotFoundError:
-        return
+        return b""
     try:
-        if cold.unreadable is not None:
-            cold.unreadable.read(fs, handle, cold.path, cold.size, cold.offset)
-        else:
-            fs.pread(handle, cold.size, cold.offset)
+        if place.unreadable is not None:
+            return place.unreadable.read(fs, handle, place.path, place.size, place.offset)
+        return fs.pread(handle, place.size, place.offset)
     except OSError as exc:
-        if exc.errno == errno.EIO and cold.unreadable is None:
-            raise _lost(cold.path) from exc
+        if exc.errno == errno.EIO and place.unreadable is None:
+            raise _lost(place.path) from exc
         raise
     finally:
         fs.close(handle)

@@ -210,8 +210,7 @@ def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, No
         except OSError as exc:
             raise StoreError(f"the index of keys cannot be read in {file.path}: {exc}") from exc
         except Cold as cold:
-            cold.offset = at - at % _WINDOW
-            cold.size = _WINDOW
+            cold.place = cold.place._replace(offset=at - at % _WINDOW, size=_WINDOW)
             yield cold
     disk.waits = True  # memory is so short that what was brought in is gone each time
     try:

@@ -31,7 +31,7 @@ from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.derived import DerivedFiles
-from ogive.store.disk import Cold, Disk, bring_in
+from ogive.store.disk import Cold, Disk, Place, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.lock import lock_directory, mark_ours, unusable
@@ -545,12 +545,20 @@ class MessageStore:
         finally:
             self._disk.must_wait = False
 
-    def bring_in(self, cold: Cold) -> None:
+    def bring_in(self, place: Place) -> bytes:
         """Any thread: read what was missing. Raises StoreError."""
         try:
-            bring_in(self._fs, cold)
+            return bring_in(self._fs, place)
         except OSError as exc:
-            raise StoreError(f"{cold.path} cannot be read at {cold.offset}: {exc}") from exc
+            raise StoreError(f"{place.path} cannot be read at {place.offset}: {exc}") from exc
+
+    def keep(self, place: Place, data: bytes) -> None:
+        """See Disk.keep."""
+        self._disk.keep(place, data)
+
+    def keep_nothing(self) -> None:
+        """See Disk.keep."""
+        self._disk.keep_nothing()
 
     @property
     def queues(self) -> Iterable[QueueKey]:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from ogive.errors import StoreError
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, Place
 from ogive.store.store import MessageStore
 
 
@@ -16,7 +16,7 @@ class ColdDisk:
         self._store = store
         self._read, self._read_log = store._disk.read, store._disk.read_log
         self._in_memory: set[tuple[Path, int, int]] = set()
-        self.waiting: list[tuple[Cold, Callable[[StoreError | None], None]]] = []
+        self.waiting: list[tuple[Place, Callable[[StoreError | None], None]]] = []
 
     def forget(self) -> None:
         """The log's newest records, too."""
@@ -31,17 +31,17 @@ class ColdDisk:
             raise Cold(path, offset, size, self._store._disk.unreadable if read == self._read_log else None)
         return read(path, size, offset)
 
-    def fetch(self, cold: Cold, then: Callable[[StoreError | None], None]) -> None:
+    def fetch(self, place: Place, then: Callable[[StoreError | None], None]) -> None:
         """In the place of ColdReads.fetch."""
-        self.waiting.append((cold, then))
+        self.waiting.append((place, then))
 
     def bring_in(self, error: StoreError | None = None) -> None:
         """Carry out what waits, or let it fail."""
         waiting, self.waiting = self.waiting, []
-        for cold, then in waiting:
+        for place, then in waiting:
             if error is None:
-                self._store.bring_in(cold)
-                self._in_memory.add((cold.path, cold.offset, cold.size))
+                self._store.bring_in(place)
+                self._in_memory.add((place.path, place.offset, place.size))
             then(error)
 
     def lose(self) -> None:

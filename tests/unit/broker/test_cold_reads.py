@@ -11,7 +11,7 @@ import pytest
 
 from ogive.broker.cold_reads import ColdReads, JobReads
 from ogive.errors import StoreError
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, Place
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Driver, small
 
@@ -25,9 +25,10 @@ class Reads:
         self.failure: BaseException | None = None
         self.cold = ColdReads(self._bring_in, asyncio.get_running_loop())
 
-    def _bring_in(self, _: Cold) -> None:
+    def _bring_in(self, _: Place) -> bytes:
         if self.failure is not None:
             raise self.failure
+        return b"read"
 
 
 @pytest.fixture

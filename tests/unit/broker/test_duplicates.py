@@ -149,7 +149,7 @@ class Restarted:
 
     async def bring_in(self, cold: Cold) -> None:
         done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-        self.disk.fetch(cold, done.set_result)
+        self.disk.fetch(cold.place, done.set_result)
         if (error := await done) is not None:
             raise error
 

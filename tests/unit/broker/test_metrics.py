@@ -9,7 +9,7 @@ import pytest
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, BrokerConfig, metrics
 from ogive.errors import StoreError, StoreFailed
-from ogive.store.disk import Cold
+from ogive.store.disk import Place
 from ogive.wire.bodies import User
 from ogive.wire.codes import Decision, RequestCode
 from tests.raw_client import RawClient, unique_key
@@ -135,9 +135,9 @@ async def test_old_messages_are_read_from_the_disk_without_stopping_anybody(
     disk = ColdDisk(ctx.store)
     fetched = []
 
-    def fetch(cold: Cold, then: Callable[[StoreError | None], None]) -> None:
-        fetched.append(cold)
-        disk.fetch(cold, then)
+    def fetch(place: Place, then: Callable[[StoreError | None], None]) -> None:
+        fetched.append(place)
+        disk.fetch(place, then)
         disk.bring_in(failure)
 
     failure: StoreError | None = None

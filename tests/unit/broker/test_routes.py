@@ -107,7 +107,7 @@ async def test_others_are_served_between_two_long_listings(client: RawClient, an
 async def test_nothing_is_listed_for_a_client_that_is_gone(server: Broker, client: RawClient, another: RawClient, listed: Any) -> None:
     made: list[int] = []
     listed(lambda: made.append(1))
-    async with server.context.listings:
+    async with server.context.listings.turn:
         for _ in range(3):
             another.oneway(RequestCode.GET_ALL_TOPIC_CONFIG)
         another.start(RequestCode.GET_ALL_TOPIC_CONFIG).add_done_callback(lambda answer: answer.exception())

@@ -9,7 +9,7 @@ import pytest
 from ogive.store import GetStatus, OsFs
 from ogive.store.commitlog import LogWriter, ReadRuns, Run
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, Place
 from ogive.store.fs import Data
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.stores import Driver, message, small
@@ -309,16 +309,16 @@ def test_what_the_disk_must_be_waited_for_comes_whole_with_one_wait(tmp_path: Pa
         driver.put(message(body("T", 9, n), "T", 9))
         driver.put(message(bytes(40 * 1024), "Z"))
     fs.known.clear()
-    waits: list[Cold] = []
+    waits: list[Place] = []
     found = 0
     while not found:
         try:
             found = driver.store.get("T", 9, 0, 10, 1 << 20, wait=False).count
         except Cold as cold:
-            waits.append(cold)
-            driver.store.bring_in(cold)
+            waits.append(cold.place)
+            driver.store.bring_in(cold.place)
     assert found == 10
-    assert [cold.path.parent.name for cold in waits] == ["9", "commitlog"]
+    assert [place.path.parent.name for place in waits] == ["9", "commitlog"]
     first, last = (driver.store.entries("T", 9, n, 1)[0].commitlog_offset for n in (0, 9))
     assert waits[1].offset == first - first % STRETCH
     assert last < waits[1].offset + waits[1].size <= last + 2 * STRETCH

@@ -148,7 +148,7 @@ def test_search_reads_what_the_disk_has_in_steps() -> None:
     for step in index.find(disk, "T", "same", 0, FOR_EVER):
         if isinstance(step, Cold):
             cold += 1
-            fs.known.add(step.path)
+            fs.known.add(step.place.path)
         elif step is not None:
             offsets.append(step)
     assert offsets == [n * 100 for n in range(39, -1, -1)]

@@ -123,7 +123,7 @@ def served_without_waiting(driver: Driver) -> tuple[set[int], int]:
                 result = driver.store.get("T", queue_id, offset, 4, 1 << 20, wait=False)
             except Cold as cold:
                 waits += 1
-                driver.store.bring_in(cold)
+                driver.store.bring_in(cold.place)
             else:
                 found |= numbers(result)
                 offset = result.next_offset
@@ -423,7 +423,7 @@ def test_a_queue_file_that_becomes_unreadable_is_an_error_until_it_is_made_again
         with pytest.raises(Cold) as cold:
             driver.store.get("T", 0, 0, 4, 1 << 20, wait=False)
         with pytest.raises(StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"):
-            driver.store.bring_in(cold.value)
+            driver.store.bring_in(cold.value.place)
     driver.close()
     with Driver(settings(tmp_path), fs) as driver:
         fs.gone = ()

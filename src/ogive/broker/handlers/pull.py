@@ -163,7 +163,7 @@ class Pull:
     def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
         """Continue once it has been read. Raises StoreError."""
         self._tries += 1
-        self._ctx.cold_reads.fetch(cold, lambda error: then() if error is None else self._refuse(error))
+        self._ctx.cold_reads.fetch(cold.place, lambda error: then() if error is None else self._refuse(error))
 
     def reply(self, result: GetResult) -> None:
         status = result.status

@@ -14,7 +14,7 @@ from ogive.broker import Broker, tag_search
 from ogive.broker.context import MAX_SEARCHES
 from ogive.broker.handlers import query
 from ogive.errors import ResponseCode
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, Place
 from ogive.store.fs import OsFs
 from ogive.transport.connection import Connection
 from ogive.transport.limits import ServerLimits
@@ -139,16 +139,17 @@ class ColdDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, server: Broker) -> None:
         self.gate = threading.Event()
-        self.brought_in: list[Cold] = []
+        self.brought_in: list[Place] = []
         self._read_before: set[str] = set()
         store = server.context.store
         bring_in = store.bring_in
 
-        def slowly(cold: Cold) -> None:
+        def slowly(place: Place) -> bytes:
             assert self.gate.wait(20)
-            bring_in(cold)
-            self.brought_in.append(cold)
-            self._read_before.add(cold.path.parent.name)
+            data = bring_in(place)
+            self.brought_in.append(place)
+            self._read_before.add(place.path.parent.name)
+            return data
 
         def now(read: Callable[[Any, int, int], bytes], path: Any, size: int, offset: int) -> bytes:
             if not store._disk.waits and path.parent.name not in self._read_before:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import Broker
+from ogive.broker import Broker, dispatch
 from ogive.errors import ResponseCode, StoreError
-from ogive.store.disk import Cold
+from ogive.store.disk import Place
 from ogive.wire import java_json
 from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
 from ogive.wire.codes import RequestCode
@@ -112,21 +112,21 @@ async def test_what_many_queues_have_on_disk_only_is_asked_for_together(
         ctx.offsets.commit("G", "T", queue, 1)
     in_memory = await client.ok(code, **fields)
     disk = ColdDisk(ctx.store)
-    places: list[Cold] = []
-    tries: list[Cold] = []
+    places: list[Place] = []
+    tries: list[int] = []
 
-    def fetch(cold: Cold, then: Callable[[StoreError | None], None]) -> None:
-        places.append(cold)
-        disk.fetch(cold, then)
+    def fetch(place: Place, then: Callable[[StoreError | None], None]) -> None:
+        places.append(place)
+        disk.fetch(place, then)
         disk.bring_in()
 
-    async def counted(cold: Cold) -> None:
-        tries.append(cold)
-        await bring_in(cold)
+    async def counted(*arguments: Any, **others: Any) -> bool:
+        tries.append(1)
+        return await bring_in(*arguments, **others)
 
-    bring_in = ctx.cold_reads.bring_in
+    bring_in = dispatch._bring_in
     monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
-    monkeypatch.setattr(ctx.cold_reads, "bring_in", counted)
+    monkeypatch.setattr(dispatch, "_bring_in", counted)
     monkeypatch.setattr(ctx.store, "waiting", None)
     disk.forget()
     assert loads_object((await client.ok(code, **fields)).body).keys() == loads_object(in_memory.body).keys()

@@ -1,0 +1,26 @@
+"""Whose turn it is to have a listing made: an answer that grows with what the broker holds."""
+
+import asyncio
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from ogive.transport.connection import Connection
+
+KEEP_AFTER: Final = 4  # tries; beyond them, what is read for a listing is kept in memory: the system seems to forget it at once
+MAX_TRIES: Final = 64  # of one listing; beyond them, it waits for what is missing then
+
+
+class Listings:
+    """One listing is made at a time. Connections take turns, and the listings of one are made in order: of each connection, only the first
+    waits for a turn."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        """Held while a listing is made. First come, first served: that is the round of the connections."""
+        self.cold = asyncio.Lock()
+        """Held by the one listing whose bytes are brought in from the disk: it may need some of each queue. Meanwhile others are made."""
+        self._of: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()
+
+    def of(self, connection: Connection) -> asyncio.Lock:
+        """Held by the first listing of *connection*."""
+        return self._of.setdefault(connection, asyncio.Lock())
