@@ -6,11 +6,17 @@ import pytest
 
 from ogive.broker import filtering, pull_hold
 from ogive.broker.handlers import queue_entries
-from ogive.transport import connection
+from ogive.transport import connection, turn
 
 
 @pytest.fixture(autouse=True)
 def endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what ends them make them short themselves."""
-    for module, name in ((connection, "SLICE_S"), (pull_hold, "SLICE_S"), (filtering, "SCAN_S"), (queue_entries, "LOOK_S")):
+    for module, name in (
+        (connection, "SLICE_S"),
+        (turn, "SLICE_S"),
+        (pull_hold, "SLICE_S"),
+        (filtering, "SCAN_S"),
+        (queue_entries, "LOOK_S"),
+    ):
         monkeypatch.setattr(module, name, math.inf)

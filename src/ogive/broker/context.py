@@ -29,7 +29,7 @@ from ogive.model import DelayLevels
 from ogive.store.model import Messages, NewMessage, PutDone, QueueKey, bytes_of
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
-from ogive.transport.turn import Turn
+from ogive.transport.turn import Slices, Turn
 from ogive.wire.command import RemotingCommand
 
 MAX_SEARCHES: Final = 16  # each may hold max_large_pull_bytes
@@ -83,6 +83,8 @@ class Context:
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """How many more searches by key may begin now."""
     listings: Listings = field(default_factory=Listings)
+    slices: Slices = field(default_factory=Slices)
+    """For requests that take more than one step: each begins in a slice, as requests of one step are carried out in slices."""
     room: RequestRoom = field(default_factory=RequestRoom)
     """What requests that wait may hold."""
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -167,15 +167,20 @@ def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route
         reply(connection, command, answer)
     else:
         assert inspect.iscoroutine(answer)
-        if not _later(ctx, connection, command, partial(_serve_later, connection, command, answer)):
+        if not _later(ctx, connection, command, partial(_serve_later, ctx, connection, command, answer)):
             answer.close()
 
 
-async def _serve_later(connection: Connection, command: RemotingCommand, answer: Awaitable[RemotingCommand]) -> None:
+async def _serve_later(
+    ctx: Context, connection: Connection, command: RemotingCommand, answer: Coroutine[Any, Any, RemotingCommand]
+) -> None:
     try:
+        await ctx.slices.mine()
         reply(connection, command, await answer)
     except OgiveError as exc:
         refuse(connection, command, exc)
     except BaseException:
         _end_without_answer(connection, command)
         raise
+    finally:
+        answer.close()

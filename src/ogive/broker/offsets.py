@@ -1,6 +1,7 @@
 """The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ class OffsetTable:
 
     def __init__(self, max_offsets: int) -> None:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
+        self._topics: Counter[str] = Counter()  # how many of them are of a topic
+        self._groups: Counter[str] = Counter()  # and of a group
         self._count = 0
         self._max = max_offsets
         # (topic, group, client id or ALL) -> queue ids; without an offset in the table: back to 0
@@ -46,7 +49,11 @@ class OffsetTable:
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """commit() for the broker's own progress, and for what its file holds: neither is refused when the table is full."""
-        queues = self._queues.setdefault((topic, group), {})
+        queues = self._queues.get((topic, group))
+        if queues is None:
+            queues = self._queues[topic, group] = {}
+            self._topics[topic] += 1
+            self._groups[group] += 1
         known = queues.get(queue_id)
         if known == offset:
             return
@@ -127,6 +134,10 @@ class OffsetTable:
         """Topic and group of all that has progress."""
         return self._queues.keys()
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether any group has progress on the topic."""
+        return topic in self._topics
+
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
@@ -134,13 +145,15 @@ class OffsetTable:
     def remove_topic(self, topic: str, online: Iterable[tuple[str, str]] = (), queue_ids: Collection[int] = ()) -> None:
         """The topic is deleted. *online*: groups, and who of them, see reset(), is told to begin anew in *queue_ids* should it be made
         again."""
-        self._remove([key for key in self._queues if key[0] == topic])
+        if topic in self._topics:
+            self._remove([key for key in self._queues if key[0] == topic])
         for group, member in online:
             for queue_id in queue_ids:
                 self._note_untold(group, topic, queue_id, member)
 
     def remove_group(self, group: str) -> None:
-        self._remove([key for key in self._queues if key[1] == group])
+        if group in self._groups:
+            self._remove([key for key in self._queues if key[1] == group])
         for place in [place for place in self._hinted if place[1] == group]:
             del self._hinted[place]
         for key in [key for key in self._untold if key[1] == group]:
@@ -152,6 +165,10 @@ class OffsetTable:
         for key in keys:
             self._count -= len(self._queues.pop(key))
             self.version += 1
+            for table, name in zip((self._topics, self._groups), key, strict=True):
+                table[name] -= 1
+                if not table[name]:
+                    del table[name]
 
     def cut(self, end: Callable[[str, int], int | None]) -> int:
         """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how often that was needed. None: it may stay.

@@ -144,6 +144,14 @@ class _Names:
         return offsets
 
 
+class Hold:
+    """On the messages of one name while they are being taken back."""
+
+    def __init__(self) -> None:
+        self.passed_over: set[int] = set()
+        """Offsets of what became due, and is in no heap."""
+
+
 class Timers:
     """Everything that waits for its time, and its delivery. Event-loop only, from start() on."""
 
@@ -158,8 +166,7 @@ class Timers:
         self._waiting: OrderedDict[int, TimerMessage] = OrderedDict()
         self._names = _Names()
         self._on_the_way: dict[int, TimerMessage] = {}  # still in _waiting: until they are stored, a start has to find them
-        self._held: dict[int, TimerMessage] = {}  # still in _waiting: they are being taken back
-        self._passed_over: set[int] = set()  # of those held: what became due, and is in no heap
+        self._held: dict[Name, Hold] = {}  # names whose messages are being taken back; these are still in _waiting
         self._end = 0  # of the part of the queue that has been read
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -191,25 +198,32 @@ class Timers:
     def overdue(self) -> int:
         """How many messages are due and not yet safe under their own topic."""
         due = {offset for line in (self._times, self._delays) for offset in line.overdue() if offset in self._waiting}
-        return len(self._on_the_way.keys() | due - self._held.keys())
+        return len(self._on_the_way.keys() | {offset for offset in due if self._waiting[offset].name not in self._held})
 
     def check_room(self) -> None:
         """Raises Rejected when as many messages wait as may."""
         if len(self) >= self._max:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {self._max} timer messages wait already")
 
-    def hold(self, handle: Handle) -> bool:
-        """Keep the message of *handle* from being delivered while it is being cancelled. False if it is not waiting, or is under way."""
-        found = [self._waiting[offset] for offset in self._names.of(handle.name)]
-        self._held |= {one.offset: one for one in found}
-        return bool(found)
+    def hold(self, handle: Handle) -> Hold | None:
+        """Keep the messages of *handle* from being delivered while they are being cancelled. None if none waits, or it is under way.
 
-    def release(self, handle: Handle) -> None:
-        """It could not be cancelled: let it wait again."""
-        for offset in self._names.of(handle.name):
-            if self._held.pop(offset, None) is not None and offset in self._passed_over:
-                self._passed_over.discard(offset)
-                self._line_up(self._waiting[offset])
+        Raises Rejected where another cancels them already: only one may let them go on.
+        """
+        if handle.name in self._held:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: another recall of this message is under way")
+        if handle.name not in self._names:
+            return None
+        hold = self._held[handle.name] = Hold()
+        return hold
+
+    def release(self, handle: Handle, hold: Hold) -> None:
+        """They could not be cancelled: let them wait again, unless somebody else has taken them back meanwhile."""
+        if self._held.get(handle.name) is not hold:
+            return
+        del self._held[handle.name]
+        for offset in hold.passed_over:
+            self._line_up(self._waiting[offset])
         self._wake()
 
     def recover(self, progress: Progress) -> None:
@@ -243,7 +257,8 @@ class Timers:
 
     def progress(self) -> Progress:
         """From where the next start has to continue."""
-        apart = [one for taken in (self._on_the_way, self._held) for one in taken.values()]
+        passed_over = (self._waiting[offset] for hold in self._held.values() for offset in hold.passed_over)
+        apart = [*self._on_the_way.values(), *passed_over]
         settled_ms = self._times.settled_ms(self._waiting, [one.deliver_ms for one in apart if not one.is_delay])
         settled_delays_ms = self._delays.settled_ms(self._waiting, [one.deliver_ms for one in apart if one.is_delay])
         return Progress(next(iter(self._waiting), self._end), self._end, settled_ms, settled_delays_ms)
@@ -309,12 +324,13 @@ class Timers:
         if (topic, key, out_ms) not in self._names:
             key = key.removeprefix(f"{topic}+")
         self._drop((topic, key, out_ms))
+        self._held.pop((topic, key, out_ms), None)
 
     def _drop(self, name: Name) -> None:
         for offset in self._names.pop(name):
             del self._waiting[offset]
-            self._held.pop(offset, None)
-            self._passed_over.discard(offset)
+        if name in self._held:
+            self._held[name].passed_over.clear()
         if len(self._times.heap) + len(self._delays.heap) > 2 * len(self._waiting) + _TAKEN_BACK:
             self._times.trim(self._waiting)
             self._delays.trim(self._waiting)
@@ -374,8 +390,10 @@ class Timers:
                     return True
                 offset = heapq.heappop(line.heap)[1]
                 one = self._waiting.get(offset)
-                if offset in self._held:
-                    self._passed_over.add(offset)
+                hold = self._held.get(one.name) if one is not None and self._held else None
+                if hold is not None:
+                    hold.passed_over.add(offset)
+                    passed += 1
                 elif one is not None:
                     taken += 1
                     self._send(one, reads)

@@ -29,6 +29,10 @@ class KvConfig:
         self._spaces: dict[str, dict[str, str]] = {
             space: {key: str(value) for key, value in entries.items()} for space, entries in stored.get("configTable", {}).items()
         }
+        self._entries = sum(map(len, self._spaces.values()))
+        self._characters = sum(
+            len(space) + len(key) + len(value) for space, entries in self._spaces.items() for key, value in entries.items()
+        )  # of all settings, each with its namespace
 
     def _load(self) -> dict[str, Any] | None:
         try:
@@ -49,23 +53,25 @@ class KvConfig:
         """Set, and return when it is on stable storage. Raises InvalidOption; StoreError, and then it counts until the restart."""
         if not namespace or not key or len(namespace) + len(key) + len(value) > MAX_TEXT_LENGTH:
             raise InvalidOption(f"a KV setting needs a namespace and a key, and at most {MAX_TEXT_LENGTH} characters in all")
-        if self.get(namespace, key) is None and sum(map(len, self._spaces.values())) >= self._max_entries:
+        known = self.get(namespace, key)
+        if known is None and self._entries >= self._max_entries:
             raise InvalidOption(f"the name server holds its limit of {self._max_entries} KV settings")
-        if self._characters(without=(namespace, key)) + len(namespace) + len(key) + len(value) > self._max_characters:
+        more = len(value) - len(known) if known is not None else len(namespace) + len(key) + len(value)
+        if self._characters + more > self._max_characters:
             raise InvalidOption(f"the name server's KV settings would be over their limit of {self._max_characters} characters")
         self._spaces.setdefault(namespace, {})[key] = value
+        self._entries += known is None
+        self._characters += more
         await self._save()
-
-    def _characters(self, without: tuple[str, str]) -> int:
-        """Of all settings but one, each with its namespace."""
-        settings = ((space, key, value) for space, entries in self._spaces.items() for key, value in entries.items())
-        return sum(len(space) + len(key) + len(value) for space, key, value in settings if (space, key) != without)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Deleting what is not there is no error. Raises StoreError."""
         entries = self._spaces.get(namespace, {})
-        if entries.pop(key, None) is None:
+        value = entries.pop(key, None)
+        if value is None:
             return
+        self._entries -= 1
+        self._characters -= len(namespace) + len(key) + len(value)
         if not entries:
             del self._spaces[namespace]
         await self._save()

@@ -18,6 +18,7 @@ from ogive.namesrv.routes import ROUTES
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.server import Server, ServerConnection
 from ogive.transport.tasks import cancel_all, every
+from ogive.transport.turn import Slices
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
@@ -47,6 +48,7 @@ class NameServer:
         self._context: Context | None = None
         self._numbers = itertools.count(1)
         self._owners: dict[Connection, int] = {}  # open connections, numbered as they come
+        self._slices = Slices()
         self._answering: set[asyncio.Task[None]] = set()  # bounded by each connection's limit of requests in flight
         self._scan: asyncio.Task[None] | None = None
 
@@ -132,6 +134,7 @@ class NameServer:
 
     async def _answer_later(self, connection: Connection, command: RemotingCommand, pending: Awaitable[RemotingCommand]) -> None:
         try:
+            await self._slices.mine()
             answer = await pending
         except OgiveError as exc:
             answer = _refusal(exc)

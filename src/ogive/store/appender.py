@@ -2,7 +2,7 @@
 
 import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count, repeat
 from typing import Final
@@ -68,6 +68,7 @@ class Appender:
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._config, self.queues, self._segment_bytes, self._clock_ms = config, queues, segment_bytes, clock_ms
+        self._topics = Counter(topic for topic, _ in queues)
         self._kinds = kinds
         self._with_crc = config.record_crc
         self.end = end
@@ -321,7 +322,18 @@ class Appender:
         if not names_a_directory(key[0]):
             raise InvalidOption(f"topic {key[0][:64]!r} cannot name a directory")
         queue = self.queues[key] = self._kinds.of(key[0]).new(key)
+        self._topics[key[0]] += 1
         return queue
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether *topic* has queues."""
+        return topic in self._topics
+
+    def forget_topic(self, topic: str) -> list[ConsumeQueue]:
+        """The queues that it had."""
+        if not self._topics.pop(topic, 0):
+            return []
+        return [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
 
     def _sized(self, message: NewMessage, fixed: int) -> tuple[bytes, int]:
         """(properties to store, without the checksum; record size with it). *fixed*: see ConsumeQueue.fixed_bytes."""

@@ -300,17 +300,24 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Forget every queue of *topic*. Its records stay in the log, unseen; after a crash too once is_deletion_saved() says so."""
         self._kinds.batched.discard(topic)
-        keys = [key for key in self._queues if key[0] == topic]
-        directories = [self._queues.pop(key).directory for key in keys]
+        directories = [queue.directory for queue in self._appender.forget_topic(topic)]
         for directory in directories:
             self._disk.forget_under(directory)
-        if keys and self.failed is None and self._writer is not None:
+        if directories and self.failed is None and self._writer is not None:
             self._flusher.forget(topic, self._visible_end)  # not later: a full disk may take back what waits, with its offsets
             self._hand_over()
             self._post(functools.partial(self._derived.remove_queues, directories))
             self._flush(checkpoint=True)
         if self._flush_refused and self._is_running():
             self._post_flush()  # there may be room by now
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether *topic* has queues."""
+        return self._appender.has_topic(topic)
+
+    def was_deleted(self, topic: str) -> bool:
+        """Whether records of a topic of that name that was deleted may be in the log."""
+        return topic in self._deleted
 
     def is_deletion_saved(self, topic: str) -> bool:
         """Whether a checkpoint on the disk says that *topic* was deleted, if it was. Raises StoreFull where there is no room for one."""

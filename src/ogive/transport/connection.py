@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
 from ogive.transport.deadlines import Deadlines
 from ogive.transport.limits import Limits
+from ogive.transport.turn import SLICE_S
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
@@ -33,7 +34,6 @@ RunHandler = Callable[["Connection", list[bytes], int], int]
 All others are for the RequestHandler. Calls ``Connection.take_requests`` for those that want an answer, before it answers any.
 """
 
-SLICE_S: Final = 0.01  # requests that came together are carried out for so long before others have their turn
 MAX_ASKED_IN_VAIN: Final = 6  # then it is asked every 64 frames
 _WORTH_ASKING: Final = 8  # a run of so many pays for being asked in vain for the few that are none
 _RESPONSE: Final = int(Flag.RESPONSE)

@@ -1,10 +1,15 @@
-"""Work done once per turn of the event loop for everything in it: one write to the log, one write to each socket."""
+"""Work done once per turn of the event loop for everything in it: one write to the log, one write to each socket; and work in slices."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 Job = Callable[[], None]
+
+SLICE_S: Final = 0.01  # what came together is carried out for so long before others have their turn
+AT_ONCE: Final = 64  # tasks that are woken for a slice
 
 
 class Turn:
@@ -48,3 +53,50 @@ class Turn:
     def _run_with(self, job: Job) -> None:
         self._jobs.append(job)
         self.run()
+
+
+class Slices:
+    """Has tasks that came together go on in slices, between which the loop turns, and in order; at least one in each slice."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: float | None = None  # the end of this turn's slice, once somebody has gone on
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._again: list[asyncio.Future[None]] = []  # those that were woken too late in the slice
+        self._turning = False
+
+    async def mine(self) -> None:
+        """Return when the slice has time left."""
+        loop = asyncio.get_running_loop()
+        if not self._turning:
+            self._turning = True
+            loop.call_soon(self._next)
+        if not self._waiting and self._has_time():
+            return
+        line: deque[asyncio.Future[None]] | list[asyncio.Future[None]] = self._waiting
+        while True:
+            woken = loop.create_future()
+            line.append(woken)
+            await woken
+            if self._has_time():
+                return
+            line = self._again
+
+    def _has_time(self) -> bool:
+        now = self._now()
+        if self._until is None:
+            self._until = now + SLICE_S
+            return True
+        return now < self._until
+
+    def _next(self) -> None:
+        self._until = None
+        self._waiting.extendleft(reversed(self._again))
+        self._again.clear()
+        self._turning = bool(self._waiting)
+        if self._turning:
+            for _ in range(min(AT_ONCE, len(self._waiting))):
+                woken = self._waiting.popleft()
+                if not woken.done():  # else its task was cancelled
+                    woken.set_result(None)
+            asyncio.get_running_loop().call_soon(self._next)

@@ -118,3 +118,22 @@ def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go() ->
         table.reset("G", f"T{number}", 0, 5, tell=[ALL], attended=False)
         table.remove_topic(f"T{number}")
     assert sum(table.is_untold("G", f"T{number}", 0) for number in range(10)) == len(table._unattended) == 2
+
+
+def test_what_is_removed_and_is_not_there_costs_no_look_at_all_offsets() -> None:
+    class Queues(dict[tuple[str, str], dict[int, int]]):
+        def __iter__(self) -> Any:
+            raise AssertionError("all offsets were looked at")
+
+    table = OffsetTable(10)
+    for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
+        table.commit(group, topic, 0, 1)
+    kept = table._queues
+    table._queues = Queues(kept)
+    table.remove_group("nobody")
+    table.remove_topic("nothing")
+    table._queues = kept
+    assert (table.has_topic("T"), table.has_topic("nothing")) == (True, False)
+    table.remove_topic("T")
+    table.remove_group("G")
+    assert (len(table), table._topics, table._groups) == (0, {}, {})

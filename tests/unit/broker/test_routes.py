@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.replies import success
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Route
 from ogive.errors import ConnectionLost, ResponseCode
+from ogive.transport import turn
 from ogive.wire.codes import RequestCode, SerializeType
 from tests.raw_client import RawClient
 
@@ -134,3 +136,32 @@ async def test_a_listing_that_fails_ends_its_connection_and_no_other(client: Raw
     assert (await another.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == ResponseCode.SUCCESS
     gc.collect()
     assert [type(report["exception"]) for report in reports] == [ZeroDivisionError]
+
+
+# --- requests of many steps ------------------------------------------------------------------------------------------
+
+
+async def test_the_loop_turns_between_requests_that_begin_with_much_work(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that came together began all in one turn of the loop: it stood still for seconds."""
+    ctx, now, turns = server.context, 0.0, 0
+    began: list[int] = []
+    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(ctx.slices, "_now", lambda: now)
+    route = ROUTES[RequestCode.DELETE_TOPIC_IN_BROKER]
+    assert isinstance(route, Route)
+
+    async def handle(*arguments: Any) -> Any:
+        nonlocal now
+        now += 1.0
+        began.append(turns)
+        return success()
+
+    monkeypatch.setitem(ROUTES, RequestCode.DELETE_TOPIC_IN_BROKER, dataclasses.replace(route, handle=handle))
+    answers = [client.start(RequestCode.DELETE_TOPIC_IN_BROKER, topic=f"T{n}") for n in range(20)]
+    async with asyncio.timeout(20):
+        while not all(answer.done() for answer in answers):
+            await asyncio.sleep(0)
+            turns += 1
+    assert len(set(began)) == 20

@@ -354,19 +354,63 @@ async def test_a_read_error_in_the_middle_takes_nothing_up_twice(bench: Bench, m
 async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
     handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
-    assert bench.timers.hold(handle)
+    hold = bench.timers.hold(handle)
+    assert hold is not None
     assert await bench.at(NOW + 5_000) == []
     assert bench.timers.progress() == Progress(0, 1, NOW + 4_999, NOW + 5_000)
-    bench.timers.release(handle)
+    bench.timers.release(handle, hold)
     assert await bench.at(NOW + 5_000) == [b"a"]
     assert not bench.timers.hold(handle)
+
+
+async def test_a_message_that_two_take_back_is_let_go_by_none_of_them_alone(bench: Bench) -> None:
+    """The one whose record cannot be stored must not have it delivered while the other is answered with success."""
+    stored = bench.send(b"a", 5_000)
+    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    assert bench.timers.hold(handle)
+    with pytest.raises(Rejected) as refused:
+        bench.timers.hold(handle)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    bench.send(b"0", handle.time_ms - bench.now_ms, TIMER_DEL_UNIQKEY="a")
+    assert await bench.at(NOW + 60_000) == []
+    assert (len(bench.timers), bench.timers._held) == (0, {})
+
+
+async def test_who_lets_messages_go_lets_go_none_that_another_takes_back(bench: Bench) -> None:
+    stored = bench.send(b"a", 5_000)
+    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    first = bench.timers.hold(handle)
+    assert first is not None
+    bench.send(b"0", handle.time_ms - bench.now_ms, TIMER_DEL_UNIQKEY="a")
+    bench.send(b"a", 5_000)
+    assert bench.timers.hold(handle)
+    bench.timers.release(handle, first)
+    assert await bench.at(NOW + 60_000) == []
+
+
+async def test_many_messages_of_one_name_are_held_in_one_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is the client's choice, and so is how many recalls it sends."""
+    handle = Handle("T", "broker-a", 0, "same")
+    for n in range(300):
+        out_ms = bench.send(b"%d" % n, 5_000, UNIQ_KEY="same")["TIMER_OUT_MS"]
+        handle = handle._replace(time_ms=int(out_ms) + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.timers._names, "of", None)
+        hold = bench.timers.hold(handle)
+        assert hold is not None
+        assert await bench.at(NOW + 5_000) == []
+        assert len(hold.passed_over) == 300
+        assert bench.timers.overdue == 0
+        bench.timers.release(handle, hold)
+    assert len(await bench.at(NOW + 5_000)) == 300
 
 
 async def test_a_message_that_is_not_taken_back_after_all_is_delivered_once(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
     handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
-    assert bench.timers.hold(handle)
-    bench.timers.release(handle)
+    hold = bench.timers.hold(handle)
+    assert hold is not None
+    bench.timers.release(handle, hold)
     assert await bench.at(NOW + 5_000) == [b"a"]
 
 
@@ -374,8 +418,9 @@ async def test_a_message_that_is_held_again_and_again_waits_once(bench: Bench) -
     stored = bench.send(b"a", 5_000)
     handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     for _ in range(3):
-        assert bench.timers.hold(handle)
-        bench.timers.release(handle)
+        hold = bench.timers.hold(handle)
+        assert hold is not None
+        bench.timers.release(handle, hold)
         assert len(bench.timers._times.heap) == 1
     assert await bench.at(NOW + 5_000) == [b"a"]
 

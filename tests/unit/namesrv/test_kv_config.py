@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,26 @@ def test_a_file_that_is_none_of_ours_is_set_aside(tmp_path: Path, content: str) 
     path.write_text(content)
     assert KvConfig(path).namespace("space") == {}
     assert [file.name.partition("-")[0] for file in tmp_path.iterdir()] == ["kvConfig.json.corrupt"]
+
+
+async def test_a_setting_is_put_without_a_look_at_all_others(tmp_path: Path) -> None:
+    class Spaces(dict[str, dict[str, str]]):
+        def values(self) -> Any:
+            raise AssertionError("all settings were looked at")
+
+        items = values
+
+    path = tmp_path / "kvConfig.json"
+    await KvConfig(path).put("space", "a", "x" * 30)
+    kv = KvConfig(path, max_characters=100, max_entries=3)
+    assert (kv._entries, kv._characters) == (1, 36)
+    kv._table, kv._spaces = None, Spaces(kv._spaces)
+    await kv.put("space", "b", "y" * 30)
+    await kv.put("space", "b", "y")
+    with pytest.raises(InvalidOption):
+        await kv.put("other", "c", "z" * 90)
+    await kv.delete("space", "a")
+    await kv.delete("space", "a")
+    assert (kv._entries, kv._characters) == (1, 7)
+    await kv.delete("space", "b")
+    assert (kv._entries, kv._characters) == (0, 0)

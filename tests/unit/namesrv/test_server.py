@@ -13,6 +13,7 @@ import pytest
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.namesrv.routes import ROUTES
+from ogive.transport import turn
 from ogive.wire import java_json
 from ogive.wire.bodies import ClusterInfo, DataVersion, RegisterBrokerBody, TopicConfig, TopicRouteData, kv_table_loads, topic_list_loads
 from ogive.wire.codes import RequestCode, SerializeType
@@ -384,3 +385,26 @@ async def test_a_wildcard_host_shows_the_address_that_was_given() -> None:
 )
 async def test_this_machine_reaches_it_where_it_listens_not_where_others_are_sent(host: str, advertised: str | None, local: str) -> None:
     assert NameServer(NameServerConfig(host=host, port=1, advertised_host=advertised)).local_address == local
+
+
+async def test_the_loop_turns_between_settings_that_come_together(
+    server: NameServer, clients: tuple[RawClient, RawClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = clients
+    now, turns = 0.0, 0
+    began: list[int] = []
+
+    async def put(*_: str) -> None:
+        nonlocal now
+        now += 1.0
+        began.append(turns)
+
+    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(server._slices, "_now", lambda: now)
+    monkeypatch.setattr(server._running.kv, "put", put)
+    answers = [client.start(RequestCode.PUT_KV_CONFIG, namespace="n", key=f"{n}", value="v") for n in range(20)]
+    async with asyncio.timeout(20):
+        while not all(answer.done() for answer in answers):
+            await asyncio.sleep(0)
+            turns += 1
+    assert len(set(began)) == 20

@@ -886,3 +886,19 @@ def test_short_write_of_the_owner_is_answered_inside_submit(tmp_path: Path) -> N
         (result,) = answers
         assert isinstance(result, list)
         assert driver.store.max_offset("T", 0) == result[0].queue_offset + 1
+
+
+def test_a_topic_has_queues_until_it_is_deleted(tmp_path: Path) -> None:
+    """Asked without a look at all queues."""
+    with Driver(small(tmp_path)) as driver:
+        for queue_id in range(3):
+            driver.put(message(b"x", "T", queue_id))
+        driver.put(message(b"x", "U"))
+        assert [driver.store.has_topic(topic) for topic in ("T", "U", "V")] == [True, True, False]
+        driver.store.delete_topic("T")
+        assert [driver.store.has_topic(topic) for topic in ("T", "U")] == [False, True]
+        assert [driver.store.was_deleted(topic) for topic in ("T", "U")] == [True, False]
+    with Driver(small(tmp_path)) as driver:
+        assert [driver.store.has_topic(topic) for topic in ("T", "U")] == [False, True]
+        driver.put(message(b"x", "T"))
+        assert driver.store.has_topic("T")

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
+from ogive.transport import turn as transport_turn
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.turn import Turn
+from ogive.transport.turn import AT_ONCE, SLICE_S, Slices, Turn
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
 from tests.unit.transport.wire import Wire
@@ -185,3 +186,53 @@ async def test_a_handler_that_fails_leaves_nothing_held() -> None:
         peer.ask(b"fail")
     assert done == [1, 1]
     assert server.turn.hold()
+
+
+# --- slices ----------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Tasks whose first step takes so much of a slice, by a clock of the test's; in which turn each took it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, part: float) -> None:
+        monkeypatch.setattr(transport_turn, "SLICE_S", SLICE_S)
+        self._now, self._part = 0.0, part
+        self.slices = Slices(lambda: self._now)
+        self.turn = 0
+        self.taken: list[tuple[int, int]] = []
+
+    async def take(self, number: int) -> None:
+        await self.slices.mine()
+        self._now += self._part * SLICE_S
+        self.taken.append((self.turn, number))
+
+    async def finish(self, tasks: list[asyncio.Task[None]]) -> None:
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            self.turn += 1
+
+    def most_in_a_turn(self) -> int:
+        return max(sum(at == turn for at, _ in self.taken) for turn, _ in self.taken)
+
+
+@pytest.mark.parametrize(("part", "most"), [(3.0, 1), (0.6, 2), (0.03, 34)])
+async def test_the_loop_turns_between_first_steps_that_take_long(monkeypatch: pytest.MonkeyPatch, part: float, most: int) -> None:
+    """Requests with many steps that came together began all in one turn, however long that took."""
+    steps = Steps(monkeypatch, part)
+    count = 3 * AT_ONCE
+    await steps.finish([asyncio.create_task(steps.take(number)) for number in range(count)])
+    assert [number for _, number in steps.taken] == list(range(count))
+    assert steps.most_in_a_turn() == most
+    assert not steps.slices._turning
+
+
+async def test_a_task_that_is_cancelled_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch, 3.0)
+    tasks = [asyncio.create_task(steps.take(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    for number in (1, 3):
+        tasks[number].cancel()
+    await steps.finish(tasks)
+    assert [number for _, number in steps.taken] == [0, 2, 4]
+    await steps.finish([asyncio.create_task(steps.take(5))])
+    assert steps.taken[-1][1] == 5

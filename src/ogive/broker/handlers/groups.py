@@ -61,6 +61,7 @@ async def delete(ctx: Context, connection: Connection, header: DeleteGroupReques
     ctx.groups.delete(header.group_name)
     await ctx.groups.saved()
     if header.clean_offset or header.remove_offset:
+        await ctx.slices.mine()  # many may have waited for the same save
         ctx.offsets.remove_group(header.group_name)
         await ctx.save_offsets()
     ctx.traffic.forget_group(header.group_name)

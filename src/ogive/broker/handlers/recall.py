@@ -9,6 +9,7 @@ Behaviour
 Differs from Java
 - On by default; in Java recallMessageEnable is off.
 - For a message that is not, or no longer, waiting here the answer is ILLEGAL_OPERATION; Java answers SUCCESS.
+- While a recall of a message is under way another one of it is refused, SYSTEM_BUSY: it may fail, and then the message is delivered.
 """
 
 import asyncio
@@ -43,12 +44,13 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
     now_ms = ctx.now_ms()
     if taken.time_ms <= now_ms:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
-    if not ctx.timers.hold(taken):
+    hold = ctx.timers.hold(taken)
+    if hold is None:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits: it was delivered, or taken back already")
     try:
         await _store(ctx, connection, header, taken, now_ms)
     except BaseException:
-        ctx.timers.release(taken)
+        ctx.timers.release(taken, hold)
         raise
     return success(RecallMessageResponse(msg_id=taken.unique_key))
 

@@ -107,8 +107,16 @@ async def delete(ctx: Context, connection: Connection, header: DeleteTopicReques
             known = ctx.topics.get(header.topic)
             ctx.topics.delete(header.topic)
             await ctx.topics.saved()  # first: queues without a topic are invisible, while a topic that lost its queues would start over
-            await _forget(ctx, {header.topic: known.read_queues if known is not None else 0})
+            if known is not None or _has_left_something(ctx, header.topic):
+                await _forget(ctx, {header.topic: known.read_queues if known is not None else 0})
+            else:
+                await ctx.save_offsets()  # a deletion before this one may not have been able to
     return success()
+
+
+def _has_left_something(ctx: Context, topic: str) -> bool:
+    """Whether a deletion may have stopped half-way, or there is what came after it."""
+    return ctx.store.was_deleted(topic) or ctx.offsets.has_topic(topic) or ctx.store.has_topic(topic)
 
 
 async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:

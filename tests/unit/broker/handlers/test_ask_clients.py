@@ -11,7 +11,7 @@ from ogive.broker import Broker
 from ogive.broker.handlers import ask_clients
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import MessageQueue
-from ogive.store.disk import Cold
+from ogive.store.disk import Place
 from ogive.wire.bodies import consumer_status_dumps, loads_object, queue_from_json
 from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
@@ -44,9 +44,9 @@ async def test_a_message_on_disk_is_brought_in_beside_the_loop(
     ctx = server.context
     disk, fetched = ColdDisk(ctx.store), []
 
-    def fetch(cold: Cold, then: Callable[[StoreError | None], None]) -> None:
-        fetched.append(cold)
-        disk.fetch(cold, then)
+    def fetch(place: Place, then: Callable[[StoreError | None], None]) -> None:
+        fetched.append(place)
+        disk.fetch(place, then)
         disk.bring_in()
 
     monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)

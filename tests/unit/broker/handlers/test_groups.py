@@ -1,5 +1,6 @@
 """Consumer groups over a socket: create, change, delete, show."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
+from ogive.transport import turn
 from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -137,3 +139,36 @@ async def test_a_crash_after_a_group_was_deleted_brings_its_offsets_not_back(sta
         await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
     server = await start_broker(data=crash_image(server, tmp_path))
     assert server.context.offsets.topics_of("G") == []
+
+
+async def test_the_loop_turns_between_deletions_that_waited_for_one_save(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks at all offsets: a thousand of them stopped everybody for seconds."""
+    ctx, now, turns = server.context, 0.0, 0
+    removed: list[int] = []
+    saved = asyncio.Event()
+
+    async def save() -> None:
+        await saved.wait()
+
+    def remove_group(group: str) -> None:
+        nonlocal now
+        now += 1.0
+        removed.append(turns)
+
+    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(ctx.slices, "_now", lambda: now)
+    monkeypatch.setattr(ctx.groups, "saved", save)
+    monkeypatch.setattr(ctx.offsets, "remove_group", remove_group)
+    answers = [client.start(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=f"G{n}", cleanOffset=True) for n in range(20)]
+    while len(ctx._tasks) < 20:
+        await asyncio.sleep(0)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    saved.set()
+    async with asyncio.timeout(20):
+        while not all(answer.done() for answer in answers):
+            await asyncio.sleep(0)
+            turns += 1
+    assert len(set(removed)) == 20

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -139,3 +141,27 @@ async def test_a_restarted_broker_delivers_what_fell_due(start_broker: StartBrok
 async def test_nobody_sends_into_the_timer_topic(server: Broker, client: RawClient) -> None:
     assert server.context.topics.get("rmq_sys_wheel_timer") is not None
     assert (await client.start_send("rmq_sys_wheel_timer")).code == ResponseCode.NO_PERMISSION
+
+
+async def test_of_two_recalls_of_one_message_one_is_refused_and_the_message_is_never_delivered(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the record of the second could not be stored, the message was delivered, though the first was answered with success."""
+    key = unique_key()
+    handle = (await client.send("T", b"taken", {"TIMER_DELAY_MS": "2500", "UNIQ_KEY": key})).ext_fields["recallHandle"]
+    ctx, held = server.context, list[Callable[[], None]]()
+    store_put = ctx.store.put
+    monkeypatch.setattr(ctx.store, "put", lambda messages, done: held.append(partial(store_put, messages, done)))
+    first = asyncio.create_task(recall(client, handle))
+    async with asyncio.timeout(20):
+        while not held:
+            await asyncio.sleep(0)
+    code, remark = await recall(client, handle)
+    assert (code, "another recall" in remark) == (ResponseCode.SYSTEM_BUSY, True)
+    monkeypatch.undo()
+    held[0]()
+    ctx._submit_soon()
+    assert await first == (ResponseCode.SUCCESS, key)
+    assert (len(ctx.timers), ctx.timers._held) == (0, {})
+    code, remark = await recall(client, handle)
+    assert (code, "taken back already" in remark) == (ResponseCode.ILLEGAL_OPERATION, True)

@@ -381,3 +381,27 @@ async def test_queues_and_offsets_without_a_topic_are_cleaned_on_command(server:
     await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
     assert {topic for topic, _ in server.context.store.queues} == {"T"}
     assert list(server.context.offsets.topics_of("G")) == ["T"]
+
+
+async def test_a_topic_that_is_not_there_is_deleted_without_a_search(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where nothing of it is left; what an interrupted deletion left is found."""
+    ctx = server.context
+    await client.send("T")
+    searched: list[str] = []
+    delete = ctx.store.delete_topic
+
+    def noted(topic: str) -> None:
+        searched.append(topic)
+        delete(topic)
+
+    monkeypatch.setattr(ctx.store, "delete_topic", noted)
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="nothing")
+    assert not searched
+    ctx.offsets.commit("G", "left", 0, 1)
+    ctx.topics.delete("T")
+    for topic in ("left", "T", "T"):
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+    assert searched == ["left", "T", "T"]
+    assert not ctx.offsets.has_topic("left")
