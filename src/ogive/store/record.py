@@ -203,31 +203,34 @@ def claimed_size(read: Callable[[int, int], bytes], room: int, commitlog_offset:
     *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most. It can be believed
     - where magic, its own offset and all lengths agree,
     - where it would be intact if just one of size, magic and offset were another,
-    - where magic and its own offset are right, and the size has room for the body and fits the segment: the lengths behind the body are
-      missing after a write that was cut short.
+    - where magic, its own offset and the size are possible: something else is damaged, or what followed is missing, lengths among it, as
+      after a write that was cut short.
     """
     size: int
     head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")
     size, magic, body_crc, queue_id, flag, queue_offset, offset, sys_flag, born = HEAD.unpack_from(head)
     body_at, _, body_size = _v6_part(head, 0, sys_flag)
-    topic_at = body_at + body_size
-    if body_size < 0 or topic_at + 3 > room:
-        return None
     is_known, is_placed = magic in (MAGIC_V1, MAGIC_V2), offset == commitlog_offset
-    width = 2 if magic == MAGIC_V2 else 1
-    topic_bytes = int.from_bytes(read(topic_at, width))
-    properties_at = topic_at + width + topic_bytes + 2
-    fitting = properties_at + int.from_bytes(read(properties_at - 2, 2)) if properties_at <= room else room + 1
-    if fitting <= room:
-        right = is_known + is_placed + (fitting == size)
-        if right == 3:
+    fitting = _size_by_lengths(read, body_at + body_size, 2 if magic == MAGIC_V2 else 1, room) if body_size >= 0 else None
+    right = is_known + is_placed + (fitting == size)
+    if fitting is not None and right == 2:
+        known = magic if is_known else MAGIC_V1
+        mended = HEAD.pack(fitting, known, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born)
+        record = read_record(mended + read(HEAD.size, fitting - HEAD.size), 0, commitlog_offset, crc_from)
+        if record is not None and record.topic:
             return fitting
-        if right == 2 and topic_bytes:
-            known = magic if is_known else MAGIC_V1
-            mended = HEAD.pack(fitting, known, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born)
-            if read_record(mended + read(HEAD.size, fitting - HEAD.size), 0, commitlog_offset, crc_from) is not None:
-                return fitting
-    return size if is_known and is_placed and topic_at + 3 <= size <= room else None
+    return size if is_known and is_placed and _MIN_RECORD_BYTES <= size <= room else None
+
+
+def _size_by_lengths(read: Callable[[int, int], bytes], topic_at: int, width: int, room: int) -> int | None:
+    """That of a record whose topic, after *width* bytes of its length, stands behind *topic_at*; None for one that is too long."""
+    if topic_at + width > room:
+        return None
+    properties_at = topic_at + width + int.from_bytes(read(topic_at, width)) + 2
+    if properties_at > room:
+        return None
+    size = properties_at + int.from_bytes(read(properties_at - 2, 2))
+    return size if size <= room else None
 
 
 def not_standing(

@@ -79,6 +79,9 @@ def test_pages_that_are_missing_before_others(tmp_path: Path, crc: bool) -> None
         pytest.param(flip(35, 6), id="offset"),
         pytest.param(flip(10), id="checksum of the body"),
         pytest.param(flip(87, 3), id="shorter body"),
+        pytest.param(flip(86), id="longer body"),
+        pytest.param(flip(84, 7), id="sign of the body's length"),
+        pytest.param(flip(39, 4), id="born host"),
         pytest.param(flip(1000), id="body"),
     ],
 )
