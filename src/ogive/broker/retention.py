@@ -12,6 +12,7 @@ from typing import Final
 
 from ogive.errors import StoreError
 from ogive.store import JsonTable, MessageStore, OsFs
+from ogive.store.disk import Cold
 from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class Retention:
         self._ages.load(file.load() or {})
         self._saved_at_s = now_s()
         self.needed: list[Callable[[], int]] = []
+        self.bring_in = self._bring_in
+        """How what only the disk has comes into memory. Raises StoreError."""
         self.at_once = False
         """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
 
@@ -73,8 +76,8 @@ class Retention:
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             oldest_s = self._ages.of(full[0])
             try:
-                for _ in self._store.expire(until):
-                    await asyncio.sleep(_STEP_S)
+                for cold in self._store.expire(until):
+                    await (asyncio.sleep(_STEP_S) if cold is None else self.bring_in(cold))
             except StoreError:
                 self.at_once |= asked
                 raise
@@ -83,6 +86,10 @@ class Retention:
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:
             await self.save()
+
+    async def _bring_in(self, cold: Cold) -> None:
+        for place in (cold.place, *cold.others):
+            await asyncio.to_thread(self._store.bring_in, place)
 
     async def save(self) -> None:
         """Write the ages down. Raises StoreError."""

@@ -105,6 +105,7 @@ class Broker:
         schedule = self._schedule = _schedule(ctx, opened)
         ctx.delivered = schedule.delivered
         ctx.retention.needed += [schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
+        ctx.retention.bring_in = ctx.cold_reads.bring_in
         self._saves = _saves(ctx, opened, schedule)
         self._start_store(ctx, schedule)
         self._start_jobs([*self._saves, *_jobs(ctx)])

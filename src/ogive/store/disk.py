@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -110,18 +110,25 @@ def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
     often as there are queues.
     """
     found: list[T] = []
-    cold: Cold | None = None
+    missing: list[Cold] = []
     for read in reads:
         try:
             found.append(read())
-        except Cold as missing:
-            if cold is None:
-                cold = missing.with_traceback(None)  # it would keep the frames of the call
-            else:
-                cold.others += [missing.place, *missing.others]
-    if cold is not None:
-        raise cold
+        except Cold as cold:
+            missing.append(cold.with_traceback(None))  # it would keep the frames of as many calls
+    if (together := all_of(missing)) is not None:
+        raise together
     return found
+
+
+def all_of(missing: Sequence[Cold]) -> Cold | None:
+    """One Cold for all of *missing*; None where nothing is."""
+    if not missing:
+        return None
+    first, *more = missing
+    for cold in more:
+        first.others += [cold.place, *cold.others]
+    return first
 
 
 def bring_in(fs: Fs, place: Place) -> bytes:

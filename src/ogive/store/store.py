@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +31,7 @@ from ogive.store.clock import SteadyClock
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.derived import DerivedFiles
-from ogive.store.disk import Cold, Disk, Place, bring_in
+from ogive.store.disk import Cold, Disk, Place, all_of, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.lock import lock_directory, mark_ours, unusable
@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
 _QUEUES_AT_ONCE = 200
+_MAX_TRIES = 256  # to look up some queues; beyond it the reads wait for the disk
 
 
 class MessageStore:
@@ -344,12 +345,13 @@ class MessageStore:
         newest = self._visible_end - self._visible_end % self._segment_bytes
         return list(range(self._log.start, newest, self._segment_bytes))
 
-    def expire(self, until: int) -> Iterator[None]:
+    def expire(self, until: int) -> Iterator[Cold | None]:
         """Remove the segments before *until*, and the queue and index files that refer only to them.
 
-        Works while it is iterated over, so that others may run between two steps. The lowest offsets of queues move up for good: before the
-        first one does, a checkpoint records where each queue ends, and a note what is about to be removed. Files that cannot be removed
-        then wait for remove_left(). Raises StoreError where a queue cannot be read: nothing has moved, and all waits for the next call.
+        Works while it is iterated over, so that others may run between two steps. A Cold is to be brought in before the next step. The
+        lowest offsets of queues move up for good: before the first one does, a checkpoint records where each queue ends, and a note what
+        is about to be removed. Files that cannot be removed then wait for remove_left(). Raises StoreError where a queue cannot be read:
+        nothing has moved, and all waits for the next call.
         """
         start = self._log.start
         until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
@@ -369,7 +371,7 @@ class MessageStore:
                 queue.begin_at(index, low)
                 dropped.append((queue, queue.drop_files()))
             if number % _QUEUES_AT_ONCE == 0:
-                yield
+                yield None
         self._queues_start = until  # not before: a stop in between leaves the rest to the next start
         for queue, files in dropped:
             if self._queues.get(queue.key) is queue:  # else its topic was deleted in between, and may have new files of these names
@@ -389,15 +391,33 @@ class MessageStore:
         if self._derived.has_left and self._is_running():
             self._post(self._derived.remove_left)
 
-    def _lowest_at(self, until: int) -> Generator[None, None, list[tuple[ConsumeQueue, int, int]]]:
+    def _lowest_at(self, until: int) -> Generator[Cold | None, None, list[tuple[ConsumeQueue, int, int]]]:
         """The lowest entry of each queue once the log begins at *until*, and its offset. Raises StoreError where a queue cannot be read."""
         found: list[tuple[ConsumeQueue, int, int]] = []
-        for number, queue in enumerate(list(self._queues.values())):
-            if self._queues.get(queue.key) is queue:
-                found.append((queue, *self._reader.first_at(queue, until)))
-            if number % _QUEUES_AT_ONCE == 0:
-                yield
+        queues = list(self._queues.values())
+        for start in range(0, len(queues), _QUEUES_AT_ONCE):
+            left, tries = queues[start : start + _QUEUES_AT_ONCE], 0
+            while left and self._is_running():
+                with self.without_waiting() if tries < _MAX_TRIES else nullcontext():
+                    left, cold = self._look_up(left, until, found)
+                tries += 1
+                yield cold
         return found
+
+    def _look_up(
+        self, queues: list[ConsumeQueue], until: int, found: list[tuple[ConsumeQueue, int, int]]
+    ) -> tuple[list[ConsumeQueue], Cold | None]:
+        """Add to *found* what _lowest_at() wants of *queues*; returns those that need the disk for it, and what they need."""
+        left: list[ConsumeQueue] = []
+        missing: list[Cold] = []
+        for queue in queues:
+            if self._queues.get(queue.key) is queue:
+                try:
+                    found.append((queue, *self._reader.first_at(queue, until)))
+                except Cold as cold:
+                    left.append(queue)
+                    missing.append(cold.with_traceback(None))  # it would keep the frames of as many calls
+        return left, all_of(missing)
 
     def _noted(self, until: int) -> Generator[None, None, None]:
         """Make a removal safe against a crash."""

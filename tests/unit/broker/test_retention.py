@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from ogive.broker.retention import Retention, local_hour
 from ogive.errors import ResponseCode, StoreError
 from ogive.store import JsonTable, OsFs
 from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.disk import Place
 from ogive.store.retention import RetentionConfig
 from ogive.wire.codes import RequestCode
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.raw_client import RawClient, messages
+from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker
 
 HOUR = 3600.0
@@ -157,6 +160,36 @@ async def test_what_an_operator_asked_for_is_not_forgotten_where_a_queue_cannot_
     await retention.run()
     assert store.min_offset("T", 0) > 20
     assert not retention.at_once
+
+
+async def test_what_only_the_disk_has_of_queues_is_brought_in_beside_the_others(
+    server: Broker, client: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(client)
+    machine, ctx = Machine(), server.context
+    retention = machine.retention(server, tmp_path)
+    retention.bring_in = ctx.retention.bring_in
+    await retention.run()
+    machine.now_s, machine.hour = 73 * HOUR, 4
+    disk = ColdDisk(ctx.store)
+    fetched: list[Place] = []
+
+    def fetch(place: Place, then: Callable[[StoreError | None], None]) -> None:
+        fetched.append(place)
+        disk.fetch(place, then)
+        disk.bring_in(failure)
+
+    monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
+    monkeypatch.setattr(ConsumeQueue, "in_memory", lambda queue, index, count: None)
+    disk.forget()
+    failure: StoreError | None = StoreError("the disk is gone")
+    with pytest.raises(StoreError, match="the disk is gone"):
+        await retention.run()
+    assert ctx.store.min_offset("T", 0) == 0
+    failure = None
+    await retention.run()
+    assert ctx.store.min_offset("T", 0) > 20
+    assert {place.path.parent.parent.name for place in fetched} == {"T"}
 
 
 def no_handle(path: Path, size: int, offset: int) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
 from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
 from ogive.store.checkpoint import as_file
+from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.disk import Cold
 from ogive.store.record import crc_property
 from ogive.store.verify import verify
@@ -22,6 +23,7 @@ from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync, images
 from tests.stores import Clock, Driver, crash, message, read_queue, run_now, small
+from tests.unit.broker.cold_disk import ColdDisk
 
 ROOT = Path("/store")
 
@@ -478,6 +480,22 @@ def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files
         assert driver.bodies("Again") == [f"{word}{i}".encode() for word in ("new", "more") for i in range(40)]
     with Driver(small(tmp_path)) as again:
         assert len(again.bodies("Again")) == 80
+
+
+def test_queues_whose_entries_are_on_disk_only_are_asked_for_together(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is never brought in is waited for in the end."""
+    queues = range(5)
+    for i in range(100):
+        driver.put(*(message(f"{i}", queue_id=queue) for queue in queues))
+    ends = [driver.store.max_offset("T", queue) for queue in queues]
+    monkeypatch.setattr(ConsumeQueue, "in_memory", lambda queue, index, count: None)
+    monkeypatch.setattr("ogive.store.store._MAX_TRIES", 3)
+    ColdDisk(driver.store).forget()
+    steps = list(driver.store.expire(driver.store.full_segments[-1]))
+    asked = [{place.path.parent.name for place in (step.place, *step.others)} for step in steps if step is not None]
+    assert asked == [{str(queue) for queue in queues}] * 3
+    for queue in queues:
+        assert 0 < driver.store.min_offset("T", queue) < ends[queue] == driver.store.max_offset("T", queue)
 
 
 @pytest.mark.parametrize("name", ["../../out", "/out", "..", ".", "a\0b", "n" * 256])
