@@ -33,7 +33,7 @@ from ogive.wire.codes import Decision, LanguageCode, version_name
 
 MAX_SERIES: Final = 20_000
 LAG_READS_S: Final = 3.0  # Prometheus waits 10 s for the page
-_AT_ONCE: Final = 100  # groups that are looked at in one turn of the loop
+_AT_ONCE: Final = 100  # queues of groups that are looked at in one turn of the loop
 
 PROTOCOL: Final = "remoting"
 _CONSUME_MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
@@ -164,9 +164,8 @@ class _Lag(NamedTuple):
 
 async def _lags(ctx: Context, reads: "_Reads") -> list[_Lag]:
     lags = []
-    for number, (topic, group) in enumerate(list(ctx.offsets.pairs())):
-        if number % _AT_ONCE == _AT_ONCE - 1:
-            await asyncio.sleep(0)
+    for topic, group in list(ctx.offsets.pairs()):
+        await reads.take_turns()
         online = ctx.clients.consumer_group(group)
         if online is None or not online.is_broadcasting:
             lags.append(await _lag(ctx, reads, topic, group))
@@ -178,7 +177,8 @@ async def _lag(ctx: Context, reads: "_Reads", topic: str, group: str) -> _Lag:
     handed_out = ctx.traffic.gets.ends(group, topic)
     waiting: list[tuple[int, int]] = []  # queue id and offset
     ready: list[tuple[int, int]] = []
-    for queue_id, offset in ctx.offsets.queues_of(group, topic).items():
+    for queue_id, offset in list(ctx.offsets.queues_of(group, topic).items()):
+        await reads.take_turns()
         end = ctx.store.max_offset(topic, queue_id)
         if offset >= end:
             continue
@@ -221,6 +221,13 @@ class _Reads:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._give_up = ctx.loop.time() + LAG_READS_S
+        self._looked_at = 0
+
+    async def take_turns(self) -> None:
+        """Before each queue that is looked at: lets others run now and then. A group may have a thousand queues of each topic."""
+        self._looked_at += 1
+        if self._looked_at % _AT_ONCE == 0:
+            await asyncio.sleep(0)
 
     async def earliest_ms(self) -> int | None:
         """When the first message of the log was stored; None if that is not known."""
@@ -232,6 +239,7 @@ class _Reads:
         """When the first of the messages at these queues and offsets was stored. None without any, -1 if one could not be read."""
         oldest: int | None = None
         for queue_id, offset in places:
+            await self.take_turns()
             at_ms = await self._read(partial(self._store_time, topic, queue_id, offset))
             if at_ms is None or at_ms < 0:
                 return -1

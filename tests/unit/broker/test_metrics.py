@@ -1,8 +1,10 @@
 """The page for Prometheus."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +156,41 @@ async def test_old_messages_are_read_from_the_disk_without_stopping_anybody(
     failure = None
     monkeypatch.setattr(metrics, "LAG_READS_S", -1.0)
     assert "rocketmq_consumer_lag_latency{" not in (await server.metrics_page()).text
+
+
+async def test_the_queues_of_one_group_are_looked_at_in_many_turns(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may have a thousand queues, and a broker hundreds of such topics."""
+    queues, ctx = range(350), server.context
+    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=len(queues), writeQueueNums=len(queues), order=False)
+    for sent in [client.start_send("T", b"x", queue=queue) for queue in queues]:
+        await sent
+    for queue in queues:
+        ctx.offsets.commit("G", "T", queue, 0)
+    looks = [0]
+
+    def counted(look: Callable[..., int]) -> Callable[..., int]:
+        def counting(*place: Any) -> int:
+            looks[-1] += 1
+            return look(*place)
+
+        return counting
+
+    async def turns() -> None:
+        while True:
+            looks.append(0)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(ctx.store, "max_offset", counted(ctx.store.max_offset))
+    monkeypatch.setattr(ctx.store, "store_time", counted(ctx.store.store_time))
+    beside = asyncio.create_task(turns())
+    text = (await server.metrics_page()).text
+    beside.cancel()
+    assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == len(queues)
+    assert value(text, "rocketmq_consumer_lag_latency", topic="T", consumer_group="G") >= 0
+    assert sum(looks) >= 2 * len(queues)
+    assert max(looks) <= 100
 
 
 async def test_messages_count_by_the_type_of_their_topic(server: Broker, client: RawClient) -> None:
