@@ -160,7 +160,7 @@ class ClientTable:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
-        self._producing: dict[str, Client] = {}  # by client id
+        self._producing: dict[str, dict[str, dict[Connection, None]]] = {}  # by client id and user; the newest is the last
         self._count = 0
         self._bytes = 0  # of the subscriptions of all groups
         self._bytes_of: dict[Connection, dict[str, int]] = {}  # of those that each connection brought, by group
@@ -180,9 +180,15 @@ class ClientTable:
         return name in self.consumers or self._now() - since < self._expiry_s
 
     def producer_connection(self, client_id: str) -> Connection | None:
-        """Where the client is, if it is online as a producer."""
-        client = self._producing.get(client_id)
-        return client.connection if client is not None else None
+        """Where the client is, if it is online as a producer; None while users on different connections call themselves by its id.
+
+        With access control anybody may name any id: replies to another user's client would go to who uses its id.
+        """
+        users = self._producing.get(client_id, {})
+        newest = {next(reversed(connections)) for connections in users.values()}
+        if len(newest) != 1 or (len(users) > 1 and any(len(connections) > 1 for connections in users.values())):
+            return None
+        return newest.pop()
 
     def register_producer(self, group: str, client: Client) -> None:
         """Raises Rejected when the table is full."""
@@ -193,11 +199,18 @@ class ClientTable:
             self._of(client.connection)[0].add(group)
         previous = members.get(client.connection)
         members[client.connection] = client
-        known = self._producing.get(client.client_id)
-        if known is None or known.user == client.user:  # or a client could take another user's replies by using its id
-            self._producing[client.client_id] = client
-        if previous is not None and previous.client_id != client.client_id:
+        self._claim(client)
+        if previous is not None and (previous.client_id, previous.user) != (client.client_id, client.user):
             self._forget_producer(previous)
+
+    def _claim(self, client: Client) -> None:
+        users = self._producing.setdefault(client.client_id, {})
+        if client.user not in users and any(connections.keys() != {client.connection} for connections in users.values()):
+            all_users = " and ".join(sorted({*users, client.user}))
+            log.warning("client id %s is used by %s at once: replies to it go to none of them", client.client_id, all_users)
+        connections = users.setdefault(client.user, {})
+        connections.pop(client.connection, None)
+        connections[client.connection] = None
 
     def register_consumer(self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True) -> None:
         """A member's heartbeat. Raises Rejected when the table is full, or the group subscribes to too much."""
@@ -259,10 +272,15 @@ class ClientTable:
             self._forget_producer(client)
 
     def _forget_producer(self, client: Client) -> None:
-        """Its connection, unless it is in another group by it, or has made a new one."""
+        """Its connection, unless it is in another group by it."""
         others = (self.producers[group][client.connection] for group in self._groups_of[client.connection][0])
-        known = self._producing.get(client.client_id)
-        if known is not None and known.connection is client.connection and all(one.client_id != client.client_id for one in others):
+        if any((one.client_id, one.user) == (client.client_id, client.user) for one in others):
+            return
+        users = self._producing[client.client_id]
+        del users[client.user][client.connection]
+        if not users[client.user]:
+            del users[client.user]
+        if not users:
             del self._producing[client.client_id]
 
     def unregister_consumer(self, name: str, connection: Connection) -> None:

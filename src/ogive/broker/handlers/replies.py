@@ -10,6 +10,7 @@ Differs from Java
 - The reply's topic is not created by a reply. What is pushed carries the broker's CLUSTER, as every stored message does.
 - A copy that cannot be stored is logged, and does not change the answer: the client has its reply.
 - Replies that wait are bounded, in all and for one client.
+- With access control a client counts as unknown while another user's producer is here under its id.
 """
 
 import asyncio

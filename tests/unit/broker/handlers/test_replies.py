@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from ogive.access.table import AccessTable
 from ogive.broker import Broker
 from ogive.broker.clients import Client, ClientTable
 from ogive.errors import ResponseCode, StoreFailed
 from ogive.store.model import NewMessage, PutDone
 from ogive.transport.connection import Connection
+from ogive.wire.acl import Credentials
+from ogive.wire.bodies import HeartbeatData, User
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PushReplyMessageRequest, decode_header
@@ -208,14 +211,77 @@ async def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_any_group() -> 
     assert table.producer_connection("renamed") is None
 
 
-async def test_nobody_takes_the_place_of_another_user_s_client() -> None:
-    """With access control: replies would go to whoever calls itself by the id of a client that waits for them."""
+@pytest.mark.parametrize("owner_first", [True, False])
+async def test_a_reply_goes_to_nobody_while_two_users_claim_one_id(owner_first: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """With access control: replies would go to whoever calls itself by the id of a client that waits for them, first or later."""
     table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
-    first, again, thief = Connection(), Connection(), Connection()
-    table.register_producer("A", Client("c", first, 0, 0, 0.0, "alice"))
-    table.register_producer("A", Client("c", thief, 0, 0, 0.0, "mallory"))
-    assert table.producer_connection("c") is first
+    owner, again, thief = Connection(), Connection(), Connection()
+    users = [(owner, "alice"), (thief, "mallory")]
+    for connection, user in users if owner_first else reversed(users):
+        table.register_producer("A", Client("c", connection, 0, 0, 0.0, user))
+    assert table.producer_connection("c") is None
+    for connection, user in users:
+        table.register_producer("A", Client("c", connection, 0, 0, 0.0, user))
+    assert table.producer_connection("c") is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     table.drop(thief)
-    assert table.producer_connection("c") is first
+    assert table.producer_connection("c") is owner
     table.register_producer("A", Client("c", again, 0, 0, 0.0, "alice"))
     assert table.producer_connection("c") is again
+    table.drop(owner)
+    assert table.producer_connection("c") is again
+    table.drop(again)
+    assert table.producer_connection("c") is None
+    assert not table._producing
+
+
+async def test_an_owner_with_two_connections_keeps_others_away_with_each(caplog: pytest.LogCaptureFixture) -> None:
+    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
+    older, newer, thief = Connection(), Connection(), Connection()
+    for connection in (older, newer):
+        table.register_producer("A", Client("c", connection, 0, 0, 0.0, "alice"))
+    assert table.producer_connection("c") is newer
+    table.register_producer("A", Client("c", thief, 0, 0, 0.0, "mallory"))
+    assert table.producer_connection("c") is None
+    table.drop(newer)
+    assert table.producer_connection("c") is None
+    table.drop(thief)
+    assert table.producer_connection("c") is older
+    assert len(caplog.records) == 1
+
+
+async def test_a_client_may_change_its_user() -> None:
+    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
+    connection, thief = Connection(), Connection()
+    for user in ("alice", "bob"):
+        for group in ("A", "B"):
+            table.register_producer(group, Client("c", connection, 0, 0, 0.0, user))
+            assert table.producer_connection("c") is connection
+    table.register_producer("A", Client("c", thief, 0, 0, 0.0, "alice"))
+    assert table.producer_connection("c") is None
+    table.drop(thief)
+    table.unregister_producer("A", connection)
+    assert table.producer_connection("c") is connection
+    table.unregister_producer("B", connection)
+    assert not table._producing
+
+
+async def test_replies_do_not_go_to_who_named_the_id_first(start_broker: StartBroker) -> None:
+    table = AccessTable()
+    for name, kind in (("root", "Super"), ("alice", "Super"), ("server", "Super"), ("mallory", "Normal")):
+        await table.create_user(User(username=name, password=name * 2, user_type=kind))
+    server = await start_broker(access=table)
+
+    async def opened(name: str) -> RawClient:
+        return await RawClient.open(server.address, credentials=Credentials(access_key=name, secret_key=name * 2))
+
+    async with await opened("mallory") as mallory, await opened("alice") as alice, await opened("server") as answering:
+        beat = HeartbeatData(client_id="asker", consumers=(), producers=("G",)).encode()
+        for client in (mallory, alice):
+            await client.ok(RequestCode.HEART_BEAT, beat)
+        answer = await answering.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "push reply message fail, channel of <asker> not found.")
+        await mallory.ok(RequestCode.UNREGISTER_CLIENT, clientID="asker", producerGroup="G")
+        sending = answering.start_send(REPLIES, b"2.20", TO_ASKER, code=V2)
+        take(alice, await alice.next_request(PUSH))
+        assert (await sending).code == ResponseCode.SUCCESS
