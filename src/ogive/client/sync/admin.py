@@ -233,7 +233,8 @@ class Admin(Facade):
         """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
 
         Members may be online: they continue there within seconds, and may still finish what they have. *dry_run*: only return what would
-        change. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does not have.
+        change, also for a group that no broker knows yet. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does
+        not have.
         """
         return self._live().call(self._admin.reset_offsets(group, topic, to, dry_run=dry_run))
 
