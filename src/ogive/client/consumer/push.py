@@ -373,9 +373,12 @@ async def _serve(consumer: PushConsumer) -> None:
 async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
     """Whether *work* was done before *stopped* was; else it is cancelled. Raises what *work* raises."""
     doing = asyncio.ensure_future(work)
-    await asyncio.wait({stopped, doing}, return_when=asyncio.FIRST_COMPLETED)
-    if doing.cancel():
-        await asyncio.wait({doing})
+    try:
+        await asyncio.wait({stopped, doing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        doing.cancel()
+    await asyncio.wait({doing})
+    if doing.cancelled():
         return False
     doing.result()
     return True

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
-from ogive.client.consumer import workers
+from ogive.client.consumer import push, workers
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer, run
@@ -1085,3 +1085,39 @@ def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], says: s
 async def test_run_inside_an_event_loop_says_what_to_use_there() -> None:
     with pytest.raises(IllegalStateError, match=r"async with ogive\.aio\.PushConsumer"):
         run(to(print))
+
+
+async def test_what_a_stop_cuts_short_is_over_when_run_goes_on_and_its_error_is_raised() -> None:
+    stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    begun = asyncio.Event()
+
+    async def fails_on_the_way_out() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise IllegalStateError("it cannot be undone")
+
+    waiting = asyncio.ensure_future(push._unless(stopped, fails_on_the_way_out()))
+    await begun.wait()
+    stopped.set_result(None)
+    with pytest.raises(IllegalStateError, match="cannot be undone"):
+        await waiting
+
+
+async def test_who_is_cancelled_himself_leaves_no_work_behind() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    waiting = asyncio.ensure_future(push._unless(asyncio.get_running_loop().create_future(), work()))
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.wait_for(ended.wait(), 10)
