@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from ogive.broker import apache_conf
@@ -14,7 +13,6 @@ from ogive.broker.config import BrokerConfig
 from ogive.broker.groups import GroupTable
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.remote_config import RemoteSettings
-from ogive.broker.retention import Retention, disk_used
 from ogive.broker.schedule import is_level
 from ogive.broker.timer_progress import TimerProgressFile
 from ogive.broker.timers import Timers
@@ -63,7 +61,8 @@ class Opened:
     transactions: Transactions
     timers_file: TimerProgressFile
     timers: Timers
-    retention: Retention
+    ages_file: JsonTable
+    ages: dict[str, Any]
     locks_file: JsonTable
     locks: dict[str, Any]
 
@@ -121,9 +120,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         timers_file.take_over(timers.snapshot()())
         transactions = Transactions(store, store.now_ms, config.max_open_transactions, topics.served)
         transactions.recover(offsets)
-        retention = Retention(
-            store, loud(JsonTable(fs, folder / "retention.json")), config.retention, used=partial(disk_used, config.data / "commitlog")
-        )
+        ages_file = loud(JsonTable(fs, folder / "retention.json"))
+        ages = ages_file.load() or {}
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
@@ -131,8 +129,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         raise
     return Opened(
         store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, retention=retention,
-        remote_settings=remote_settings,
+        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, ages_file=ages_file,
+        ages=ages, remote_settings=remote_settings,
     )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ import functools
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ogive.errors import StoreError
 from ogive.store import JsonTable, MessageStore, OsFs
@@ -47,22 +47,25 @@ class Retention:
         store: MessageStore,
         file: JsonTable,
         config: RetentionConfig,
+        bring_in: Callable[[Cold], Awaitable[None]],
         *,
         boot: str = "",
         now_s: Callable[[], float] = machine_time_s,
         hour: Callable[[], int] = local_hour,
         used: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._store, self._file, self._config = store, file, config
+        """*bring_in* has what only the disk has read beside the loop; it raises StoreError."""
+        self._store, self._file, self._config, self._bring_in = store, file, config, bring_in
         self._now_s, self._hour, self._used = now_s, hour, used
         self._ages = Ages(boot or OsFs().boot_id(), now_s())
-        self._ages.load(file.load() or {})
         self._saved_at_s = now_s()
         self.needed: list[Callable[[], int]] = []
-        self.bring_in = self._bring_in
-        """How what only the disk has comes into memory. Raises StoreError."""
         self.at_once = False
         """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
+
+    def load(self, ages: Mapping[str, Any]) -> None:
+        """What the file holds."""
+        self._ages.load(ages)
 
     async def run(self) -> None:
         """Remove what is due now. Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved."""
@@ -77,7 +80,7 @@ class Retention:
             oldest_s = self._ages.of(full[0])
             try:
                 for cold in self._store.expire(until):
-                    await (asyncio.sleep(_STEP_S) if cold is None else self.bring_in(cold))
+                    await (asyncio.sleep(_STEP_S) if cold is None else self._bring_in(cold))
             except StoreError:
                 self.at_once |= asked
                 raise
@@ -86,10 +89,6 @@ class Retention:
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:
             await self.save()
-
-    async def _bring_in(self, cold: Cold) -> None:
-        for place in (cold.place, *cold.others):
-            await asyncio.to_thread(self._store.bring_in, place)
 
     async def save(self) -> None:
         """Write the ages down. Raises StoreError."""

@@ -27,6 +27,7 @@ from ogive.broker.metrics import metrics
 from ogive.broker.opening import Machine, Opened, now_ms, open_all
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
+from ogive.broker.retention import Retention, disk_used
 from ogive.broker.saving import Progress
 from ogive.broker.schedule import Schedule
 from ogive.broker.scrubbing import Scrubbing
@@ -101,11 +102,11 @@ class Broker:
         opened = await self._open()
         ctx = self._ctx = self._context(opened)
         ctx.locks.load(opened.locks)
+        ctx.retention.load(opened.ages)
         ctx.duplicates = _duplicates(ctx)
         schedule = self._schedule = _schedule(ctx, opened)
         ctx.delivered = schedule.delivered
         ctx.retention.needed += [schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
-        ctx.retention.bring_in = ctx.cold_reads.bring_in
         self._saves = _saves(ctx, opened, schedule)
         self._start_store(ctx, schedule)
         self._start_jobs([*self._saves, *_jobs(ctx)])
@@ -137,6 +138,7 @@ class Broker:
     def _context(self, opened: Opened) -> Context:
         config, loop = opened.remote_settings.config, asyncio.get_running_loop()
         store_host = encode_host(ip_of(config.advertised_host or config.host), self._server.port)
+        cold_reads = ColdReads(opened.store.bring_in, loop)
         return Context(
             config=config,
             remote_settings=opened.remote_settings,
@@ -176,8 +178,10 @@ class Broker:
             transactions=opened.transactions,
             timers=opened.timers,
             duplicates=None,
-            retention=opened.retention,
-            cold_reads=ColdReads(opened.store.bring_in, loop),
+            retention=Retention(
+                opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=partial(disk_used, config.data / "commitlog")
+            ),
+            cold_reads=cold_reads,
             traffic=Traffic(
                 puts=lambda: opened.store.stats().puts,
                 is_system=opened.topics.is_system,

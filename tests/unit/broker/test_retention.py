@@ -30,10 +30,13 @@ class Machine:
         self.now_s, self.hour, self.used = 0.0, 12, 0.1
 
     def retention(self, server: Broker, folder: Path, config: RetentionConfig | None = None) -> Retention:
-        return Retention(
-            server.context.store, JsonTable(OsFs(), folder / "retention.json"), config or RetentionConfig(), boot="boot",
+        file = JsonTable(OsFs(), folder / "retention.json")
+        retention = Retention(
+            server.context.store, file, config or RetentionConfig(), server.context.cold_reads.bring_in, boot="boot",
             now_s=lambda: self.now_s, hour=lambda: self.hour, used=lambda: self.used,
         )  # fmt: skip
+        retention.load(file.load() or {})
+        return retention
 
 
 async def fill(client: RawClient) -> None:
@@ -168,7 +171,6 @@ async def test_what_only_the_disk_has_of_queues_is_brought_in_beside_the_others(
     await fill(client)
     machine, ctx = Machine(), server.context
     retention = machine.retention(server, tmp_path)
-    retention.bring_in = ctx.retention.bring_in
     await retention.run()
     machine.now_s, machine.hour = 73 * HOUR, 4
     disk = ColdDisk(ctx.store)
