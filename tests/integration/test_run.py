@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,16 @@ async def read(message: ogive.MessageExt) -> None:
 """
 
 
-def start(directory: Path, name_server: str, *words: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def running(directory: Path, name_server: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     (directory / "shop_app.py").write_text(APP)
     command = [sys.executable, "-m", "ogive", "run", *words, "-n", name_server]
     environment = os.environ | {"PYTHONSAFEPATH": "1"}  # without the working directory, as for the installed script
-    return subprocess.Popen(command, cwd=directory, env=environment, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(command, cwd=directory, env=environment, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def line(process: subprocess.Popen[bytes]) -> str:
@@ -48,8 +55,7 @@ def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted
     with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
         for topic in ("Work", "News"):
             admin.create_topic(topic, queues=1)
-        process = start(tmp_path, broker.name_server, "shop_app:work", "shop_app:read")
-        try:
+        with running(tmp_path, broker.name_server, "shop_app:work", "shop_app:read") as process:
             assert [line(process), line(process)] == ["work: Work for group workers", "read: News for group readers"]
             producer.send("News", b"one")
             assert line(process) == "read one"
@@ -57,26 +63,21 @@ def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted
             assert line(process) == "begun slow"
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.wait()
         assert (out, err, process.returncode) == (b"ended slow\n", b"", 0)
         assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(1, 0)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_search_for_a_name_server(number: int, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        process = start(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}", "shop_app:read")
-        try:
-            assert line(process) == "read: News for group readers"
-            with silent.accept()[0] as asked:
-                asked.recv(1)
-                process.send_signal(number)
-                out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.wait()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        running(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}", "shop_app:read") as process,
+    ):
+        assert line(process) == "read: News for group readers"
+        with silent.accept()[0] as asked:
+            asked.recv(1)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
     assert (out, err, process.returncode) == (b"", b"", 0)
 
 
@@ -84,8 +85,7 @@ def test_a_signal_ends_the_search_for_a_name_server(number: int, tmp_path: Path)
 def test_a_second_signal_waits_for_no_call(number: int, tmp_path: Path) -> None:
     with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
         admin.create_topic("Work", queues=1)
-        process = start(tmp_path, broker.name_server, "shop_app:work", "--wait", "600")
-        try:
+        with running(tmp_path, broker.name_server, "shop_app:work", "--wait", "600") as process:
             assert line(process) == "work: Work for group workers"
             producer.send("Work", b"for ever")
             assert line(process) == "begun for ever"
@@ -93,9 +93,6 @@ def test_a_second_signal_waits_for_no_call(number: int, tmp_path: Path) -> None:
             assert "waiting up to 600 s for 1 listener calls" in complaint(process, "waiting")
             process.send_signal(number)
             _, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.wait()
         assert (b"Traceback" in err, process.returncode) == (False, 130)
         assert admin.lag("workers", "Work")[0].lag == 1
 
@@ -104,8 +101,7 @@ def test_one_signal_of_each_kind_is_one_wish_to_end(tmp_path: Path) -> None:
     """Ctrl-C under --reload: SIGINT from the terminal, SIGTERM from the parent."""
     with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
         admin.create_topic("Work", queues=1)
-        process = start(tmp_path, broker.name_server, "shop_app:work", "--wait", "600")
-        try:
+        with running(tmp_path, broker.name_server, "shop_app:work", "--wait", "600") as process:
             assert line(process) == "work: Work for group workers"
             producer.send("Work", b"long")
             assert line(process) == "begun long"
@@ -113,9 +109,6 @@ def test_one_signal_of_each_kind_is_one_wish_to_end(tmp_path: Path) -> None:
             complaint(process, "waiting")
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.wait()
         assert (out, process.returncode) == (b"ended long\n", 0)
 
 
@@ -135,9 +128,8 @@ def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counte
     """And one that cannot be imported is shown, and the next save awaited."""
     with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
         admin.create_topic("Work", queues=1)
-        process = start(tmp_path, broker.name_server, "shop_app:work", "--reload")
         app = tmp_path / "shop_app.py"
-        try:
+        with running(tmp_path, broker.name_server, "shop_app:work", "--reload") as process:
             assert complaint(process, "watching") == (
                 f"ogive: watching 1 Python file in {tmp_path}; a save starts the listeners again, Ctrl-C ends this"
             )
@@ -158,7 +150,4 @@ def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counte
             assert [line(process) for _ in range(3)] == ["work: Work for group workers", "begun three", "ended three"]
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
-        finally:
-            process.kill()
-            process.communicate()
         assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(3, 0)]

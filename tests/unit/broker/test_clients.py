@@ -9,6 +9,7 @@ from ogive.broker import clients
 from ogive.broker.clients import Client, ClientTable
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidExpression, ResponseCode
+from ogive.transport.connection import Connection
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 
 
@@ -132,3 +133,77 @@ class TestMemory:
                 table.unregister_consumer("g", connection)  # type: ignore[arg-type]
             table.drop(connection)  # type: ignore[arg-type]
         assert (table._bytes, table._bytes_of, len(table)) == (0, {}, 0)
+
+
+def claim(table: ClientTable, group: str, connection: Connection, user: str = "", client_id: str = "c") -> None:
+    """A heartbeat of a producer that calls itself by *client_id*."""
+    table.register_producer(group, Client(client_id, connection, 0, 0, 0.0, user))
+
+
+async def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_any_group(table: ClientTable) -> None:
+    first, second = Connection(), Connection()
+    claim(table, "A", first)
+    claim(table, "B", first)
+    table.unregister_producer("A", first)
+    assert table.producer_connection("c") is first
+    claim(table, "A", second)  # it connected again
+    table.drop(first)
+    assert table.producer_connection("c") is second
+    claim(table, "A", second, client_id="renamed")
+    assert (table.producer_connection("c"), table.producer_connection("renamed")) == (None, second)
+    table.drop(second)
+    assert table.producer_connection("renamed") is None
+
+
+@pytest.mark.parametrize("owner_first", [True, False])
+async def test_a_reply_goes_to_nobody_while_two_users_claim_one_id(
+    table: ClientTable, owner_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With access control: replies would go to whoever calls itself by the id of a client that waits for them, first or later."""
+    owner, again, thief = Connection(), Connection(), Connection()
+    users = [(owner, "alice"), (thief, "mallory")]
+    for connection, user in users if owner_first else reversed(users):
+        claim(table, "A", connection, user)
+    assert table.producer_connection("c") is None
+    for connection, user in users:
+        claim(table, "A", connection, user)
+    assert table.producer_connection("c") is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    table.drop(thief)
+    assert table.producer_connection("c") is owner
+    claim(table, "A", again, "alice")
+    assert table.producer_connection("c") is again
+    table.drop(owner)
+    assert table.producer_connection("c") is again
+    table.drop(again)
+    assert table.producer_connection("c") is None
+    assert not table._producing
+
+
+async def test_an_owner_with_two_connections_keeps_others_away_with_each(table: ClientTable, caplog: pytest.LogCaptureFixture) -> None:
+    older, newer, thief = Connection(), Connection(), Connection()
+    for connection in (older, newer):
+        claim(table, "A", connection, "alice")
+    assert table.producer_connection("c") is newer
+    claim(table, "A", thief, "mallory")
+    assert table.producer_connection("c") is None
+    table.drop(newer)
+    assert table.producer_connection("c") is None
+    table.drop(thief)
+    assert table.producer_connection("c") is older
+    assert len(caplog.records) == 1
+
+
+async def test_a_client_may_change_its_user(table: ClientTable) -> None:
+    connection, thief = Connection(), Connection()
+    for user in ("alice", "bob"):
+        for group in ("A", "B"):
+            claim(table, group, connection, user)
+            assert table.producer_connection("c") is connection
+    claim(table, "A", thief, "alice")
+    assert table.producer_connection("c") is None
+    table.drop(thief)
+    table.unregister_producer("A", connection)
+    assert table.producer_connection("c") is connection
+    table.unregister_producer("B", connection)
+    assert not table._producing

@@ -7,10 +7,8 @@ import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker
-from ogive.broker.clients import Client, ClientTable
 from ogive.errors import ResponseCode, StoreFailed
 from ogive.store.model import NewMessage, PutDone
-from ogive.transport.connection import Connection
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import HeartbeatData, User
 from ogive.wire.codes import Flag, RequestCode
@@ -193,77 +191,6 @@ async def test_replies_that_wait_are_bounded(start_broker: StartBroker) -> None:
         third = client.start_send(REPLIES, b"3", TO_ASKER, code=V2)
         take(asker, await asker.next_request(PUSH))
         assert (await third).code == ResponseCode.SUCCESS
-
-
-async def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_any_group() -> None:
-    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
-    first, second = Connection(), Connection()
-    table.register_producer("A", Client("c", first, 0, 0, 0.0))
-    table.register_producer("B", Client("c", first, 0, 0, 0.0))
-    table.unregister_producer("A", first)
-    assert table.producer_connection("c") is first
-    table.register_producer("A", Client("c", second, 0, 0, 0.0))  # it connected again
-    table.drop(first)
-    assert table.producer_connection("c") is second
-    table.register_producer("A", Client("renamed", second, 0, 0, 0.0))
-    assert (table.producer_connection("c"), table.producer_connection("renamed")) == (None, second)
-    table.drop(second)
-    assert table.producer_connection("renamed") is None
-
-
-@pytest.mark.parametrize("owner_first", [True, False])
-async def test_a_reply_goes_to_nobody_while_two_users_claim_one_id(owner_first: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """With access control: replies would go to whoever calls itself by the id of a client that waits for them, first or later."""
-    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
-    owner, again, thief = Connection(), Connection(), Connection()
-    users = [(owner, "alice"), (thief, "mallory")]
-    for connection, user in users if owner_first else reversed(users):
-        table.register_producer("A", Client("c", connection, 0, 0, 0.0, user))
-    assert table.producer_connection("c") is None
-    for connection, user in users:
-        table.register_producer("A", Client("c", connection, 0, 0, 0.0, user))
-    assert table.producer_connection("c") is None
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    table.drop(thief)
-    assert table.producer_connection("c") is owner
-    table.register_producer("A", Client("c", again, 0, 0, 0.0, "alice"))
-    assert table.producer_connection("c") is again
-    table.drop(owner)
-    assert table.producer_connection("c") is again
-    table.drop(again)
-    assert table.producer_connection("c") is None
-    assert not table._producing
-
-
-async def test_an_owner_with_two_connections_keeps_others_away_with_each(caplog: pytest.LogCaptureFixture) -> None:
-    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
-    older, newer, thief = Connection(), Connection(), Connection()
-    for connection in (older, newer):
-        table.register_producer("A", Client("c", connection, 0, 0, 0.0, "alice"))
-    assert table.producer_connection("c") is newer
-    table.register_producer("A", Client("c", thief, 0, 0, 0.0, "mallory"))
-    assert table.producer_connection("c") is None
-    table.drop(newer)
-    assert table.producer_connection("c") is None
-    table.drop(thief)
-    assert table.producer_connection("c") is older
-    assert len(caplog.records) == 1
-
-
-async def test_a_client_may_change_its_user() -> None:
-    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=1, now=lambda: 0.0, changed=lambda _: None)
-    connection, thief = Connection(), Connection()
-    for user in ("alice", "bob"):
-        for group in ("A", "B"):
-            table.register_producer(group, Client("c", connection, 0, 0, 0.0, user))
-            assert table.producer_connection("c") is connection
-    table.register_producer("A", Client("c", thief, 0, 0, 0.0, "alice"))
-    assert table.producer_connection("c") is None
-    table.drop(thief)
-    table.unregister_producer("A", connection)
-    assert table.producer_connection("c") is connection
-    table.unregister_producer("B", connection)
-    assert not table._producing
 
 
 async def test_replies_do_not_go_to_who_named_the_id_first(start_broker: StartBroker) -> None:
