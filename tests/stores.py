@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ogive.errors import StoreError
+from ogive.errors import OgiveError
 from ogive.store import Fs, GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
 from ogive.store.writer import Group, GroupWriter, Job, WriterThread
 from ogive.wire.message import StoredMessage, decode_stored
@@ -84,19 +84,19 @@ class Driver:
         """The same for what came as a batch."""
         return self._answer(self._post(batch))
 
-    def _answer(self, answers: list[list[PutResult] | StoreError]) -> list[PutResult]:
+    def _answer(self, answers: list[list[PutResult] | OgiveError]) -> list[PutResult]:
         self.wait(answers)
         answer = answers[0]
-        if isinstance(answer, StoreError):
+        if isinstance(answer, OgiveError):
             raise answer
         return answer
 
-    def post(self, *messages: NewMessage) -> list[list[PutResult] | StoreError]:
+    def post(self, *messages: NewMessage) -> list[list[PutResult] | OgiveError]:
         """Store without waiting; the answer appears in the list."""
         return self._post(messages)
 
-    def _post(self, messages: Sequence[NewMessage] | NewBatch) -> list[list[PutResult] | StoreError]:
-        answers: list[list[PutResult] | StoreError] = []
+    def _post(self, messages: Sequence[NewMessage] | NewBatch) -> list[list[PutResult] | OgiveError]:
+        answers: list[list[PutResult] | OgiveError] = []
         self.store.put(messages, answers.append)
         self.store.submit()
         return answers

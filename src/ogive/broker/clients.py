@@ -102,8 +102,8 @@ class ConsumerGroup:
         return self.message_model == "BROADCASTING"
 
     @property
-    def each(self) -> list[str]:
-        """Who has to learn by itself where to go on: the group, or each broadcasting member. See OffsetTable.reset()."""
+    def members_to_tell(self) -> list[str]:
+        """Who has to be told of a reset, as OffsetTable.reset() wants it: ALL, or the client id of each broadcasting member."""
         return self.client_ids if self.is_broadcasting else [ALL]
 
     def difference(self, wanted: Iterable[SubscriptionData]) -> str:

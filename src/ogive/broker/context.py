@@ -26,7 +26,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.model import DelayLevels
-from ogive.store.model import Messages, NewMessage, PutDone, QueueKey, bytes_of
+from ogive.store.model import Messages, NewMessage, PutDone, PutResult, QueueKey, bytes_of
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Slices, Turn
@@ -96,7 +96,7 @@ class Context:
     """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
     """Return once the offsets of groups are on stable storage as they are now. Raises StoreError."""
-    _held: dict[str, list[tuple[int, Callable[[], object], Callable[[Any], object]]]] = field(default_factory=dict)
+    _held: dict[str, list[tuple[int, Callable[[], object], Callable[[OgiveError], object]]]] = field(default_factory=dict)
     """What waits until its topic is saved, in order: bytes, what stores it, and what hears of an error."""
     _held_bytes: int = 0
     _submit_due: bool = False
@@ -112,11 +112,26 @@ class Context:
         else:
             self.once_saved(topic, messages, partial(self.put_now, messages, done), done)
 
+    async def stored(self, messages: Messages, topic: str) -> list[PutResult]:
+        """put(), and return where the messages are once that is safe. Raises OgiveError."""
+        stored: asyncio.Future[list[PutResult]] = self.loop.create_future()
+
+        def done(result: list[PutResult] | OgiveError) -> None:
+            if stored.done():
+                return  # cancelled
+            if isinstance(result, OgiveError):
+                stored.set_exception(result)
+            else:
+                stored.set_result(result)
+
+        self.put(messages, done, topic)
+        return await stored
+
     def is_saved(self, topic: str) -> bool:
         """Whether what belongs to *topic* may be stored at once: it is on stable storage, and nothing waits for that any more."""
         return topic not in self._held and (topic not in self.topics.pending or self.topics.is_saved(topic))
 
-    def once_saved(self, topic: str, messages: Messages, put: Callable[[], object], fail: Callable[[Any], object]) -> None:
+    def once_saved(self, topic: str, messages: Messages, put: Callable[[], object], fail: Callable[[OgiveError], object]) -> None:
         """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of these calls; *fail* with the error where
         it cannot be, or *put* raises one. Raises StoreError where the last try to save it has failed, StoreBusy."""
         self.topics.check_saved(topic)

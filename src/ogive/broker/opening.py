@@ -20,6 +20,7 @@ from ogive.broker.topics import TopicTable
 from ogive.broker.transactions import Transactions
 from ogive.errors import StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
+from ogive.store.clock import now_ms
 from ogive.store.emptied import refuse_emptied
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.lost_topics import completed, places_of_waiting, topic_table
@@ -30,10 +31,6 @@ from ogive.store.writer import MakeWriter, WriterThread
 from ogive.wire.bodies import PERM_WRITE
 
 log = logging.getLogger(__name__)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +92,9 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             default_queues=config.default_topic_queues,
             max_topics=config.max_topics,
             complete=lambda stored: completed(stored, {*store.queues, *places_of_waiting(fs, config.data)}, store.has_batches),
+            check_made=lambda made: store.check_topic(made.name, batches=keeps_batches(made.attributes)),
+            on_made=lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes)),
         )
-        topics.check_made = lambda made: store.check_topic(made.name, batches=keeps_batches(made.attributes))
-        topics.on_made = lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes))
         groups = GroupTable(
             loud(JsonTable(fs, folder / "subscriptionGroup.json")),
             auto_create=config.auto_create_groups,

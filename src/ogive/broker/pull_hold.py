@@ -36,7 +36,7 @@ class HeldPull(Protocol):
         """Answer with whatever there is."""
 
 
-SLICE_S: Final = 0.005  # costly pulls are tried for so long before others have their turn
+COSTLY_SLICE_S: Final = 0.005  # costly pulls are tried for so long before others have their turn
 
 
 class PullHolds:
@@ -90,7 +90,7 @@ class PullHolds:
     def _try_costly(self) -> None:
         """One slice, at least one pull."""
         self._slice_is_due = False
-        until = time.monotonic() + SLICE_S
+        until = time.monotonic() + COSTLY_SLICE_S
         while self._due:
             pull = next(iter(self._due))
             self._try(pull, self._due.pop(pull))

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from ogive.broker.topics import TopicTable
 from ogive.errors import BrokerError, OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
+from ogive.transport.tasks import watch
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_loads, loads_object
 from ogive.wire.checksum import crc32
@@ -166,12 +167,7 @@ class _NameServer:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"register at {self.address}")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """It runs until it is cancelled: any other end is a bug."""
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            log.critical("registration at %s ended", self.address, exc_info=exc)
+        watch(self._task)
 
     async def stop(self) -> None:
         if self._task is not None:

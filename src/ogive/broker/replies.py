@@ -31,8 +31,12 @@ def success(header: Header | None = None, body: bytes = b"", *, remark: str | No
 
 def success_frame(opaque: int) -> bytes:
     """That of success() for the request with this number, at a tenth of its cost."""
-    head = _SUCCESS % opaque
-    return _LENGTHS.pack(len(head) + 4, len(head)) + head
+    return framed(_SUCCESS % opaque)
+
+
+def framed(head: bytes, body_bytes: int = 0) -> bytes:
+    """A frame up to its body: both lengths, and *head*, its header in JSON."""
+    return _LENGTHS.pack(4 + len(head) + body_bytes, len(head)) + head
 
 
 def reply_success(connection: Connection, request: RemotingCommand) -> None:

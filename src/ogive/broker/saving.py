@@ -105,7 +105,7 @@ class Counted(Protocol):
     def snapshot(self) -> Render: ...
 
 
-class Progress:
+class ProgressSaver:
     """Saves a table now and then, and never ahead of the log.
 
     A state is saved only after everything that was put before it is synced: a power cut must not leave progress behind messages that are

@@ -24,11 +24,11 @@ from ogive.broker.handlers.send_run import take_sends
 from ogive.broker.handlers.transaction_run import take_transactions
 from ogive.broker.locks import QueueLocks
 from ogive.broker.metrics import metrics
-from ogive.broker.opening import Machine, Opened, now_ms, open_all
+from ogive.broker.opening import Machine, Opened, open_all
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.retention import Retention, disk_used
-from ogive.broker.saving import Progress
+from ogive.broker.saving import ProgressSaver
 from ogive.broker.schedule import Schedule
 from ogive.broker.scrubbing import Scrubbing
 from ogive.broker.stats import SAMPLE_S, Traffic
@@ -37,6 +37,7 @@ from ogive.broker.transaction_checks import TransactionChecks
 from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.model import WAITING_TOPICS, PropertyName
 from ogive.native import build
+from ogive.store.clock import now_ms
 from ogive.store.model import QueueKey
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection, join_address
@@ -59,7 +60,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None, dial: Dial | None = None
     ) -> None:
-        """*access*: the users who may ask, and for what; None: everybody may everything. *dial* leads to name servers in this process."""
+        """*access*: the users who may ask, and for what; None: anybody may do anything. *dial* leads to name servers in this process."""
         self._dial = dial
         self.config = config
         self._machine = machine or Machine()
@@ -340,9 +341,9 @@ def _schedule(ctx: Context, opened: Opened) -> Schedule:
 def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
     """Each runs once more when the broker stops."""
     config = ctx.config
-    offsets = Progress("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
-    delays = Progress("delay offsets", schedule, opened.delays_file, ctx.synced)
-    timers = Progress("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
+    offsets = ProgressSaver("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
+    delays = ProgressSaver("delay offsets", schedule, opened.delays_file, ctx.synced)
+    timers = ProgressSaver("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
     ctx.save_offsets = partial(_save_offsets, ctx, offsets)
     return [
         _Job(config.offsets_persist_s, ctx.save_offsets, "save consumer offsets"),
@@ -355,7 +356,7 @@ def _jobs(ctx: Context) -> list[_Job]:
     config = ctx.config
     jobs = [
         _Job(config.transaction_check_interval_s, _transaction_checks(ctx).run, "check transactions"),
-        _Job(config.client_scan_s, partial(_expire, ctx), "expire clients"),
+        _Job(config.client_scan_s, partial(_look_after, ctx), "expire clients and locks, save tables again"),
         _Job(config.retention_check_s, ctx.retention.run, "remove old messages"),
         _Job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
     ]
@@ -393,13 +394,14 @@ def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[Qu
     timers.arrived(ends)
 
 
-async def _save_offsets(ctx: Context, progress: Progress) -> None:
+async def _save_offsets(ctx: Context, saver: ProgressSaver) -> None:
     """The broker's own progress, and that of all groups."""
     ctx.transactions.note_progress(ctx.offsets)
-    await progress.save()
+    await saver.save()
 
 
-async def _expire(ctx: Context) -> None:
+async def _look_after(ctx: Context) -> None:
+    """Let go of clients and locks that have expired, and save the tables that could not be saved."""
     for connection in ctx.clients.expired():
         log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, ctx.config.client_expiry_s)
         connection.close()

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
 from ogive.broker.tallies import Counts, Passed, Tallies
-from ogive.errors import StoreError
+from ogive.errors import OgiveError
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.prometheus import Histogram
 
@@ -187,8 +187,8 @@ class Traffic:
         """*done* for messages that the broker itself stores; they count for their topics."""
         return partial(self._count, messages, done)
 
-    def _count(self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | StoreError) -> None:
-        if not isinstance(result, StoreError):
+    def _count(self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | OgiveError) -> None:
+        if not isinstance(result, OgiveError):
             for message, stored in zip(messages, result, strict=True):
                 self.count_put(message.topic, 1, stored.size)
         done(result)

@@ -65,19 +65,19 @@ class TopicTable(ConfigTable[TopicConfig]):
         default_queues: int = 8,
         max_topics: int = 20_000,
         complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: stored,
+        check_made: Callable[[TopicConfig], None] = lambda made: None,
+        on_made: Callable[[TopicConfig], None] = lambda made: None,
     ) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError.
 
-        *complete* makes whole what is left where the file is lost: its backup, or nothing.
+        *complete* makes whole what is left where the file is lost: its backup, or nothing. *check_made* raises InvalidOption for a new
+        topic that must not be made now; *on_made* hears of each new one before anything can be sent to it.
         """
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
-        self.on_made: Callable[[TopicConfig], None] | None = None
-        """Hears of each new topic before anything can be sent to it."""
+        self._refuse_made, self._on_made = check_made, on_made
         self.pending: dict[str, int] = {}
         """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
         stored no sooner. Some may be saved by now."""
-        self.check_made: Callable[[TopicConfig], None] | None = None
-        """Raises InvalidOption for a new topic that must not be made now."""
         self._auto_create = auto_create
         self._leaving: Collection[str] = ()
         replies = reply_topic(cluster)
@@ -156,8 +156,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._check_made(config)
 
     def _check_made(self, config: TopicConfig) -> None:
-        if self.check_made is not None and config.name not in self._configs:
-            self.check_made(config)
+        if config.name not in self._configs:
+            self._refuse_made(config)
 
     def auto_create_on_send(self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False) -> TopicConfig | None:
         """The topic for a send, made after *default_topic* where it is missing; None when that is not possible.
@@ -194,8 +194,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self.unsaved:
             self.pending.clear()
         put = super()._put(config)
-        if known is None and self.on_made is not None:
-            self.on_made(put)
+        if known is None:
+            self._on_made(put)
         if known is None or known.write_queues < put.write_queues:
             self.pending[put.name] = self._writer.version
         return put

@@ -29,7 +29,7 @@ from ogive.broker.stats import Values
 from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
 from ogive.broker.waiting import Served
-from ogive.errors import InvalidOption, ResponseCode, StoreError
+from ogive.errors import InvalidOption, OgiveError, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.model import SIZE_BEFORE, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
@@ -383,6 +383,6 @@ class Transactions:
             log.warning("a transaction stays where a mark without its commit speaks of it: %s", exc)
 
 
-def _marked_at_last(result: _Stored) -> None:
-    if isinstance(result, StoreError):
+def _marked_at_last(result: list[PutResult] | OgiveError) -> None:
+    if isinstance(result, OgiveError):
         log.warning("a copy of a half message stays without its mark: %s", result)

@@ -1,6 +1,6 @@
 """The request codes that the name server answers."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,7 +18,7 @@ class Route(Generic[H]):
     """*handle* is a plain function where it can be, a coroutine where it must wait."""
 
     header: type[H]
-    handle: Callable[[Context, Call, H], RemotingCommand | Awaitable[RemotingCommand]]
+    handle: Callable[[Context, Call, H], RemotingCommand | Coroutine[Any, Any, RemotingCommand]]
     max_body_bytes: int = 64 * 1024
 
 

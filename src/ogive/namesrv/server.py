@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Awaitable
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
@@ -17,7 +17,7 @@ from ogive.namesrv.route_table import BrokerIdentity, RegistrationRefused, Route
 from ogive.namesrv.routes import ROUTES
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.tasks import cancel_all, every
+from ogive.transport.tasks import cancel_all, every, watch
 from ogive.transport.turn import Slices
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
@@ -33,7 +33,7 @@ class NameServer:
     """``await start()``, give ``address`` to brokers and clients, ``await stop()``."""
 
     def __init__(self, config: NameServerConfig | None = None, *, access: AccessTable | None = None) -> None:
-        """*access*: the users who may ask, and for what; None: everybody may everything."""
+        """*access*: the users who may ask, and for what; None: anybody may do anything."""
         self.config = config or NameServerConfig()
         self._guard = None if access is None else Guard(access, cluster=self.config.cluster)
         self._server = Server(
@@ -72,6 +72,7 @@ class NameServer:
         await self._server.start()
         self._context = dataclasses.replace(self._context, config=dataclasses.replace(config, port=self._server.port))
         self._scan = asyncio.create_task(every(config.scan_s, self._expire, name="scan for silent brokers"), name="name server scan")
+        watch(self._scan)
         log.info("name server listens on %s", self.address)
 
     async def stop(self) -> None:
@@ -128,16 +129,21 @@ class NameServer:
         if isinstance(answer, RemotingCommand):
             _reply(connection, command, answer)
         else:
-            task = asyncio.ensure_future(self._answer_later(connection, command, answer))
+            task = asyncio.create_task(self._answer_later(connection, command, answer), name=f"request {command.code}")
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-    async def _answer_later(self, connection: Connection, command: RemotingCommand, pending: Awaitable[RemotingCommand]) -> None:
+    async def _answer_later(self, connection: Connection, command: RemotingCommand, pending: Coroutine[Any, Any, RemotingCommand]) -> None:
         try:
             await self._slices.mine()
             answer = await pending
         except OgiveError as exc:
             answer = _refusal(exc)
+        except BaseException:
+            connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
+            raise
+        finally:
+            pending.close()
         _reply(connection, command, answer)
 
 

@@ -1,7 +1,6 @@
 """The owner's half of writing: gives out offsets and builds records into the group that is being formed."""
 
 import struct
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count, repeat
@@ -10,6 +9,7 @@ from typing import Final
 from ogive.errors import InvalidOption
 from ogive.native import native
 from ogive.store.batchqueue import BatchQueue, messages_in, with_first_offset
+from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
 from ogive.store.index import Keyed
 from ogive.store.model import (
@@ -47,10 +47,6 @@ _put_result: Final = tuple.__new__  # a third of what the call of a named tuple 
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
 _COMMIT: Final = SysFlag.TRANSACTION_COMMIT
 _ROLLBACK: Final = SysFlag.TRANSACTION_ROLLBACK
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 class Appender:

@@ -1,6 +1,7 @@
 """The time in records and for delays: wall-clock time that never goes back."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -8,6 +9,11 @@ log = logging.getLogger(__name__)
 
 _CATCH_UP: Final = 16
 _TOLD_MS: Final = 1000
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970 by the machine's clock."""
+    return time.time_ns() // 1_000_000
 
 
 class SteadyClock:

@@ -24,13 +24,15 @@ log = logging.getLogger(__name__)
 class DerivedFiles:
     """Carries out flushes and removals."""
 
-    def __init__(self, fs: Fs, root: Path, max_open_files: int, sync_log: Callable[[], None], position: int) -> None:
+    def __init__(
+        self, fs: Fs, root: Path, max_open_files: int, sync_log: Callable[[], None], position: int, deleted: Mapping[str, int]
+    ) -> None:
         self._fs, self._root, self._sync_log = fs, root, sync_log
         self._queues = QueueFiles(fs, max_open_files)
         self._index = IndexFiles(fs)
         self._deletions = DeletionTable(fs, root)
         self.saved_position = position  # of the checkpoint on the disk
-        self.saved_deletions: Mapping[str, int] = {}  # in it: see Checkpoint.deleted
+        self.saved_deletions = deleted  # in it: see Checkpoint.deleted
         self._left: dict[Path, None] = {}  # segments and queue files that are still to be removed, in this order
         self._left_index: dict[Path, None] = {}
         self._removed_in: dict[Path, None] = {}  # directories that are still to be synced

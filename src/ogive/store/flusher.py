@@ -45,8 +45,8 @@ class QueueFlusher:
         self._in_memory: dict[ConsumeQueue, None] = dict.fromkeys(q for q in queues.values() if q.tail)  # least recently written first
         self.current: Flush | None = None
 
-    def due(self, touched: Iterable[ConsumeQueue], position: int) -> bool:
-        """Note the queues that got entries; whether they should be written now that the log reaches *position*."""
+    def note(self, touched: Iterable[ConsumeQueue], position: int) -> bool:
+        """*touched* got entries, and the log reaches *position*; whether a flush is due."""
         self._dirty.update(dict.fromkeys(touched))
         return position - self._flushed_at >= self._config.flush_bytes
 

@@ -140,7 +140,7 @@ class IndexFile:
     def add_records(self, keyed: list[tuple[bytes, bytes, int, int]]) -> bool:
         """add() of all their keys, by the compiled part: topic, properties, commit-log offset and store timestamp of records.
 
-        False where it is left to the twin, KeyIndex.build(): nothing was changed.
+        False, and nothing changed, where KeyIndex._add() has to do it.
         """
         if native is None or self.slots is None or self.next_item == 1:
             return False
@@ -201,7 +201,6 @@ def read_item(disk: Disk, file: IndexFile, item: int) -> Generator[Cold, None, t
 
 def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, None, bytes]:
     """Nothing where the file is gone: retention was faster."""
-    waits = disk.waits
     for _ in range(_TRIES):
         try:
             return disk.read(file.path, size, at)
@@ -212,7 +211,7 @@ def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, No
         except Cold as cold:
             cold.place = cold.place._replace(offset=at - at % _WINDOW, size=_WINDOW)
             yield cold
-    disk.waits = True  # memory is so short that what was brought in is gone each time
+    waits, disk.waits = disk.waits, True  # memory is so short that what was brought in is gone each time
     try:
         return disk.read(file.path, size, at)
     except OSError as exc:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from ogive.errors import InvalidOption, StoreError
+from ogive.errors import InvalidOption, OgiveError
 from ogive.model import DelayLevels
 from ogive.store.indexfile import Sizes
 from ogive.wire.message import BatchItem, decode_batch
@@ -156,7 +156,7 @@ class PutResult(NamedTuple):
     store_timestamp_ms: int
 
 
-PutDone = Callable[[list[PutResult] | StoreError], None]
+PutDone = Callable[[list[PutResult] | OgiveError], None]
 """Called once on the owner thread: the results in order, or why nothing was stored."""
 
 
@@ -170,7 +170,6 @@ class GetStatus(enum.Enum):
     OFFSET_OVERFLOW_BADLY = enum.auto()
     OFFSET_OVERFLOW_ONE = enum.auto()
     OFFSET_TOO_SMALL = enum.auto()
-    NO_MATCHED_LOGIC_QUEUE = enum.auto()
     NO_MESSAGE_IN_QUEUE = enum.auto()
 
 

@@ -26,8 +26,8 @@ from typing import Self
 
 from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreError, StoreFull
 from ogive.store import checkpoint as checkpoints
-from ogive.store.appender import Appender, now_ms
-from ogive.store.clock import SteadyClock
+from ogive.store.appender import Appender
+from ogive.store.clock import SteadyClock, now_ms
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.derived import DerivedFiles
@@ -98,8 +98,7 @@ class MessageStore:
         self._deleted = recovered.deleted
         self._queues_start = recovered.start  # the lowest offset of every queue is that of a log which begins there, or later
         self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync")
-        self._derived = DerivedFiles(fs, config.root, config.max_open_files, self._log_writer.sync, recovered.end)
-        self._derived.saved_deletions = dict(recovered.deleted)
+        self._derived = DerivedFiles(fs, config.root, config.max_open_files, self._log_writer.sync, recovered.end, dict(recovered.deleted))
         self._flusher = QueueFlusher(
             config,
             recovered.queues,
@@ -654,7 +653,7 @@ class MessageStore:
                     log.exception("a put callback failed")
         if self.on_arrival is not None and touched:
             self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
-        if self._flusher.due(touched.values(), self._visible_end):
+        if self._flusher.note(touched.values(), self._visible_end):
             self._flush()
 
     def _try_again(self) -> None:
@@ -742,8 +741,8 @@ class MessageStore:
             log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, reason(exc))
 
 
-def _call(done: PutDone, answer: object) -> None:
+def _call(done: PutDone, error: StoreError) -> None:
     try:
-        done(answer)  # type: ignore[arg-type]
+        done(error)
     except Exception:  # the caller's code: the other puts of the group must still get their answers
         log.exception("a put callback failed")

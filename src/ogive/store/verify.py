@@ -20,10 +20,10 @@ from typing import Any, Final, TypeVar
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
-from ogive.store.appender import now_ms
 from ogive.store.batchcheck import ExpectedUnits, units_in_files
 from ogive.store.batchqueue import UNIT, messages_in
 from ogive.store.checkpoint import Checkpoint
+from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
 from ogive.store.deletions import deletions
 from ogive.store.emptied import refuse_emptied, traces

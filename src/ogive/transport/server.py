@@ -14,7 +14,7 @@ from ogive.transport.connection import Connection, RequestHandler, RunHandler, j
 from ogive.transport.expectation import Expectation
 from ogive.transport.limits import ServerLimits
 from ogive.transport.lookout import Lookout
-from ogive.transport.tasks import cancel_all
+from ogive.transport.tasks import cancel_all, watch
 from ogive.transport.tls import TlsConfig
 from ogive.transport.turn import Turn
 from ogive.transport.unread import COUNTED, Unread, waiting_in_system
@@ -219,6 +219,7 @@ class Server:
         except OSError as exc:
             raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
         self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
+        watch(self._sweeper)
 
     async def reload_certificates(self) -> None:
         """New connections get what stands in the files now. Raises InvalidOption, and then the old ones stay."""

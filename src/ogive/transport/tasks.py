@@ -23,6 +23,16 @@ async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: st
         await asyncio.sleep(max(0.0, started + period_s - loop.time()))
 
 
+def watch(task: asyncio.Task[None]) -> None:
+    """Log it when *task*, which runs until it is cancelled, ends otherwise: that is a bug, and nobody awaits the task before its stop."""
+    task.add_done_callback(_log_end)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        log.critical("task %r ended", task.get_name(), exc_info=exc)
+
+
 async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancel *tasks*, and wait until they have ended."""
     for task in tasks:

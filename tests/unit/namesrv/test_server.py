@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ogive.errors import ConnectError, InvalidOption, ResponseCode
+from ogive.errors import ConnectError, ConnectionLost, InvalidOption, ResponseCode
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.namesrv.routes import ROUTES
 from ogive.transport import turn
@@ -408,3 +408,17 @@ async def test_the_loop_turns_between_settings_that_come_together(
             await asyncio.sleep(0)
             turns += 1
     assert len(set(began)) == 20
+
+
+async def test_a_bug_in_a_handler_that_waits_ends_the_connection(
+    server: NameServer, clients: tuple[RawClient, RawClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked would wait for an answer until its time is over."""
+    _, client = clients
+
+    async def put(*_: str) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(server._running.kv, "put", put)
+    with pytest.raises(ConnectionLost):
+        await client.call(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")

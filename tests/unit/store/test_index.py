@@ -155,6 +155,23 @@ def test_search_reads_what_the_disk_has_in_steps() -> None:
     assert cold == 3
 
 
+def test_reads_wait_after_a_search_as_they_did_before_it_whoever_changed_that_in_between() -> None:
+    fs = ColdFs({}, {Path("/")})
+    index = KeyIndex(DIRECTORY, Sizes(4, 16))
+    index.add([(b"T", b"UNIQ_KEY\x01same\x02", n, STORED_MS) for n in range(20)])
+    writes = index.collect(checkpoint=True)
+    IndexFiles(fs).write(writes)
+    index.written(writes)
+    disk = Disk(fs, 8)
+    search = index.find(disk, "T", "same", 0, FOR_EVER)
+    disk.waits = False
+    for _ in range(3):  # what is brought in is forgotten at once
+        assert isinstance(next(search), Cold)
+    disk.waits = True
+    assert list(search) == list(range(19, -1, -1))
+    assert disk.waits
+
+
 class ColdFs(MemoryFs):
     """Nothing is in memory but the files in *known*."""
 

@@ -120,7 +120,7 @@ def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest,
 def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
     online = ctx.clients.consumer_group(group)
     away = [ALL] if ctx.clients.may_have_members(group) else []
-    ctx.offsets.reset(group, topic, queue_id, offset, tell=away if online is None else online.each, attended=online is not None)
+    ctx.offsets.reset(group, topic, queue_id, offset, tell=away if online is None else online.members_to_tell, attended=online is not None)
     ctx.holds.answer_all((topic, queue_id))
 
 

@@ -40,7 +40,7 @@ from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.groups import NONE_IS_MADE
 from ogive.broker.offsets import ALL
-from ogive.broker.replies import ONEWAY, Rejected, refuse
+from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
 from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
 from ogive.store.disk import Cold
@@ -62,10 +62,8 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # 19 for a pull from offset 0, which is where such a queue starts
-    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # PULL_NOT_FOUND for a pull from offset 0, where such a queue starts
 }
-_EMPTY: Final = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
 _HEAD: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},"flag":1,'
     b'"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
@@ -77,7 +75,7 @@ class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
     __slots__ = (
-        "_asked", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_permission", "_subscription", "_suspend_s", "_tries",
+        "_asked", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_rules_version", "_subscription", "_suspend_s", "_tries",
         "_user", "_wanted", "connection", "key", "offset",
     )  # fmt: skip
 
@@ -88,9 +86,9 @@ class Pull:
         self._ctx, self.connection, self._opaque = ctx, connection, command.opaque
         self._subscription = wanted if isinstance(wanted, Subscription) else None
         self._wanted = wanted.wanted if isinstance(wanted, Subscription) else wanted
-        self._user, self._permission = "", 0  # of whom, and the version of the rules that it rests on
+        self._user, self._rules_version = "", 0  # whose pull it is, and the version of the access rules that let it through
         if ctx.guard is not None:
-            self._user, self._permission = command.ext_fields.get(ACCESS_KEY, ""), ctx.guard.table.version
+            self._user, self._rules_version = command.ext_fields.get(ACCESS_KEY, ""), ctx.guard.table.version
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = self._asked = header.queue_offset
@@ -126,7 +124,7 @@ class Pull:
     def _check_access(self) -> None:
         """The request was let through when it came; rules may have changed meanwhile. Raises AccessRefused."""
         guard = self._ctx.guard
-        if guard is None or guard.table.version == self._permission:
+        if guard is None or guard.table.version == self._rules_version:
             return
         for need in to_pull(self.key[0], self._group):
             if not guard.may(self._user, self.connection.remote_address, need):
@@ -169,12 +167,11 @@ class Pull:
         status = result.status
         self._ctx.traffic.pulled(self._group, *self.key, result.count + result.more, result.size, result.next_offset)
         code = _CODES[status]
-        if status in _EMPTY and self.offset == 0:
+        if status is GetStatus.NO_MESSAGE_IN_QUEUE and self.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         next_offset = self._progress_below(result) if status is GetStatus.OFFSET_OVERFLOW_BADLY else result.next_offset
         head = _HEAD % (code, next_offset, result.min_offset, result.max_offset, self._opaque, _REMARKS[status])
-        total = 4 + len(head) + result.size
-        self.connection.reply(b"".join((total.to_bytes(4), len(head).to_bytes(4), head, *result.parts)))
+        self.connection.reply(b"".join((framed(head, result.size), *result.parts)))
 
     def _progress_below(self, result: GetResult) -> int:
         """Where a member goes on that stands beyond the end of its queue: after a power cut new messages have the offsets of lost ones.
@@ -195,13 +192,13 @@ class Pull:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
         head = _HEAD % (ResponseCode.PULL_OFFSET_MOVED, offset, *ends, self._opaque, b"OFFSET_RESET")
-        self.connection.reply(b"".join(((4 + len(head)).to_bytes(4), len(head).to_bytes(4), head)))
+        self.connection.reply(framed(head))
         return True
 
     def is_unanswered(self, result: GetResult) -> bool:
         """Whether there is nothing yet, and a later message may be what is waited for."""
         status = result.status
-        return status is GetStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and self.offset == 0)
+        return status is GetStatus.OFFSET_OVERFLOW_ONE or (status is GetStatus.NO_MESSAGE_IN_QUEUE and self.offset == 0)
 
     def try_answer(self) -> bool:
         """Try a held pull again after an arrival. Messages that the filter rejects are passed over for good; there may be more."""

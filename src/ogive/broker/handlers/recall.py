@@ -12,7 +12,6 @@ Differs from Java
 - While a recall of a message is under way another one of it is refused, SYSTEM_BUSY: it may fail, and then the message is delivered.
 """
 
-import asyncio
 import math
 from typing import Final
 
@@ -20,9 +19,9 @@ from ogive.broker.context import Context
 from ogive.broker.handlers.send_rules import encoded
 from ogive.broker.replies import Rejected, success
 from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, read_handle, timed
-from ogive.errors import ResponseCode, StoreError
+from ogive.errors import ResponseCode
 from ogive.model import PropertyName
-from ogive.store.model import NewMessage, PutResult
+from ogive.store.model import NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import RecallMessageRequest, RecallMessageResponse
@@ -68,8 +67,4 @@ async def _store(ctx: Context, connection: Connection, header: RecallMessageRequ
     properties[OUT_MS] = str(taken.time_ms - 1)  # as that message has it: an Apache broker with a finer timerPrecisionMs than ours wrote it
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
     message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now_ms, ctx.born_hosts[connection], ctx.store_host)
-    stored: asyncio.Future[list[PutResult] | StoreError] = ctx.loop.create_future()
-    ctx.put((message,), stored.set_result, header.topic)
-    result = await stored
-    if isinstance(result, StoreError):
-        raise result
+    await ctx.stored((message,), header.topic)

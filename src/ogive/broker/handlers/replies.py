@@ -13,7 +13,6 @@ Differs from Java
 - With access control a client counts as unknown while another user's producer is here under its id.
 """
 
-import asyncio
 import logging
 from typing import Final
 
@@ -124,20 +123,10 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
 
 
 async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
-    done: asyncio.Future[list[PutResult]] = ctx.loop.create_future()
-
-    def finish(result: list[PutResult] | StoreError) -> None:
-        if done.done():
-            return
-        if isinstance(result, StoreError):
-            done.set_exception(result)
-        else:
-            done.set_result(result)
-
     ctx.sends_waiting += 1
     try:
-        ctx.put((message,), finish, message.topic)
-        return (await done)[0]
+        (stored,) = await ctx.stored((message,), message.topic)
+        return stored
     except (StoreError, InvalidOption) as exc:  # InvalidOption: it fits no file of the log
         log.warning("a reply was not stored: %s", exc)
         return None

@@ -1,11 +1,9 @@
 """Answers to sends: the usual one from a template, the others from their header class."""
 
 import json
-import struct
-from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.replies import refuse, reply, success
+from ogive.broker.replies import framed, refuse, reply, success
 from ogive.errors import OgiveError
 from ogive.native import native
 from ogive.store.model import PutResult
@@ -14,8 +12,6 @@ from ogive.wire.codes import VERSION
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageResponse
 from ogive.wire.message import offset_message_ids
-
-_LENGTHS: Final = struct.Struct(">II")  # of the frame, and of its header in JSON
 
 
 def settled(ctx: Context, connection: Connection, command: RemotingCommand, result: list[PutResult] | OgiveError) -> list[PutResult] | None:
@@ -53,10 +49,6 @@ def answer_template(region: str, message_id: str, *, keyed: bool = True) -> byte
 
 def json_text(key: str) -> bytes:
     return b'"%b"' % key.encode() if key.isascii() and key.isalnum() else json.dumps(key).encode()
-
-
-def framed(head: bytes) -> bytes:
-    return _LENGTHS.pack(len(head) + 4, len(head)) + head
 
 
 def reply_head(connection: Connection, head: bytes) -> None:

@@ -21,7 +21,7 @@ from ogive.broker.context import Context
 from ogive.broker.handlers.send_rules import VERSION_WITH_MAX_RECONSUME
 from ogive.broker.replies import Rejected, refuse, reply_success
 from ogive.broker.schedule import check_delivery, delayed
-from ogive.errors import ResponseCode, StoreError
+from ogive.errors import OgiveError, ResponseCode
 from ogive.model import SCHEDULE_TOPIC, PropertyName
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
@@ -86,9 +86,9 @@ def _retry_properties(message: StoredMessage) -> dict[str, str]:
 
 
 def _stored(
-    ctx: Context, connection: Connection, command: RemotingCommand, group: str, topic: str, result: list[PutResult] | StoreError
+    ctx: Context, connection: Connection, command: RemotingCommand, group: str, topic: str, result: list[PutResult] | OgiveError
 ) -> None:
-    if isinstance(result, StoreError):
+    if isinstance(result, OgiveError):
         refuse(connection, command, result)
     else:
         ctx.traffic.sent_back.count(group, topic, 1, result[0].size)

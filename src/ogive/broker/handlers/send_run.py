@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import framed, json_text
-from ogive.broker.replies import refuse
+from ogive.broker.handlers.send_answer import json_text
+from ogive.broker.replies import framed, refuse
 from ogive.errors import OgiveError
 from ogive.model import NO_SEND_TOPICS
 from ogive.native import native

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import framed, json_text
+from ogive.broker.handlers.send_answer import json_text
 from ogive.broker.handlers.send_run import open_queues
-from ogive.broker.replies import refuse, success_frame
+from ogive.broker.replies import framed, refuse, success_frame
 from ogive.broker.transaction_state import Transaction
 from ogive.errors import OgiveError, StoreError
 from ogive.model import HALF_TOPIC

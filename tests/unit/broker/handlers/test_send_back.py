@@ -1,5 +1,6 @@
 """Messages that a consumer gives back, over a socket; delays are scaled down by configuration."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,15 +10,17 @@ from ogive.errors import ResponseCode
 from ogive.model import MessageExt
 from ogive.wire.bodies import dumps
 from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
 LEVELS = " ".join(["0s"] * 18)
+SEGMENT_BYTES = 1024 * 1024
 
 
 @pytest.fixture
 async def server(start_broker: StartBroker) -> Broker:
-    return await start_broker(delay_levels=LEVELS)
+    return await start_broker(delay_levels=LEVELS, segment_bytes=SEGMENT_BYTES)
 
 
 @pytest.fixture
@@ -33,8 +36,8 @@ async def a_message(client: RawClient) -> MessageExt:
     return messages(await client.pull("G", "T", 0))[0]
 
 
-async def give_back(client: RawClient, message: MessageExt, *, level: int = 0, limit: int | None = None) -> None:
-    await client.ok(
+def start_giving_back(client: RawClient, message: MessageExt, level: int = 0, limit: int | None = None) -> asyncio.Future[RemotingCommand]:
+    return client.start(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         offset=message.commitlog_offset,
         group="G",
@@ -43,6 +46,10 @@ async def give_back(client: RawClient, message: MessageExt, *, level: int = 0, l
         originTopic=message.topic,
         maxReconsumeTimes=limit,
     )
+
+
+async def give_back(client: RawClient, message: MessageExt, *, level: int = 0, limit: int | None = None) -> None:
+    assert (await start_giving_back(client, message, level, limit)).code == ResponseCode.SUCCESS
 
 
 async def arrived(client: RawClient, topic: str, offset: int = 0) -> MessageExt:
@@ -82,6 +89,18 @@ async def test_after_the_last_retry_comes_the_dead_letter_topic(client: RawClien
     await give_back(client, message, limit=1)
     dead = await arrived(client, "%DLQ%G")
     assert (dead.body, dead.id, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"order", "AB", 2, "T")
+
+
+async def test_a_dead_letter_that_fits_no_file_of_the_log_is_refused_and_what_waits_behind_it_is_stored(client: RawClient) -> None:
+    """Their topic is new, so that both wait until it is saved; a copy has more properties than its message."""
+    size = SEGMENT_BYTES
+    while (await client.start_send("T", bytes(size))).code != ResponseCode.SUCCESS:
+        size -= 8
+    await client.send("T", b"small")
+    (large,), (small,) = messages(await client.pull("G", "T", 0)), messages(await client.pull("G", "T", 1))
+    too_large, stored = (start_giving_back(client, message, level=-1) for message in (large, small))
+    assert ((await too_large).code, (await stored).code) == (ResponseCode.INVALID_PARAMETER, ResponseCode.SUCCESS)
+    assert (await arrived(client, "%DLQ%G")).body == b"small"
 
 
 async def set_group(client: RawClient, **settings: int) -> None:

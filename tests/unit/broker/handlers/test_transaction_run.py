@@ -155,7 +155,7 @@ async def test_where_nothing_could_be_written_each_is_told(start_broker: StartBr
             await asyncio.sleep(0)
         assert (broker.context.sends_waiting, broker.context.transactions.ending) == (1, 3)
         error: OgiveError = StoreFailed("the disk is gone")
-        waiting[0](error)  # type: ignore[arg-type]
+        waiting[0](error)
     assert [(answer.opaque, answer.code) for answer in failing.result()] == [(n, ResponseCode.SERVICE_NOT_AVAILABLE) for n in (0, 1, 3)]
     assert (broker.context.sends_waiting, broker.context.traffic.failed, reads.connection._requests_in_flight) == (0, 1, 0)
     assert len(broker.context.transactions.idle()) == 4
