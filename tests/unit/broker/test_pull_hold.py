@@ -71,7 +71,7 @@ class Costly:
 
 async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 pulls with filters on one queue stopped the broker for a third of a second with each message."""
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)  # one pull each
+    monkeypatch.setattr(pull_hold, "COSTLY_SLICE_S", -1.0)  # one pull each
     holds = PullHolds(max_held=10, max_per_connection=10)
     here, gone = cast("list[Connection]", [cast("Any", object()), cast("Any", object())])
     tried: list[Costly] = []

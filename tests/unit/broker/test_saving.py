@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import saving
-from ogive.broker.saving import Progress, TableWriter
+from ogive.broker.saving import ProgressSaver, TableWriter
 from ogive.errors import StoreError
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -185,7 +185,7 @@ async def test_progress_is_written_only_after_the_log_was_synced_and_as_it_stood
         events.append(f"sync, {len(table.saved)} saved")
         steps.version += 1
 
-    progress = Progress("steps", steps, table, synced)
+    progress = ProgressSaver("steps", steps, table, synced)
     await progress.save()
     assert events == []
     steps.version = 5
@@ -204,7 +204,7 @@ async def test_two_that_save_at_a_time_save_one_after_the_other(tmp_path: Path) 
         syncs.append(asyncio.get_running_loop().create_future())
         await syncs[-1]
 
-    progress = Progress("steps", steps, table, synced)
+    progress = ProgressSaver("steps", steps, table, synced)
     steps.version = 1
     first = asyncio.ensure_future(progress.save())
     await asyncio.sleep(0)
@@ -228,5 +228,5 @@ async def test_progress_is_not_written_when_the_log_cannot_be_synced(tmp_path: P
 
     steps.version = 1
     with pytest.raises(StoreError):
-        await Progress("steps", steps, table, synced).save()
+        await ProgressSaver("steps", steps, table, synced).save()
     assert table.saved == []

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.broker.handlers import send_batch
-from ogive.broker.handlers.send_answer import answer_template, framed, json_text
-from ogive.broker.replies import Rejected
+from ogive.broker.handlers.send_answer import answer_template, json_text
+from ogive.broker.replies import Rejected, framed
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.store.model import PutResult

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.broker.handlers.send import _LONG, _SHORT, _Names, handle
-from ogive.broker.handlers.send_answer import answer_template, framed, json_text, message_id_format
+from ogive.broker.handlers.send_answer import answer_template, json_text, message_id_format
 from ogive.broker.handlers.send_rules import CLIENT_FLAGS
-from ogive.broker.replies import Rejected
+from ogive.broker.replies import Rejected, framed
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.store.model import NewMessage
