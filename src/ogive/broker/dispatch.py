@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -14,8 +14,9 @@ from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, Pieces, in_memory
 from ogive.transport.connection import Connection
+from ogive.transport.turn import SLICE_S
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header
 
@@ -33,8 +34,8 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
         _later(ctx, connection, command, partial(_again, ctx, connection, command, cold, tries + 1), ", from disk")
 
 
-def _carry_out(ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False) -> None:
-    """Raises OgiveError for a request that is refused, and Cold."""
+def _carry_out(ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False) -> Pieces[RemotingCommand] | None:
+    """What is left to do of a listing that is made in pieces. Raises OgiveError for a request that is refused, and Cold."""
     route = ROUTES.get(command.code)
     if type(route) is Route and len(command.body) > route.max_body_bytes:  # before the guard, which may have to read it
         remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
@@ -48,9 +49,10 @@ def _carry_out(ctx: Context, connection: Connection, command: RemotingCommand, *
     elif type(route) is Route and route.listing and not in_turn:
         _later(ctx, connection, command, partial(_in_turn, ctx, connection, command), ", in turn")
     elif type(route) is Route:
-        _serve(ctx, connection, command, route)
+        return _serve(ctx, connection, command, route)
     else:
         raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _not_supported(command.code))
+    return None
 
 
 def _later(
@@ -74,9 +76,9 @@ _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_
 
 
 async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """One listing after the other, none for a client that is gone or does not take its answers; and after each the loop belongs to
-    everybody else for as long as that one took. See Listings."""
+    """One listing after the other, none for a client that is gone or does not take its answers. See Listings."""
     tries = 0
+    listing = _listing(ctx, connection, command)
     async with ctx.listings.of(connection), AsyncExitStack() as until_answered:
         while True:
             try:
@@ -89,10 +91,7 @@ async def _in_turn(ctx: Context, connection: Connection, command: RemotingComman
                     return
                 must_wait = ctx.slow_readers.must_wait(connection)
                 if not must_wait:
-                    started = ctx.loop.time()
-                    cold = _list(ctx, connection, command, tries)
-                    await asyncio.sleep(0)  # the answer is written at the end of the turn
-                    await asyncio.sleep(ctx.loop.time() - started)
+                    cold = await _go_on(ctx, connection, command, listing, tries)
                     if cold is None:
                         return
             if must_wait:
@@ -100,7 +99,8 @@ async def _in_turn(ctx: Context, connection: Connection, command: RemotingComman
                 continue
             if not tries:
                 if ctx.listings.cold.locked():
-                    cold = None  # it may be large: only one that is being brought in is held
+                    # they may be large: only those of one that is being brought in are held
+                    cold, listing = None, _listing(ctx, connection, command)
                 await until_answered.enter_async_context(ctx.listings.cold)
                 until_answered.callback(ctx.store.keep_nothing)
             tries += 1
@@ -108,19 +108,47 @@ async def _in_turn(ctx: Context, connection: Connection, command: RemotingComman
                 return
 
 
-def _list(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> Cold | None:
-    """Answer a listing whose turn it is; or what it needs from the disk."""
+def _listing(ctx: Context, connection: Connection, command: RemotingCommand) -> Pieces[None]:
+    """Makes and answers a listing. Raises OgiveError for one that is refused."""
+    in_pieces = yield from in_memory(partial(_carry_out, ctx, connection, command, in_turn=True))
+    if in_pieces is not None:
+        reply(connection, command, (yield from in_pieces))
+
+
+async def _go_on(ctx: Context, connection: Connection, command: RemotingCommand, listing: Pieces[None], tries: int) -> Cold | None:
+    """Go on with a listing whose turn it is, in slices: after each, the loop belongs to everybody else for as long as that one took. What
+    it needs from the disk; None where it is answered, or nobody waits for it any more."""
+    more, cold = True, None
+    while more and cold is None and not connection.closed:
+        started = ctx.loop.time()
+        try:
+            more = _slice(ctx, connection, command, listing, tries)
+        except Cold as exc:
+            cold = exc.with_traceback(None)
+        if not more:
+            await asyncio.sleep(0)  # the answer is written at the end of the turn, and that counts, too
+        await asyncio.sleep(ctx.loop.time() - started)
+    return cold
+
+
+def _slice(ctx: Context, connection: Connection, command: RemotingCommand, listing: Pieces[None], tries: int) -> bool:
+    """Whether there is more to do. Raises Cold."""
+    until = ctx.loop.time() + SLICE_S
     try:
-        with ctx.store.waiting() if tries >= listings.MAX_TRIES else nullcontext():
-            _carry_out(ctx, connection, command, in_turn=True)
+        with ctx.store.without_waiting(), ctx.store.waiting() if tries >= listings.MAX_TRIES else nullcontext():
+            for cold in listing:
+                if cold is not None:
+                    raise cold
+                if ctx.loop.time() >= until:
+                    return True
     except OgiveError as exc:
         refuse(connection, command, exc)
-    except Cold as cold:
-        return cold.with_traceback(None)
+    except Cold:
+        raise
     except BaseException:
         _end_without_answer(connection, command)
         raise
-    return None
+    return False
 
 
 async def _bring_in(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, *, keeping: bool) -> bool:
@@ -159,16 +187,19 @@ def _end_without_answer(connection: Connection, command: RemotingCommand) -> Non
     connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
 
 
-def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> None:
+def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> Pieces[RemotingCommand] | None:
     header = decode_header(route.header, command.ext_fields)
     with ctx.store.without_waiting():
         answer = route.handle(ctx, connection, header, command.body)
     if isinstance(answer, RemotingCommand):
         reply(connection, command, answer)
+    elif isinstance(answer, Generator):
+        return answer
     else:
         assert inspect.iscoroutine(answer)
         if not _later(ctx, connection, command, partial(_serve_later, ctx, connection, command, answer)):
             answer.close()
+    return None
 
 
 async def _serve_later(

@@ -26,6 +26,7 @@ from ogive.broker.handlers import (
     topics,
     transaction,
 )
+from ogive.store.disk import Pieces
 from ogive.transport.connection import Connection
 from ogive.wire import headers
 from ogive.wire.codes import RequestCode
@@ -43,10 +44,11 @@ LONG_BODY: Final = 1024 * 1024  # lists of thousands: topics, groups, queues, ru
 @dataclass(frozen=True, slots=True)
 class Route(Generic[H]):
     """The handler gets the decoded header and the body, and gives the answer, at once or later. *listing*: one that grows with what the
-    broker holds, so it is made one at a time. *max_body_bytes*: most requests have no body, or a short one."""
+    broker holds, so it is made one at a time, and in pieces where it may be long. *max_body_bytes*: most requests have no body, or a short
+    one."""
 
     header: type[H]
-    handle: Callable[[Context, Connection, H, bytes], RemotingCommand | Awaitable[RemotingCommand]]
+    handle: Callable[[Context, Connection, H, bytes], RemotingCommand | Awaitable[RemotingCommand] | Pieces[RemotingCommand]]
     listing: bool = False
     max_body_bytes: int = SHORT_BODY
 

@@ -5,18 +5,17 @@ hash. So what a broker of 4.9 stored is found as well, and a topic with very man
 """
 
 import heapq
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from ogive.model import PropertyName
-from ogive.store.disk import Cold
+from ogive.store.disk import Cold, in_memory
 from ogive.store.store import MessageStore
 from ogive.wire.message import decode_stored, java_hash, raw_property
 
 CHUNK: Final = 512  # entries between two stops
 _LATEST_MS: Final = 1 << 62
-T = TypeVar("T")
 
 
 def find_tag(store: MessageStore, topic: str, tag: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]:
@@ -36,7 +35,7 @@ def find_tag(store: MessageStore, topic: str, tag: str, begin_ms: int, end_ms: i
         if not heads:
             return
         offset, index = heapq.heappop(heads)
-        record = yield from _in_memory(partial(store.record_at, -offset))
+        record = yield from in_memory(partial(store.record_at, -offset))
         if record is not None:
             stored = decode_stored(record)
             if raw_property(stored.properties, PropertyName.TAGS.encode()) == wanted and begin_ms <= stored.store_timestamp_ms <= end_ms:
@@ -46,19 +45,11 @@ def find_tag(store: MessageStore, topic: str, tag: str, begin_ms: int, end_ms: i
 
 def _newest_first(store: MessageStore, key: tuple[str, int], code: int, begin_ms: int, end_ms: int) -> Iterator[int | Cold | None]:
     """Commit-log offsets of the entries with that code."""
-    first = yield from _in_memory(partial(store.offset_by_time, *key, begin_ms))
-    end = yield from _in_memory(partial(store.offset_by_time, *key, min(end_ms, _LATEST_MS) + 1))
+    first = yield from in_memory(partial(store.offset_by_time, *key, begin_ms))
+    end = yield from in_memory(partial(store.offset_by_time, *key, min(end_ms, _LATEST_MS) + 1))
     while end > first:
         start = max(first, end - CHUNK)
-        entries = yield from _in_memory(partial(store.entries, *key, start, end - start))
+        entries = yield from in_memory(partial(store.entries, *key, start, end - start))
         yield from (entry.commitlog_offset for entry in reversed(entries) if entry.tags_code == code)
         yield None
         end = start
-
-
-def _in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
-    while True:
-        try:
-            return read()
-        except Cold as cold:
-            yield cold

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -36,6 +36,10 @@ class Cold(Exception):
 
     def __str__(self) -> str:
         return f"{self.place.path} at {self.place.offset}: {self.place.size} bytes are not in memory"
+
+
+Pieces = Generator[Cold | None, None, T]
+"""Works while it is iterated over, so that others may run between two steps. A Cold is to be brought in before the next step."""
 
 
 class Disk:
@@ -119,6 +123,36 @@ def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
     if (together := all_of(missing)) is not None:
         raise together
     return found
+
+
+def each_in_pieces(reads: Sequence[Callable[[], T]]) -> Pieces[list[T]]:
+    """each_or_cold() for so many that others should run between two reads. Only those that need the disk are done again."""
+    found: dict[int, T] = {}
+    left: Sequence[int] = range(len(reads))
+    while left:
+        missing: list[Cold] = []
+        again: list[int] = []
+        for number in left:
+            try:
+                found[number] = reads[number]()
+            except Cold as cold:
+                missing.append(cold.with_traceback(None))
+                again.append(number)
+            yield None
+        if (together := all_of(missing)) is not None:
+            del missing  # while the disk is read, its places are enough
+            yield together
+        left = again
+    return [found[number] for number in range(len(reads))]
+
+
+def in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
+    """What *read* returns, once everything that it needs has been brought in."""
+    while True:
+        try:
+            return read()
+        except Cold as cold:
+            yield cold.with_traceback(None)
 
 
 def all_of(missing: Sequence[Cold]) -> Cold | None:

@@ -2,17 +2,20 @@
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ogive.broker import Broker, listings
+from ogive.broker import Broker, dispatch, listings
 from ogive.broker.routes import ROUTES, Route
 from ogive.errors import StoreError
 from ogive.store import disk
-from ogive.store.disk import Cold, Place, each_or_cold
+from ogive.store.disk import Cold, Pieces, Place, each_in_pieces, each_or_cold
+from ogive.wire.bodies import consume_stats_loads
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 from tests.unit.broker.cold_disk import ColdDisk
@@ -98,6 +101,142 @@ async def test_a_connection_that_is_gone_is_forgotten(server: Broker, client: Ra
         assert len(server.context.listings._of) == 2
     while len(server.context.listings._of) > 1:
         await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
+
+
+# --- in pieces -------------------------------------------------------------------------------------------------------
+
+TOPICS = [f"T{number}" for number in range(6)]
+STATS: list[tuple[RequestCode, dict[str, object]]] = [
+    (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}),
+    (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
+]
+
+
+@pytest.fixture
+async def progress(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six topics of two queues with a message each, which a group has consumed. A slice of the loop has room for one topic."""
+    monkeypatch.setattr(dispatch, "SLICE_S", 0.0)
+    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
+    for topic in TOPICS:
+        await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, readQueueNums=2, writeQueueNums=2, order=False)
+        for queue in range(2):
+            await client.send(topic, queue=queue)
+            server.context.offsets.commit("G", topic, queue, 1)
+
+
+def looks_at(server: Broker, monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
+    """Have *look* called with the topic of each queue that a listing looks at."""
+    max_offset = server.context.store.max_offset
+
+    def looking(topic: str, queue_id: int) -> int:
+        look(topic)
+        return max_offset(topic, queue_id)
+
+    monkeypatch.setattr(server.context.store, "max_offset", looking)
+
+
+@pytest.mark.usefixtures("progress")
+@pytest.mark.parametrize(("code", "fields"), STATS)
+async def test_others_have_their_turn_between_the_topics_of_a_listing(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, code: RequestCode, fields: dict[str, object]
+) -> None:
+    """A group on ten thousand topics stopped everybody for half a second."""
+    looks = [0]
+
+    def look(topic: str) -> None:
+        looks[-1] += 1
+
+    async def turns() -> None:
+        while True:
+            looks.append(0)
+            await asyncio.sleep(0)
+
+    looks_at(server, monkeypatch, look)
+    beside = asyncio.create_task(turns())
+    await client.ok(code, **fields)
+    beside.cancel()
+    assert sum(looks) == 2 * len(TOPICS)
+    assert max(looks) == 2
+
+
+@pytest.mark.usefixtures("progress")
+@pytest.mark.parametrize(("code", "fields"), STATS)
+async def test_a_topic_that_is_deleted_while_a_listing_is_made_is_left_out(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch, code: RequestCode, fields: dict[str, object]
+) -> None:
+    slow = Slow(server, monkeypatch)
+    listing = client.start(code, **fields)
+    await slow.until_asked()
+    await another.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T3")
+    await slow.read_until(listing)
+    assert listing.result().body == (await client.ok(code, **fields)).body
+    shown = [topic for topic in TOPICS if f'"topic":"{topic}"'.encode() in listing.result().body]
+    assert shown == [topic for topic in TOPICS if topic != "T3"]
+
+
+@pytest.mark.usefixtures("progress")
+async def test_a_group_that_is_deleted_while_its_listing_is_made_stands_where_it_stood(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 0, it would seem to be far behind."""
+    slow = Slow(server, monkeypatch)
+    listing = client.start(RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+    await slow.until_asked()
+    await another.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
+    await slow.read_until(listing)
+    assert [row.consumer_offset for row in consume_stats_loads(listing.result().body).values()] == [1] * 2 * len(TOPICS)
+
+
+@pytest.mark.usefixtures("progress")
+async def test_a_listing_goes_on_with_what_was_on_the_disk(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for queue in range(2):
+        server.context.offsets.commit("G", "T2", queue, 0)  # no message of this topic has to be read
+    in_memory = await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+    looks: list[str] = []
+    looks_at(server, monkeypatch, looks.append)
+    slow = Slow(server, monkeypatch)
+    answer = client.start(RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+    await slow.read_until(answer)
+    assert answer.result().body == in_memory.body
+    assert Counter(looks) == dict.fromkeys(TOPICS, 2)
+
+
+@pytest.mark.usefixtures("progress")
+async def test_a_listing_ends_with_the_connection_of_its_client(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    (connection,) = server.context.born_hosts
+    looks: list[str] = []
+
+    def look(topic: str) -> None:
+        looks.append(topic)
+        connection.abort("the client is gone")
+
+    looks_at(server, monkeypatch, look)
+    client.start(RequestCode.GET_CONSUME_STATS, consumerGroup="G").add_done_callback(lambda answer: answer.exception())
+    while not looks or server.context._tasks:
+        await asyncio.sleep(0)
+    assert looks == ["T0", "T0"]
+
+
+def test_of_many_reads_only_those_that_need_the_disk_are_done_again() -> None:
+    tries: list[int] = []
+
+    def read(number: int) -> int:
+        tries.append(number)
+        if number % 2 and tries.count(number) == 1:
+            raise Cold(Path("log"), number, 1)
+        return number
+
+    def made() -> Pieces[None]:
+        found.extend((yield from each_in_pieces([partial(read, number) for number in range(4)])))
+
+    found: list[int] = []
+    yielded = list(made())
+    assert found == [0, 1, 2, 3]
+    assert [step is None for step in yielded] == [True] * 4 + [False] + [True] * 2
+    cold = yielded[4]
+    assert cold is not None
+    assert [place.offset for place in (cold.place, *cold.others)] == [1, 3]
+    assert tries == [0, 1, 2, 3, 1, 3]
 
 
 # --- from the disk ---------------------------------------------------------------------------------------------------

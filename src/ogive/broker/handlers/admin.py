@@ -14,8 +14,10 @@ Differs from Java
 - What has no counterpart here is 0 or left out: thread-pool queues other than those of sends and of ends of transactions.
 - pullOffset is the committed offset; pulls that are not committed yet are not noted.
 - 208 of more than 50,000 queues is refused: such an answer may fit no frame.
+- 208 shows each topic as it is when it is looked at, and not one that is deleted before that: others have their turn in between.
 """
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -25,7 +27,7 @@ from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.store.disk import each_or_cold
+from ogive.store.disk import Pieces, each_in_pieces, each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import Connection as ConnectionInfo
 from ogive.wire.bodies import (
@@ -50,6 +52,8 @@ from ogive.wire.headers import (
 )
 
 MAX_TOPICS_ASKED: Final = 1000
+
+Positions = dict[MessageQueue, OffsetWrapper]
 
 
 # --- the broker ------------------------------------------------------------------------------------------------------
@@ -108,11 +112,11 @@ def _info(client: Client) -> ConnectionInfo:
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
-def consume_stats(ctx: Context, connection: Connection, header: GetConsumeStatsRequest, body: bytes) -> RemotingCommand:
+def consume_stats(ctx: Context, connection: Connection, header: GetConsumeStatsRequest, body: bytes) -> Pieces[RemotingCommand]:
     group = header.consumer_group
     topics = [config for config in map(ctx.topics.get, _topics_asked_for(ctx, header)) if config is not None]
     check_shown(sum([config.read_queues for config in topics]), "name fewer topics")
-    places = each_or_cold(partial(positions, ctx, group, config) for config in topics)
+    places = yield from each_in_pieces([positions_later(ctx, group, config) for config in topics])
     table = {queue: place for of_topic in places for queue, place in of_topic.items()}
     return success(body=consume_stats_dumps(table, ctx.traffic.group_rate(group, header.topic or None)))
 
@@ -135,15 +139,23 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
     return [topic for topic in topics if topic in online.subscriptions]
 
 
-def positions(ctx: Context, group: str, topic: TopicConfig) -> dict[MessageQueue, OffsetWrapper]:
-    """For each queue that can be read. Raises StoreError, Cold."""
-    places = each_or_cold(partial(_position, ctx, group, topic.name, queue_id) for queue_id in range(topic.read_queues))
+def positions_later(ctx: Context, group: str, topic: TopicConfig) -> Callable[[], Positions]:
+    """What shows the group's position in each queue that can be read, and none once the topic is deleted. It raises StoreError, Cold.
+
+    Where the group is deleted before it is called, its last position: at 0 it would seem to have everything before it.
+    """
+    return partial(_positions, ctx, ctx.offsets.queues_of(group, topic.name), topic)
+
+
+def _positions(ctx: Context, offsets: Mapping[int, int], topic: TopicConfig) -> Positions:
+    if topic.name not in ctx.topics:
+        return {}
+    places = each_or_cold(partial(_position, ctx, offsets.get(queue_id, 0), topic.name, queue_id) for queue_id in range(topic.read_queues))
     return {MessageQueue(topic.name, ctx.config.name, queue_id): place for queue_id, place in enumerate(places)}
 
 
-def _position(ctx: Context, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+def _position(ctx: Context, committed: int, topic: str, queue_id: int) -> OffsetWrapper:
     """The end of the queue and the group's offset; the time is that of the last message that it has consumed."""
-    committed = ctx.offsets.get(group, topic, queue_id) or 0
     consumed_at = ctx.store.store_time(topic, queue_id, committed - 1) if committed else 0
     return OffsetWrapper(
         broker_offset=ctx.store.max_offset(topic, queue_id),

@@ -12,7 +12,7 @@ Behaviour
 Differs from Java
 - 315 does not know Java's figures of latency (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY), nor BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC and
   BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC; 28 has these two for the day.
-- 317 of more than 50,000 queues is refused, with what to ask for instead.
+- 317 of more than 50,000 queues is refused, with what to ask for instead. As with 208, others have their turn while it is made.
 - 315 counts what is stored and delivered, not what is requested; its windows end now, see tallies.py.
 """
 
@@ -21,12 +21,12 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.admin import check_shown, positions
+from ogive.broker.handlers.admin import Positions, check_shown, positions_later
 from ogive.broker.replies import Rejected, success
 from ogive.broker.tallies import Counts, Passed
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.store.disk import each_or_cold
+from ogive.store.disk import Pieces, each_in_pieces, each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import (
     ConsumeTimeSpan,
@@ -97,7 +97,9 @@ def _item(total: int, passed: Passed) -> StatsItem:
     return StatsItem(total=total, per_second=total / passed.elapsed_s, per_call=total / max(1, passed.counts.calls))
 
 
-def consume_stats_of_all(ctx: Context, connection: Connection, header: GetBrokerConsumeStatsRequest, body: bytes) -> RemotingCommand:
+def consume_stats_of_all(
+    ctx: Context, connection: Connection, header: GetBrokerConsumeStatsRequest, body: bytes
+) -> Pieces[RemotingCommand]:
     groups: dict[str, list[TopicConfig]] = {name: [] for name in ctx.groups.all()}
     for topic, group in ctx.offsets.pairs():
         config = ctx.topics.get(topic)
@@ -106,9 +108,16 @@ def consume_stats_of_all(ctx: Context, connection: Connection, header: GetBroker
     check_shown(sum([config.read_queues for topics in groups.values() for config in topics]), "ask for one group after the other (208)")
     pairs = [(group, config) for group, topics in groups.items() for config in topics]
     stats: dict[str, list[StatsOfGroup]] = {group: [] for group in groups}
-    for (group, config), places in zip(pairs, each_or_cold(partial(positions, ctx, *pair) for pair in pairs), strict=True):
-        stats[group].append(StatsOfGroup(places, ctx.traffic.group_rate(group, config.name)))
+    each = yield from each_in_pieces([partial(_stats, ctx, *pair, positions_later(ctx, *pair)) for pair in pairs])
+    for (group, _), of_topic in zip(pairs, each, strict=True):
+        if of_topic is not None:
+            stats[group].append(of_topic)
     return success(body=broker_consume_stats_dumps(ctx.address, stats))
+
+
+def _stats(ctx: Context, group: str, topic: TopicConfig, positions: Callable[[], Positions]) -> StatsOfGroup | None:
+    """None once the topic is deleted. Raises StoreError, Cold."""
+    return StatsOfGroup.of(positions(), ctx.traffic.group_rate(group, topic.name)) if topic.name in ctx.topics else None
 
 
 def consume_time_spans(ctx: Context, connection: Connection, header: QueryConsumeTimeSpanRequest, body: bytes) -> RemotingCommand:

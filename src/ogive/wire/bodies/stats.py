@@ -1,7 +1,7 @@
 """Offsets and statistics of queues."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -85,22 +85,26 @@ def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps
 
 
 class StatsOfGroup(NamedTuple):
-    """A group's place on one topic, and the messages a second that it takes of it."""
+    """A group's place on one topic: what consume_stats_dumps() makes of it, as text, and the messages of all its queues."""
 
-    table: Mapping[MessageQueue, OffsetWrapper]
-    consume_tps: float
+    text: str
+    behind: int
+    in_flight: int
+
+    @classmethod
+    def of(cls, table: Mapping[MessageQueue, OffsetWrapper], consume_tps: float) -> Self:
+        return cls(
+            text=consume_stats_dumps(table, consume_tps).decode(),
+            behind=sum([row.broker_offset - row.consumer_offset for row in table.values()]),
+            in_flight=sum([row.pull_offset - row.consumer_offset for row in table.values()]),
+        )
 
 
-def broker_consume_stats_dumps(address: str, groups: Mapping[str, Iterable[StatsOfGroup]]) -> bytes:
+def broker_consume_stats_dumps(address: str, groups: Mapping[str, Sequence[StatsOfGroup]]) -> bytes:
     """Body of GET_BROKER_CONSUME_STATS. Source: ConsumeStatsList.java."""
-    behind = in_flight = 0
-    parts = []
-    for group, topics in groups.items():
-        for row in (row for topic in topics for row in topic.table.values()):
-            behind += row.broker_offset - row.consumer_offset
-            in_flight += row.pull_offset - row.consumer_offset
-        texts = ",".join(consume_stats_dumps(topic.table, topic.consume_tps).decode() for topic in topics)
-        parts.append(f"{{{json.dumps(group)}:[{texts}]}}")
+    parts = [f"{{{json.dumps(group)}:[{','.join([topic.text for topic in topics])}]}}" for group, topics in groups.items()]
+    behind = sum([topic.behind for topics in groups.values() for topic in topics])
+    in_flight = sum([topic.in_flight for topics in groups.values() for topic in topics])
     head = f'"brokerAddr":{json.dumps(address)},"consumeStatsList":[{",".join(parts)}]'
     return f'{{{head},"totalDiff":{behind},"totalInflightDiff":{in_flight}}}'.encode()
 
