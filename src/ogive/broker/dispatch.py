@@ -77,26 +77,34 @@ _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_
 
 async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """One listing after the other, none for a client that is gone or does not take its answers. See Listings."""
-    tries = 0
-    listing = _listing(ctx, connection, command)
-    async with ctx.listings.of(connection), AsyncExitStack() as until_answered:
-        while True:
+    async with ctx.listings.of(connection):
+        done = False
+        while not done:
             try:
                 await connection.drain()
             except ConnectError:
                 return
-            cold: Cold | None = None
-            async with ctx.listings.turn:
-                if connection.closed:
-                    return
-                must_wait = ctx.slow_readers.must_wait(connection)
-                if not must_wait:
-                    cold = await _go_on(ctx, connection, command, listing, tries)
-                    if cold is None:
-                        return
-            if must_wait:
+            if ctx.slow_readers.must_wait(connection):
                 await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer
-                continue
+            else:
+                done = await _make(ctx, connection, command)
+
+
+async def _make(ctx: Context, connection: Connection, command: RemotingCommand) -> bool:
+    """Whether the listing is answered, or nobody waits for it any more. It is not where its client has stopped to take answers: it begins
+    anew then, so that others do not wait for that client."""
+    tries = 0
+    listing = _listing(ctx, connection, command)
+    async with AsyncExitStack() as until_answered:
+        while True:
+            async with ctx.listings.of_host(connection), ctx.listings.turn:
+                if connection.closed:
+                    return True
+                if not connection.is_writable or ctx.slow_readers.must_wait(connection):
+                    return False
+                cold = await _go_on(ctx, connection, command, listing, tries)
+                if cold is None:
+                    return True
             if not tries:
                 if ctx.listings.cold.locked():
                     # they may be large: only those of one that is being brought in are held
@@ -105,7 +113,7 @@ async def _in_turn(ctx: Context, connection: Connection, command: RemotingComman
                 until_answered.callback(ctx.store.keep_nothing)
             tries += 1
             if cold is not None and not await _bring_in(ctx, connection, command, cold, keeping=tries > listings.KEEP_AFTER):
-                return
+                return True
 
 
 def _listing(ctx: Context, connection: Connection, command: RemotingCommand) -> Pieces[None]:

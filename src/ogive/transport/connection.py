@@ -251,6 +251,11 @@ class Connection(asyncio.Protocol):
         """Bytes that wait for the peer to read."""
         return self._unsent_bytes + (self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0)
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket's buffer is below its limit."""
+        return self._writable is None
+
     async def drain(self) -> None:
         """Wait until the socket's buffer is below its limit. Raises ConnectError once the connection is closed."""
         while self._writable is not None:

@@ -15,6 +15,7 @@ from ogive.broker.routes import ROUTES, Route
 from ogive.errors import StoreError
 from ogive.store import disk
 from ogive.store.disk import Cold, Pieces, Place, each_in_pieces, each_or_cold
+from ogive.transport.connection import Connection
 from ogive.wire.bodies import consume_stats_loads
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
@@ -92,6 +93,23 @@ async def test_connections_take_turns_and_each_has_its_listings_in_order(
     await asyncio.gather(*many, *few)
     assert made[:5] == [(False, 0), (True, 0), (False, 1), (True, 1), (False, 2)]
     assert made[5:] == [(False, n) for n in range(3, 20)]
+
+
+async def test_hosts_take_turns_however_many_connections_they_have(server: Broker) -> None:
+    made: list[int] = []
+
+    async def make(number: int, host: str) -> None:
+        connection = Connection()
+        connection.remote_address = f"{host}:{number}"
+        async with server.context.listings.of_host(connection), server.context.listings.turn:
+            made.append(number)
+
+    async with server.context.listings.turn:
+        waiting = [asyncio.create_task(make(number, "10.0.0.1" if number < 10 else "10.0.0.2")) for number in range(12)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*waiting)
+    assert made[:5] == [0, 10, 1, 11, 2]
+    assert not server.context.listings._of_host
 
 
 async def test_a_connection_that_is_gone_is_forgotten(server: Broker, client: RawClient) -> None:
@@ -283,6 +301,22 @@ async def test_one_listing_at_a_time_is_brought_in_and_others_are_made_meanwhile
     assert len(slow.disk.waiting) == 1
     await slow.read_until(first, second)
     assert [answer.result().code for answer in (first, second)] == [0, 0]
+
+
+async def test_nobody_waits_for_the_listing_of_a_client_that_takes_no_answers(
+    server: Broker, client: RawClient, another: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for much else while its listing is brought in, and reads nothing."""
+    stalled, _ = server.context.born_hosts  # in the order in which they came
+    slow = Slow(server, monkeypatch)
+    first = client.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
+    await slow.until_asked()
+    stalled.pause_writing()
+    await slow.read_until(another.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+    assert not first.done()
+    stalled.resume_writing()
+    await slow.read_until(first)
+    assert first.result().code == 0
 
 
 async def test_nothing_more_is_read_for_a_client_that_is_gone(
