@@ -173,7 +173,8 @@ class Context:
         return count
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put_now() for what the broker itself stores: who sent it was answered with its topic saved."""
+        """put_now() for messages that waited in a topic of the broker's own: each goes to a queue that its topic serves now, and counts
+        for its topic. That was on stable storage before the sender was answered."""
         messages = [
             message if (queue_id := self.topics.served(message.topic, message.queue_id)) == message.queue_id
             else message._replace(queue_id=queue_id)

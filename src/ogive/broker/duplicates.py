@@ -88,8 +88,11 @@ class Duplicates:
         return len(self._firsts)
 
     def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
-        """Store by *put* what is new among *messages*, and answer for all of them, with nothing remembered where *put* raises: as long as
-        the disk is asked that is the answer, then it is raised here. Raises StoreBusy."""
+        """Store with *put* those of *messages* that are new, and call *answer* for all of them.
+
+        Where *put* raises nothing is remembered: the error is raised here, or goes to *answer* while sends wait for a look at the disk.
+        Raises StoreBusy.
+        """
         if not self._working and self._store.now_ms() - self._started_ms >= self._window_ms:
             self._put(put, messages, answer)
             return

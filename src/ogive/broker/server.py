@@ -102,8 +102,6 @@ class Broker:
         """Return once the broker serves and is registered. Raises StoreError, ConnectError; then nothing runs."""
         opened = await self._open()
         ctx = self._ctx = self._context(opened)
-        ctx.locks.load(opened.locks)
-        ctx.retention.load(opened.ages)
         ctx.duplicates = _duplicates(ctx)
         schedule = self._schedule = _schedule(ctx, opened)
         ctx.delivered = schedule.delivered
@@ -161,7 +159,7 @@ class Broker:
                 now=loop.time,
                 changed=self._members_changed,
             ),
-            locks=QueueLocks(config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name),
+            locks=_locks(config, opened, loop),
             holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
             slow_readers=SlowReaders(config.server.max_write_buffer_bytes, self._server.unread),
             registration=Registration(
@@ -179,9 +177,7 @@ class Broker:
             transactions=opened.transactions,
             timers=opened.timers,
             duplicates=None,
-            retention=Retention(
-                opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=partial(disk_used, config.data / "commitlog")
-            ),
+            retention=_retention(config, opened, cold_reads),
             cold_reads=cold_reads,
             traffic=Traffic(
                 puts=lambda: opened.store.stats().puts,
@@ -323,6 +319,19 @@ class _Job(NamedTuple):
 
 def _guard(access: AccessTable, cluster: str, opened: Opened) -> Guard:
     return Guard(access, cluster=cluster, topic_at=partial(_topic_at, opened.store), topics_to_clone=opened.offsets.topics_to_clone)
+
+
+def _locks(config: BrokerConfig, opened: Opened, loop: asyncio.AbstractEventLoop) -> QueueLocks:
+    locks = QueueLocks(config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name)
+    locks.load(opened.locks)
+    return locks
+
+
+def _retention(config: BrokerConfig, opened: Opened, cold_reads: ColdReads) -> Retention:
+    used = partial(disk_used, config.data / "commitlog")
+    retention = Retention(opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=used)
+    retention.load(opened.ages)
+    return retention
 
 
 def _duplicates(ctx: Context) -> Duplicates | None:

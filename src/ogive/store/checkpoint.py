@@ -172,7 +172,7 @@ def _batch_state(
 
 
 def mark_running(fs: Fs, root: Path, flush: str) -> None:
-    """Make the abort marker: as long as it stands, the last stop was none.
+    """Make the abort marker: a start that finds it knows that the last run did not stop cleanly.
 
     It holds the process, as that of Apache's broker does, which reads none; then how this run syncs, and the run of the machine.
     """

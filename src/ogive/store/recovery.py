@@ -391,7 +391,7 @@ class _Recovery:
         return 0 <= queue_id < MAX_QUEUES and name.encode() == topic and self._kinds.is_known(self._fs, name)
 
     def _keep_places(self) -> None:
-        """At the end of the log: those behind which their queue has no sound record."""
+        """At the end of the log: damaged records keep their places where no sound record of their queue followed."""
         skipped = self._skipped
         for key, (until, offset) in self._claimed.items():
             known = self._queues.get(key)

@@ -125,7 +125,7 @@ class Acceptor:
                 await self._loop.connect_accepted_socket(
                     self._protocol, connection, ssl=context, ssl_handshake_timeout=self._greeting_s if context else None
                 )
-        except (OSError, TimeoutError) as exc:  # ssl.SSLError and its CertificateError are OSErrors
+        except OSError as exc:  # so are TimeoutError, ssl.SSLError and its CertificateError
             self.failed += 1
             reason = getattr(exc, "reason", None) or str(exc) or f"nothing came within {self._greeting_s:g} s"
             log.info("a connection of %s is closed before it was one: %s (%d so far)", host, reason, self.failed)

@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._leave_when_done()
 
     def _read_on(self) -> None:
-        """Unless it finishes what was read, or has not come to all of that yet."""
+        """Resume reading, unless requests are being finished, or frames that were read still wait."""
         if self._transport is not None and not self.closed and self._idle is None and not self._kept:
             self._transport.resume_reading()
 

@@ -98,7 +98,7 @@ class PageServer:
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as exc:
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as exc:
             log.debug("a request for a page came to nothing: %r", exc)
             writer.transport.abort()
         finally:

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ogive.errors import ConnectError
 from ogive.transport import descriptors
@@ -25,8 +26,15 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 
 
+class _Mark(NamedTuple):
+    """How far something had come at a time of the loop's clock."""
+
+    at: float
+    bytes: int
+
+
 class ServerConnection(Connection):
-    """A client's connection. *slow_since* is the time since which it takes too little of what waits for it, and what it had taken then."""
+    """A client's connection."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__(server.handle, server.limits.connection, take_run=server.take_run)
@@ -35,8 +43,8 @@ class ServerConnection(Connection):
         self._counted_bytes = 0
         self._frames_of_read = 0
         self.frame_started_at: float | None = None
-        self.progress = (0.0, 0)  # of the frame that is arriving: when it was enough for the last time, and the bytes there were then
-        self.slow_since: tuple[float, int] | None = None
+        self.progress = _Mark(0.0, 0)  # of the frame that is arriving, when it was enough for the last time
+        self.slow_since: _Mark | None = None  # of what it has taken: since then, it takes too little of what waits for it
         self._written_bytes = 0
         self._largest_write = self._written_before = 0  # since the socket's buffer was empty; what was written until then
         self.closing_since: float | None = None
@@ -376,9 +384,9 @@ class Server:
         if not connection.received_frames and now - connection.opened_at > limits.first_frame_s:
             return f"no whole frame within {limits.first_frame_s:g} s"
         if connection.frame_started_at is not None:
-            since, had = max(connection.progress, (connection.frame_started_at, 0))
+            since, had = max(connection.progress, _Mark(connection.frame_started_at, 0))
             if connection.buffered_bytes - had >= limits.first_frame_s * limits.frame_bytes_per_s:
-                connection.progress = (now, connection.buffered_bytes)
+                connection.progress = _Mark(now, connection.buffered_bytes)
             elif now - since > limits.first_frame_s:
                 return "its frame arrives too slowly"
         if now - max(connection.received_at, connection.sent_at) > limits.connection.idle_s:
@@ -389,11 +397,11 @@ class Server:
             return None
         taken = connection.taken_bytes
         if connection.slow_since is None:
-            connection.slow_since = (now, taken)
+            connection.slow_since = _Mark(now, taken)
             return None
         since, had = connection.slow_since
         if unsent <= limits.max_write_buffer_bytes and taken - had >= limits.slow_reader_s * limits.slow_reader_bytes_per_s:
-            connection.slow_since = (now, taken)
+            connection.slow_since = _Mark(now, taken)
         elif now - since > limits.slow_reader_s:
             return f"it has left {unsent} bytes, and with them {held} of memory, unread for {limits.slow_reader_s:g} s"
         return None
