@@ -128,14 +128,15 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def served(self, name: str, queue_id: int) -> int:
         """The queue for a message that waited for its time, or for its commit, and was sent to *queue_id*: that one, or where the topic has
-        fewer queues now, one that is read. Where the topic is gone the message is there should it be made again; told once for each."""
+        fewer queues now, one that is read. Where the topic is gone, or has no queue that is read, the first, which it has as soon as it has
+        any: nobody knows how many it is made again with. A topic that is gone is told of once."""
         config = self._configs.get(name)
         if config is not None:
-            queues = min(config.read_queues, config.write_queues) or config.read_queues
-            return queue_id if queue_id < config.read_queues or not queues else queue_id % queues
+            queues = min(config.read_queues, config.write_queues) or config.read_queues or 1
+            return queue_id if queue_id < config.read_queues else queue_id % queues
         if self._is_new_miss(name):
             log.warning("topic %s is not there, but messages that waited for it are: they are served if it is made again", name)
-        return queue_id
+        return 0
 
     # --- changing ----------------------------------------------------------------------------------------------------
 

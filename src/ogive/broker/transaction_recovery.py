@@ -85,10 +85,10 @@ def _counts(store: MessageStore, mark: StoredMessage) -> bool:
 
 def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], served: Served) -> None:
     """Note the decision where a crash came between a commit and its mark."""
-    places = _real_places(store, opened.values())
-    for topic, queue_id in places | dict.fromkeys(
-        [(topic, served(topic, queue_id)) for topic, queue_id in places]
-    ):  # commits are under their real topic, near the end of the log
+    sent_to = _real_places(store, opened.values())
+    now = [(topic, served(topic, queue_id)) for topic, queue_id in sent_to]
+    while_away = [(topic, 0) for topic, _ in sent_to]  # the topic was gone when they were committed, and may be there again
+    for topic, queue_id in dict.fromkeys([*sent_to, *now, *while_away]):  # commits are under their real topic, near the end of the log
         end = store.max_offset(topic, queue_id)
         newest_ms = store.store_time(topic, queue_id, end - 1)
         first = store.offset_by_time(topic, queue_id, newest_ms - UNMARKED_MS)

@@ -208,11 +208,12 @@ async def test_the_file_is_in_apache_s_form(tmp_path: Path) -> None:
     }
 
 
-async def test_what_waited_for_a_topic_that_nobody_may_read_stays_where_it_was_sent(tmp_path: Path) -> None:
-    """It is served when the topic has queues again."""
+async def test_what_waited_for_a_topic_that_is_gone_or_that_nobody_may_read_goes_to_its_first_queue(tmp_path: Path) -> None:
+    """It is served when the topic has queues again, however few."""
     table = a_table(tmp_path)
+    assert table.served("T", 7) == 0
     table.create_or_update(TopicConfig(name="T", read_queues=0, write_queues=0))
-    assert table.served("T", 7) == 7
+    assert table.served("T", 7) == 0
     table.create_or_update(TopicConfig(name="T", read_queues=4, write_queues=0))
     assert table.served("T", 7) == 3
 

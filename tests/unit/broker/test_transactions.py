@@ -184,10 +184,12 @@ def test_a_commit_from_memory_is_the_same_as_one_from_the_log(own: dict[str, str
     assert found[0] == found[1]
 
 
-def test_a_commit_without_its_mark_gets_it_at_the_start(bench: Refusing) -> None:
-    """As a crash of Apache's broker leaves it, which marks later, or a power cut in the middle of our one write."""
+@pytest.mark.parametrize("queue", [2, 0])
+def test_a_commit_without_its_mark_gets_it_at_the_start(bench: Refusing, queue: int) -> None:
+    """As a crash of Apache's broker leaves it, which marks later, or a power cut in the middle of our one write. It is where it was
+    sent or, where its topic was gone, in the first queue."""
     first, second = bench.half(b"0:"), bench.half(b"1:")
-    bench.store.put([committed(bench.transactions.half_message(first), HOST)], lambda _: None)
+    bench.store.put([committed(bench.transactions.half_message(first), HOST)._replace(queue_id=queue)], lambda _: None)
     bench.settle()
     bench.store.close()
     again = Refusing(bench.fs)

@@ -10,8 +10,8 @@ Behaviour
   to begin anew with the first pull of a topic that is made again, also after a restart; where they broadcast, each of them.
 - 21 answers by pages where the request asks for them (5.4 and later).
 - What waits for a deleted topic is not cancelled: delayed and timed messages are stored under it when they are due, and so is what is
-  committed (with SUCCESS); the log tells it once. They are there if the topic is made again, as a topic without queue.type=BatchCQ; as
-  one of whole batches it cannot be made while there are such messages.
+  committed (with SUCCESS); the log tells it once. They are in queue 0 if the topic is made again, with however many queues, as a topic
+  without queue.type=BatchCQ; as one of whole batches it cannot be made while there are such messages.
 - In a topic that has fewer queues than when they were sent, they go to a queue that is read.
 - 316 removes queues and offsets of topics that are not there, such as a table that was edited by hand leaves behind, with what came after
   a deletion.

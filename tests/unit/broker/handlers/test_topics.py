@@ -278,7 +278,29 @@ async def test_what_waited_for_a_deleted_topic_is_told_once_and_there_when_it_is
             await waited(server, "T", 3, b"%d" % n)
         assert caplog.text.count("topic T is not there") == round_
         await create(client, "T")
-        assert [m.body for m in messages(await client.pull("G", "T", 0, queue=3))] == [b"0", b"1", b"2"]
+        assert [m.body for m in messages(await client.pull("G", "T", 0, queue=0))] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_what_waited_for_a_deleted_topic_is_there_however_few_queues_it_is_made_again_with(
+    restart: bool, start_broker: StartBroker
+) -> None:
+    """Delayed, timed and committed messages for queues that the topic does not have any more."""
+    server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await create(client, "T", readQueueNums=8, writeQueueNums=8)
+        half = await client.send("T", b"half", {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "K"}, queue=7)
+        await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        for queue in (6, 5, 1):
+            await waited(server, "T", queue, b"for %d" % queue)
+        place = {"commitLogOffset": int(half.ext_fields["msgId"][-16:], 16), "tranStateTableOffset": half.ext_fields["queueOffset"]}
+        await client.ok(RequestCode.END_TRANSACTION, producerGroup="shop", commitOrRollback=8, **place)
+    if restart:
+        await server.stop()
+        server = await start_broker()
+    async with await RawClient.open(server.address) as client:
+        await create(client, "T", readQueueNums=1, writeQueueNums=1)
+        assert [m.body for m in messages(await client.pull("G", "T", 0))] == [b"for 6", b"for 5", b"for 1", b"half"]
 
 
 async def test_a_topic_is_not_made_as_the_other_kind_over_what_came_after_its_deletion(server: Broker, client: RawClient) -> None:
