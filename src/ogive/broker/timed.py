@@ -132,8 +132,8 @@ class Handle(NamedTuple):
 def read_handle(text: str) -> Handle:
     """Raises ValueError for one that no broker gave."""
     try:
-        words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
-        version, topic, broker_name, time_ms, unique_key = words[:5]
+        words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
+        version, topic, broker_name, time_ms, unique_key = words  # the key is the client's, and may hold spaces
     except (UnicodeError, binascii.Error, ValueError):
         raise ValueError("recall handle is invalid") from None
     if version != "v1" or not is_time(time_ms) or not unique_key:

@@ -218,7 +218,7 @@ class Timers:
         return hold
 
     def release(self, handle: Handle, hold: Hold) -> None:
-        """They could not be cancelled: let them wait again, unless somebody else has taken them back meanwhile."""
+        """Those that are still there are not cancelled: let them wait again, unless somebody else has taken them back meanwhile."""
         if self._held.get(handle.name) is not hold:
             return
         del self._held[handle.name]

@@ -9,6 +9,7 @@ Behaviour
 Differs from Java
 - On by default; in Java recallMessageEnable is off.
 - For a message that is not, or no longer, waiting here the answer is ILLEGAL_OPERATION; Java answers SUCCESS.
+- A name that no producer group can have is refused; Java stores it in a property, with what it may hold of other properties.
 - While a recall of a message is under way another one of it is refused, SYSTEM_BUSY: it may fail, and then the message is delivered.
 """
 
@@ -16,11 +17,11 @@ import math
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_rules import encoded
+from ogive.broker.handlers.send_rules import stored_form
 from ogive.broker.replies import Rejected, success
 from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, read_handle, timed
 from ogive.errors import ResponseCode
-from ogive.model import PropertyName
+from ogive.model import PropertyName, validate_group
 from ogive.store.model import NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
@@ -43,14 +44,15 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
     now_ms = ctx.now_ms()
     if taken.time_ms <= now_ms:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
+    if header.producer_group:
+        validate_group(header.producer_group)
     hold = ctx.timers.hold(taken)
     if hold is None:
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits: it was delivered, or taken back already")
     try:
         await _store(ctx, connection, header, taken, now_ms)
-    except BaseException:
+    finally:  # also where it is stored: by now it is read, or will be before anything else is delivered
         ctx.timers.release(taken, hold)
-        raise
     return success(RecallMessageResponse(msg_id=taken.unique_key))
 
 
@@ -65,6 +67,6 @@ async def _store(ctx: Context, connection: Connection, header: RecallMessageRequ
     # no limit of its own: it is due when the message is
     topic, queue_id = timed(properties, taken.topic, 0, wall_ms=now_ms, store_ms=now_ms, max_delay_s=math.inf)
     properties[OUT_MS] = str(taken.time_ms - 1)  # as that message has it: an Apache broker with a finer timerPrecisionMs than ours wrote it
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
-    message = NewMessage(topic, queue_id, b"0", encoded(text), 0, 0, now_ms, ctx.born_hosts[connection], ctx.store_host)
+    stored = stored_form({name: value for name, value in properties.items() if value})
+    message = NewMessage(topic, queue_id, b"0", stored, 0, 0, now_ms, ctx.born_hosts[connection], ctx.store_host)
     await ctx.stored((message,), header.topic)

@@ -1,15 +1,16 @@
 """Checks of every message that a client sends, whichever request carries it. Source: SendMessageProcessor.java, 5.3."""
 
 import random
+from collections.abc import Mapping
 from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected
-from ogive.errors import ResponseCode
+from ogive.errors import ProtocolError, ResponseCode
 from ogive.model import NO_SEND_TOPICS
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import MAX_PROPERTIES_BYTES
+from ogive.wire.message import MAX_PROPERTIES_BYTES, encode_properties
 
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
@@ -73,6 +74,7 @@ def check_queue(queue_id: int, config: TopicConfig) -> int:
 
 
 def encoded(text: str) -> bytes:
+    """Properties that a client sent, as they are stored. Raises Rejected for what no record can hold."""
     try:
         raw = text.encode()
     except UnicodeEncodeError as exc:
@@ -80,3 +82,11 @@ def encoded(text: str) -> bytes:
     if len(raw) > MAX_PROPERTIES_BYTES:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
     return raw
+
+
+def stored_form(properties: Mapping[str, str]) -> bytes:
+    """encode_properties(). Raises Rejected for what no record can hold."""
+    try:
+        return encode_properties(properties)
+    except ProtocolError as exc:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from None

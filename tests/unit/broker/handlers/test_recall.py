@@ -25,8 +25,8 @@ async def until_delivered(client: RawClient, topic: str, count: int) -> list[byt
                 return [message.body for message in messages(answer)]
 
 
-async def recall(client: RawClient, handle: str, topic: str = "T") -> tuple[int, str]:
-    answer = await client.call(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle, producerGroup="P")
+async def recall(client: RawClient, handle: str, topic: str = "T", group: str = "P") -> tuple[int, str]:
+    answer = await client.call(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle, producerGroup=group)
     return answer.code, answer.remark or answer.ext_fields.get("msgId", "")
 
 
@@ -55,6 +55,40 @@ async def test_a_message_is_taken_back_once(client: RawClient) -> None:
     assert (code, "taken back already" in remark) == (ResponseCode.ILLEGAL_OPERATION, True)
     await client.send("T", b"last", {"TIMER_DELAY_MS": "2600", "UNIQ_KEY": unique_key()})
     assert await until_delivered(client, "T", 2) == [b"kept", b"last"]
+
+
+@pytest.mark.parametrize(
+    "group", ["g\x02TIMER_DEL_UNIQKEY\x01OTHER\x02INNER_NUM\x01x", "g\x02TIMER_OUT_MS\x01never", "a b", "g" * 300, "\ufffd"]
+)
+async def test_a_group_that_cannot_be_one_takes_nothing_back(server: Broker, client: RawClient, group: str) -> None:
+    """Neither the message that is named, nor another that the name of the group speaks of; and nothing is stored."""
+    due = {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 3_600_000)}
+    handle, other = [(await client.send("T", b"x", due | {"UNIQ_KEY": key})).ext_fields["recallHandle"] for key in ("NAMED", "OTHER")]
+    code, remark = await recall(client, handle, group=group)
+    assert (code, "group" in remark) == (ResponseCode.INVALID_PARAMETER, True)
+    assert server.context.store.max_offset(TIMER_TOPIC, 0) == len(server.context.timers) == 2
+    assert await recall(client, handle) == (ResponseCode.SUCCESS, "NAMED")
+    assert await recall(client, other) == (ResponseCode.SUCCESS, "OTHER")
+
+
+async def test_a_recall_whose_record_takes_nothing_back_holds_no_message_for_ever(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was damaged before it was read."""
+    key = unique_key()
+    handle = (await client.send("T", b"x", {"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": key})).ext_fields["recallHandle"]
+    with monkeypatch.context() as patch:
+        patch.setattr(server.context.timers, "_take_back", lambda *_: None)
+        await recall(client, handle)
+    assert (len(server.context.timers), await recall(client, handle)) == (1, (ResponseCode.SUCCESS, key))
+
+
+@pytest.mark.parametrize("key", ["order 7", " 7 ", "a\x01b"])
+async def test_a_message_with_a_key_that_holds_a_separator_is_taken_back(server: Broker, client: RawClient, key: str) -> None:
+    own = f"UNIQ_KEY\x01{key}\x02TIMER_DELAY_MS\x0160000\x02"
+    handle = (await client.start_send("T", i=own)).ext_fields["recallHandle"]
+    assert await recall(client, handle) == (ResponseCode.SUCCESS, key)
+    assert len(server.context.timers) == 0
 
 
 async def test_messages_are_taken_back_after_the_clock_was_set_back(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
