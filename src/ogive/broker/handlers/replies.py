@@ -7,6 +7,8 @@ Behaviour
   SYSTEM_ERROR in Java's words.
 
 Differs from Java
+- A reply that is transactional or delayed, or says that it is a batch, is refused, as in a batch; Java keeps the first as it is, pushes
+  the second at once and delays its copy.
 - The reply's topic is not created by a reply. What is pushed carries the broker's CLUSTER, as every stored message does.
 - A copy that cannot be stored is logged, and does not change the answer: the client has its reply.
 - Replies that wait are bounded, in all and for one client.
@@ -17,7 +19,16 @@ import logging
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_rules import check_body, check_may_send_to, check_numbers, check_queue, check_room, encoded
+from ogive.broker.handlers.send_rules import (
+    check_body,
+    check_may_send_to,
+    check_numbers,
+    check_plain,
+    check_queue,
+    check_room,
+    encoded,
+    stored_form,
+)
 from ogive.broker.replies import RESPONSE, Rejected, success
 from ogive.errors import InvalidOption, ResponseCode, StoreError, TransportError
 from ogive.model import PropertyName
@@ -31,7 +42,7 @@ from ogive.wire.headers import (
     SendMessageResponse,
     encode_header,
 )
-from ogive.wire.message import decode_host, decode_properties, encode_properties, offset_message_id
+from ogive.wire.message import decode_host, decode_properties, offset_message_id
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +77,12 @@ def _message(ctx: Context, connection: Connection, header: SendMessageRequest | 
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first please!")
     check_body(ctx, body)
     properties = decode_properties(encoded(header.properties or "")) | decode_properties(ctx.own_properties.encode())
+    check_plain("a reply", properties)
     return NewMessage(
         header.topic,
         check_queue(header.queue_id, config),
         body,
-        encoded(encode_properties(properties).decode()),
+        stored_form(properties),
         header.sys_flag,
         header.flag,
         header.born_timestamp,
@@ -100,7 +112,7 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
         sys_flag=message.sys_flag,
         born_timestamp=message.born_timestamp_ms,
         flag=message.flag,
-        properties=encode_properties(properties).decode(),
+        properties=stored_form(properties).decode(),
         reconsume_times=message.reconsume_times,
         unit_mode=header.unit_mode or False,
         born_host=decode_host(message.born_host),

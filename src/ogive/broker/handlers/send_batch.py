@@ -10,7 +10,7 @@ from typing import Final
 from ogive.broker.attributes import keeps_batches
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_answer import reply_in_full, reply_to_batch, settled
-from ogive.broker.handlers.send_rules import encoded, inner_batch
+from ogive.broker.handlers.send_rules import check_plain, encoded
 from ogive.broker.replies import ONEWAY, Rejected
 from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import OgiveError, ResponseCode
@@ -29,7 +29,6 @@ from ogive.wire.message import (
     decode_batch,
     decode_properties,
     encode_properties,
-    raw_property,
 )
 
 _OURS: Final = frozenset((PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER, "INNER_NUM", "INNER_BASE"))
@@ -108,17 +107,7 @@ def _check_items(items: list[BatchItem]) -> None:
     texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
     if any(start in texts for start in BARRED_STARTS):
         for item in items:
-            _refuse_special_item(item.properties)
-
-
-def _refuse_special_item(properties: bytes) -> None:
-    for name in (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, DELAY_SEC, DELAY_MS, DELIVER_MS):
-        if raw_property(properties, name.encode()):
-            raise Rejected(
-                ResponseCode.MESSAGE_ILLEGAL, f"a message in a batch carries {name}: batches are neither delayed nor transactional"
-            )
-    if raw_property(properties, b"INNER_NUM"):
-        raise inner_batch()
+            check_plain("a message in a batch", decode_properties(item.properties))
 
 
 def stored_batch(

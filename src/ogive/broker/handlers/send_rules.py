@@ -6,14 +6,16 @@ from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.replies import Rejected
+from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import ProtocolError, ResponseCode
-from ogive.model import NO_SEND_TOPICS
+from ogive.model import NO_SEND_TOPICS, PropertyName
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES, encode_properties
 
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_NOT_PLAIN: Final = (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, DELAY_SEC, DELAY_MS, DELIVER_MS)
 MAX_INT: Final = 0x7FFFFFFF
 MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 
@@ -58,6 +60,15 @@ def inner_batch() -> Rejected:
         ResponseCode.MESSAGE_ILLEGAL,
         "the property INNER_NUM is for brokers: what is to be a batch is sent as SEND_BATCH_MESSAGE",
     )
+
+
+def check_plain(what: str, properties: Mapping[str, str]) -> None:
+    """Raises Rejected for *what*, which is stored at once where it was sent and is one message, if its properties say otherwise."""
+    for name in _NOT_PLAIN:
+        if name in properties:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{what} carries {name}: it can be neither delayed nor transactional")
+    if "INNER_NUM" in properties:
+        raise inner_batch()
 
 
 def check_queue(queue_id: int, config: TopicConfig) -> int:

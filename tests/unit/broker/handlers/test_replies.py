@@ -14,7 +14,7 @@ from ogive.wire.bodies import HeartbeatData, User
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PushReplyMessageRequest, decode_header
-from ogive.wire.message import decode_properties
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_properties
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
@@ -22,6 +22,7 @@ REPLIES = "DefaultCluster_REPLY_TOPIC"
 V2 = RequestCode.SEND_REPLY_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 TO_ASKER = {"MSG_TYPE": "reply", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "asker", "TTL": "5000", "UNIQ_KEY": "AB12"}
+TEXT = encode_properties(TO_ASKER).decode()
 
 
 @pytest.fixture
@@ -142,6 +143,12 @@ async def test_a_reply_that_fits_no_file_of_the_log_reaches_its_client(start_bro
         (REPLIES, {"e": 9}, ResponseCode.INVALID_PARAMETER),
         (REPLIES, {"f": 1 << 20}, ResponseCode.MESSAGE_ILLEGAL),
         (REPLIES, {"i": "x\x01" + "y" * 40_000}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": TEXT + "x\x01" + "y" * (MAX_PROPERTIES_BYTES - len(TEXT) - 2)}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": TEXT + "INNER_NUM\x01-5\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": TEXT + "INNER_NUM\x01-5\x02INNER_NUM\x01\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": TEXT + "DELAY\x011\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": TEXT + "TIMER_DELAY_SEC\x011\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        (REPLIES, {"i": TEXT + "TRAN_MSG\x01true\x02"}, ResponseCode.MESSAGE_ILLEGAL),
         (REPLIES, {"g": None}, ResponseCode.SYSTEM_ERROR),
     ],
 )

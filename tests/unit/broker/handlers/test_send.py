@@ -236,9 +236,12 @@ async def test_a_batch_with_too_many_properties_is_refused_as_a_whole(server: Br
     assert (answer.code, server.context.store.stats().puts) == (ResponseCode.MESSAGE_ILLEGAL, 0)
 
 
+@pytest.mark.parametrize("behind", ["", "{name}\x01\x02"], ids=["once", "and without a value"])
 @pytest.mark.parametrize("name", ["DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "INNER_NUM"])
-async def test_a_batch_with_a_special_item_is_refused_as_a_whole(server: Broker, client: RawClient, name: str) -> None:
-    items = [BatchItem(0, b"plain", b""), BatchItem(0, b"special", encode_properties({name: "1"}))]
+async def test_a_batch_with_a_special_item_is_refused_as_a_whole(server: Broker, client: RawClient, name: str, behind: str) -> None:
+    """A property without a value is none, and hides none of the same name before it."""
+    properties = encode_properties({name: "1"}) + behind.format(name=name).encode()
+    items = [BatchItem(0, b"plain", b""), BatchItem(0, b"special", properties)]
     answer = await client.call(320, encode_batch(items), **(client.send_fields("T", 0, "") | {"m": True}))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert server.context.store.stats().puts == 0
