@@ -18,6 +18,7 @@ from ogive.broker.offsets import OffsetTable
 from ogive.broker.pull_hold import PullHolds, SlowReaders
 from ogive.broker.registration import Registration
 from ogive.broker.remote_config import RemoteSettings
+from ogive.broker.replies import refusal
 from ogive.broker.retention import Retention
 from ogive.broker.room import ReplyRoom, RequestRoom, size_of
 from ogive.broker.stats import Traffic
@@ -150,15 +151,16 @@ class Context:
             await self.topics.safe(topic)
         except StoreError as exc:
             error = exc
-        for size, put, fail in self._held.pop(topic):
-            self._held_bytes -= size
+        held = self._held.pop(topic)
+        self._held_bytes -= sum([size for size, _, _ in held])
+        for _, put, fail in held:
             if error is not None:
                 fail(error)
                 continue
             try:
                 put()
-            except OgiveError as exc:
-                fail(exc)
+            except Exception as exc:  # noqa: BLE001  whatever it is, others wait behind it
+                fail(refusal(exc))
 
     def put_now(self, messages: Messages, done: PutDone) -> None:
         """put() without a look at the topic: *done* is called in the order of the messages' offsets."""

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from ogive.broker.cold_reads import MAX_TRIES
+from ogive.broker.replies import refusal
 from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult, bytes_of
@@ -118,8 +119,8 @@ class Duplicates:
                     for message in messages:
                         await self._look_up(_key(message))
                     self._put(put, messages, answer)
-                except OgiveError as exc:
-                    answer(0, exc)
+                except Exception as exc:  # noqa: BLE001  whatever it is, others wait behind it
+                    answer(0, refusal(exc))
         finally:
             self._working = False
 
@@ -147,7 +148,7 @@ class Duplicates:
         if fresh:
             try:
                 put(fresh, partial(self._stored, fresh, firsts, keys))
-            except OgiveError:
+            except BaseException:
                 self._forget(keys, firsts)
                 sends.refused()
                 raise

@@ -3,6 +3,7 @@
 Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the frame, and those in C++ read JSON only.
 """
 
+import logging
 import struct
 from typing import Final
 
@@ -11,6 +12,8 @@ from ogive.transport.connection import Connection
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.headers import Header, encode_header
+
+log = logging.getLogger(__name__)
 
 RESPONSE: Final = int(Flag.RESPONSE)
 ONEWAY: Final = int(Flag.ONEWAY)
@@ -56,6 +59,15 @@ def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) 
     """Answer with the code for *error*. Raises it again if no request can cause it, which means a bug."""
     code, remark = _code_and_remark(error)
     reply(connection, request, RemotingCommand(code, {}, b"", 0, RESPONSE, remark))
+
+
+def refusal(error: Exception) -> OgiveError:
+    """What to answer where *error* ended a step that nobody waits in: itself, or where it is none of ours, which means a bug and is logged,
+    an error of the store."""
+    if isinstance(error, OgiveError):
+        return error
+    log.error("a request failed", exc_info=error)
+    return StoreError(f"the broker failed: {type(error).__name__}")
 
 
 def _code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:

@@ -13,6 +13,7 @@ from ogive.broker import Broker
 from ogive.broker.opening import Machine
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from ogive.store.model import Messages, PutDone
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FaultyFs
@@ -116,6 +117,29 @@ async def test_sends_to_a_topic_that_is_being_saved_keep_their_order(server: Bro
     while len(found) < 200:
         found += [message.body for message in messages(await client.pull("looker", "New", len(found)))]
     assert found == [b"%03d" % n for n in range(200)]
+
+
+@pytest.mark.parametrize("window_s", [0.0, 60.0])
+async def test_a_message_that_fails_otherwise_keeps_none_behind_it_waiting(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, window_s: float
+) -> None:
+    """With a window of duplicates too, which then remembers nothing of it."""
+    server = await start_broker(duplicate_window_s=window_s)
+    store = server.context.store
+    put = store.put
+
+    def fail_once(messages: Messages, done: PutDone) -> None:
+        monkeypatch.setattr(store, "put", put)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(store, "put", fail_once)
+    async with await RawClient.open(server.address) as client:
+        answers = await asyncio.gather(*(client.start_send("New", b"%d" % n, {"UNIQ_KEY": f"K{n}"}) for n in range(3)))
+        assert [answer.code for answer in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+        await client.send("New", b"again", {"UNIQ_KEY": "K0"})
+        assert await bodies(client, "New") == [b"1", b"2", b"again"]
+    assert (server.context._held_bytes, server.context.sends_waiting) == (0, 0)
+    assert "RuntimeError: a bug" in caplog.text
 
 
 async def test_what_waits_for_a_new_topic_is_bounded(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
